@@ -1,0 +1,50 @@
+"""xlogmem: a runtime for stream-ordered GPU memory that knows who is using it.
+
+    runtime = xlogmem.get_runtime()
+    block = runtime.allocate(nbytes, stream)
+    with xlogmem.use(stream, read=block):
+        launch(...)
+
+Importing this package does not touch the driver, nor rmm, cupy or torch.
+"""
+from xlogmem._core import Access, BlockId, BlockState, DeviceBlock
+from xlogmem._driver import driver_version, is_simulated
+from xlogmem.errors import (
+    DriverError,
+    DriverNotFoundError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+    XlogmemError,
+)
+from xlogmem.launch import LaunchRecorder, use
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
+from xlogmem.streams import Stream, StreamPool
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MAX_DEVICE_ORDINALS",
+    "Access",
+    "AsyncMemoryResource",
+    "BlockId",
+    "BlockState",
+    "DeviceBlock",
+    "DeviceMemoryResource",
+    "DeviceRuntime",
+    "DirectMemoryResource",
+    "DriverError",
+    "DriverNotFoundError",
+    "LaunchRecorder",
+    "OutOfDeviceMemoryError",
+    "Stream",
+    "StreamMisuseError",
+    "StreamPool",
+    "UseAfterFreeError",
+    "XlogmemError",
+    "driver_version",
+    "get_runtime",
+    "is_simulated",
+    "use",
+]

@@ -1,0 +1,157 @@
+# Who may touch what: blocks, windows, frees.  _core.pyx tells the idea.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from xlogmem._cpp cimport atomic, map, vector
+from xlogmem._driver cimport Failure
+from xlogmem._order cimport Fence, Need, Ordering, OrderState, StreamState
+from xlogmem.resources.base cimport DeviceMemoryResource, ResourceTable
+from xlogmem.streams cimport Stream, StreamPool
+
+cdef enum AccessFlags:
+    READ = 1
+    WRITE = 2
+    READ_WRITE = 3
+
+cdef enum EntryKind:
+    ALLOCATED
+    WRITTEN
+    HAS_READ
+
+cdef enum State:
+    LIVE
+    RETIRED                     # freed by its owner inside a window: the last close frees it
+    FREEING
+    FREED
+
+cdef enum HandBack:
+    HAND_BACK_ALL
+    HAND_BACK_WRITES
+
+
+cdef struct Entry:
+    # One line of a frontier: whoever comes next has to be ordered after (stream, position).
+    uint64_t position
+    uint32_t stream
+    uint32_t kind
+
+
+cdef cppclass Block:
+    uint64_t generation         # identity; 0 while the slot is empty
+    uint64_t ptr
+    size_t nbytes
+    StreamState* stream         # allocated here: identity, for ever
+    StreamState* home           # freed here
+    vector[Entry] frontier      # at most one entry for each kind and stream
+    uint32_t slot
+    uint32_t windows            # open windows: while there is one the memory cannot be freed
+    uint8_t state
+    bint fresh                  # no use on a foreign stream has been filed yet
+    uint64_t operation          # scratch of prepare: already seen by this operation, as its use number `use`
+    size_t use
+    Block* next                 # in the list of dropped blocks
+
+
+cdef struct Found:
+    uint64_t ptr
+    uint64_t generation
+    uint32_t slot
+    uint32_t stream
+
+
+cdef struct Request:
+    # A registered use, before it is merged and validated.
+    uint32_t slot
+    uint32_t access
+    uint64_t generation
+
+
+cdef struct Use:
+    Block* block
+    uint32_t access
+    size_t first                # its ticket: window.ticket[first:end]
+    size_t end
+
+
+cdef cppclass Window:
+    # The time between prepare and finish of one launch.
+    StreamState* stream
+    HandBack hand_back
+    bint is_open
+    uint64_t position
+    vector[Request] requests
+    vector[Use] uses            # one for each block
+    vector[Entry] ticket        # what the uses were ordered after, in the order of `uses`
+    vector[Need] needs          # what the launch stream is not ordered after yet, newest position for each source
+    vector[Need] homes          # opaque homes that have to be ordered after the launch
+    vector[Block*] claimed      # retired blocks whose last window this was
+    bint record                 # the commit records its fence at once
+    Window* next                # in the list of abandoned windows
+
+
+cdef struct Marker:
+    uint64_t position
+    uint64_t nbytes
+
+
+cdef struct CoreCounters:
+    uint64_t allocations
+    uint64_t frees
+    uint64_t deferred_frees     # asked for inside a window
+    uint64_t uses               # windows filed
+    uint64_t cancelled
+    uint64_t abandoned          # windows whose recorder was dropped
+    uint64_t failed_frees       # frees inside another operation that failed and will be tried again
+
+
+cdef cppclass CoreState:
+    OrderState* order           # its lock is the lock of everything here
+    ResourceTable* resource
+    vector[Block*] blocks       # by slot
+    vector[uint32_t] empty      # slots
+    map[uint64_t, Block*] index                 # base address -> block that is LIVE or RETIRED
+    vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
+    uint64_t live_bytes
+    uint64_t pending_bytes
+    uint64_t live_blocks
+    atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
+    Failure stuck_failure       # the newest reason of those
+    atomic[Window*] abandoned   # by finalizers
+    CoreCounters counters
+
+
+cdef class Core:
+    cdef CoreState state
+    cdef readonly Ordering ordering
+    cdef readonly StreamPool stream_pool
+    cdef readonly DeviceMemoryResource resource
+    cdef object __weakref__
+    cdef tuple _bytes(self)
+    cdef StreamState* stream_of(self, Stream stream) except NULL
+    cdef bint find(self, uint64_t ptr, Found* found) noexcept
+
+
+cdef class DeviceBlock:
+    cdef readonly Core core
+    cdef Block* block
+    cdef bint released
+    cdef readonly Stream stream
+    cdef readonly str tag
+    cdef readonly uint64_t generation
+    cdef readonly uint64_t ptr
+    cdef readonly size_t nbytes
+
+
+cdef class BlockId:
+    cdef readonly uint64_t ptr
+    cdef readonly uint64_t generation
+    cdef readonly Stream alloc_stream
+    cdef readonly int device_ordinal
+    cdef uint32_t slot
+
+
+# The operations, without the GIL and without the lock.
+cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil       # lock held
+cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef void abandon(CoreState* core, Window* window) noexcept nogil

@@ -1,0 +1,1158 @@
+"""Who may touch which memory: blocks, windows and frees.  The heart of xlogmem; read this page first.
+
+A *block* is one allocation.  Its *generation* is a number that no other block of the process ever has: addresses come
+back, generations do not, so a handle that outlived its block is told apart from the block that lives at the same
+address now.
+
+A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
+launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what happened.
+While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by the last close.
+
+What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream, the
+newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the writers, a
+writer or a free after all.  A writer's finish removes the entries that its own prepare was ordered after (its *ticket*),
+if they have not changed since, and no others: a reader that slipped in between is not forgotten.  So a frontier holds at
+most one entry per kind and stream, however often the block is used, and a use costs no event: a position is a number,
+and `_order` records events only where a stream has to wait for another one.
+
+People fill new memory without telling anybody.  So until a use on another stream has been filed, a block is *fresh*: its
+entries on its own stream are raised to a new position of that stream before anybody else is ordered after them, which
+covers whatever was queued there so far.  Streams whose owner queues work on blocks at any time (cuDF's) are *opaque*: the
+same holds for all entries of such a stream, for ever, and the stream itself is ordered after each use elsewhere of a block
+that will be freed there (the *hand-back*), because its owner cannot be told to wait.
+
+Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and no
+Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one acquisition and
+makes its driver calls outside.  What must not change meanwhile is protected by an open window, a pin or the state FREEING.
+Finalizers never take the lock: they push what they held on a lock-free list, which the next operation drains.
+
+Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
+valid if the slot still has that generation.
+"""
+import enum
+import weakref
+
+cimport cython
+
+from cuda.bindings cimport cydriver as cy
+from cython.operator cimport predecrement as dec
+
+from xlogmem._cpp cimport larger
+from xlogmem._driver cimport (
+    BLOCK_IS_STALE,
+    DRIVER_FAILED,
+    STREAM_IS_CAPTURING,
+    enter_context,
+    event_is_done,
+    leave_context,
+    process_is_closing,
+    raise_failure,
+    stream_is_capturing,
+)
+from xlogmem._order cimport (
+    ADAPTIVE,
+    LAZY,
+    OPAQUE,
+    PRECISE,
+    SEALED,
+    OrderCounters,
+    Policy,
+    covering,
+    host_waits_for,
+    knows,
+    order_after,
+    order_all,
+    record_fence,
+    refuse_capturing,
+    teach_host,
+    touch,
+)
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, UNDECLARED
+
+from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
+
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+
+cdef enum:
+    PRECISE_FOR = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
+    MARKERS = 64                # per stream, before neighbours are merged
+
+POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
+
+cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources (contract 5)
+
+
+# ---------------------------------------------------------------------------------------------- frontiers
+cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t position) noexcept nogil:
+    cdef size_t i
+    cdef Entry entry
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream == stream and block.frontier[i].kind == kind:
+            block.frontier[i].position = position
+            return
+    entry.kind = kind
+    entry.stream = stream
+    entry.position = position
+    block.frontier.push_back(entry)
+
+
+cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
+    """Remove an entry if it is still what the ticket says."""
+    cdef size_t i
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream == seen.stream and block.frontier[i].kind == seen.kind:
+            if block.frontier[i].position == seen.position:
+                block.frontier[i] = block.frontier.back()
+                block.frontier.pop_back()
+            return
+
+
+cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
+    """May work that nobody recorded stand behind an entry of `source`?"""
+    return source.discipline == OPAQUE or (
+        block.fresh and source == block.stream and source.discipline != SEALED)
+
+
+cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
+               vector[Entry]* ticket, vector[Need]* needs) noexcept nogil:
+    """What a use on `stream` (NULL: the host) has to be ordered after.
+
+    Entries that may hide work are raised first, once for each source and operation however many blocks share it; that is
+    harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not known yet into
+    the needs: one for each source, with its newest position.
+    """
+    cdef size_t i
+    cdef Entry* entry
+    cdef StreamState* source
+    for i in range(block.frontier.size()):
+        entry = &block.frontier[i]
+        if entry.kind == HAS_READ and access == READ:
+            continue
+        source = order.streams[entry.stream]
+        if source != stream and hides_work(block, source):
+            begin(source, operation)
+            if source.touched == 0:
+                source.touched = touch(source)
+            entry.position = source.touched
+        if ticket != NULL:
+            ticket.push_back(entry[0])
+        if source != stream:
+            need(order, stream, source, entry.position, operation, needs, entry.kind != ALLOCATED)
+
+
+cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
+    if source.operation != operation:
+        source.operation = operation
+        source.touched = 0
+        source.need = 0
+
+
+cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
+               vector[Need]* needs, bint used) noexcept nogil:
+    """Note that `stream` has to be ordered after (source, position), unless it is."""
+    cdef Need new
+    if knows(order, stream, source, position):
+        order.counters.known += 1
+        return
+    begin(source, operation)
+    if source.need == 0:
+        new.source = source
+        new.position = position
+        new.used = used
+        needs.push_back(new)
+        source.need = needs.size()
+        return
+    needs[0][source.need - 1].position = larger(needs[0][source.need - 1].position, position)
+    needs[0][source.need - 1].used |= used
+
+
+# ---------------------------------------------------------------------------------------------- prepare
+cdef inline Block* find_live(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
+    cdef Block* block
+    if slot >= core.blocks.size():
+        return NULL
+    block = core.blocks[slot]
+    return block if block.generation == generation and block.state == LIVE else NULL
+
+
+cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation, Failure* failure) noexcept nogil:
+    """One use for each block, in the order of first sight (contract 103).  Makes no driver call, changes nothing."""
+    cdef size_t i
+    cdef Request* request
+    cdef Block* block
+    cdef Use use
+    window.uses.clear()
+    for i in range(window.requests.size()):
+        request = &window.requests[i]
+        block = find_live(core, request.slot, request.generation)
+        if block == NULL:
+            failure.kind = BLOCK_IS_STALE
+            failure.generation = request.generation
+            failure.argument = i + 1
+            return 1
+        if block.operation == operation:
+            window.uses[block.use].access |= request.access
+            continue
+        block.operation = operation
+        block.use = window.uses.size()
+        use.block = block
+        use.access = request.access
+        window.uses.push_back(use)
+    return 0
+
+
+cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """Open one window over all blocks of a launch.
+
+    Everything is validated, and the windows are opened, in one acquisition and before any driver call; then the missing
+    waits are queued.  If one cannot be queued the windows close as in a cancel.  What was queued stays known, so a retry
+    is cheap.
+    """
+    cdef bint pushed, capturing = False
+    cdef int failed
+    if enter_context(core.order.context, &pushed, failure):
+        return 1
+    drain(core)
+    failed = stream_is_capturing(window.stream.handle, &capturing, failure)
+    if not failed and capturing:
+        failure.kind = STREAM_IS_CAPTURING
+        failure.stream = window.stream.index
+        failed = 1
+    if not failed:
+        failed = open_window(core, window, failure)
+    leave_context(pushed)
+    return failed
+
+
+cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    cdef OrderState* order = core.order
+    cdef uint64_t operation
+    cdef Use* use
+    cdef size_t i
+    cdef int failed = 0
+    order.lock.lock()
+    order.operations += 1
+    operation = order.operations
+    if merge_and_validate(core, window, operation, failure):
+        order.lock.unlock()
+        return 1
+    window.ticket.clear()
+    window.needs.clear()
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        use.first = window.ticket.size()
+        look(order, use.block, window.stream, use.access, operation, &window.ticket, &window.needs)
+        use.end = window.ticket.size()
+        use.block.windows += 1
+    window.is_open = True
+    if not window.needs.empty():
+        if window.needs.size() > 1:
+            failed = refuse_capturing(order, window.stream, &window.needs, failure)
+        if not failed:
+            failed = order_all(order, window.stream, &window.needs, failure)
+        if not failed:
+            for i in range(window.needs.size()):
+                if window.needs[i].used:
+                    window.needs[i].source.credit = PRECISE_FOR
+    order.lock.unlock()
+    if failed:
+        close_window(core, window, False)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- finish
+cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
+    cdef OrderState* order = core.order
+    cdef StreamState* stream = window.stream
+    cdef Entry* seen
+    cdef size_t i
+    if use.access & WRITE:
+        for i in range(use.first, use.end):
+            seen = &window.ticket[i]
+            if order.streams[seen.stream].discipline != OPAQUE:
+                remove_entry(use.block, seen)
+    # What somebody was told to read on an opaque stream he may also write there, later and without a recorder.
+    set_entry(use.block, WRITTEN if use.access & WRITE or stream.discipline == OPAQUE else HAS_READ,
+              stream.index, window.position)
+    if stream != use.block.stream:
+        use.block.fresh = False
+
+
+cdef void note_home(Window* window, Use* use) noexcept nogil:
+    """Copied now: once the window is closed the block may be freed."""
+    cdef StreamState* home = use.block.home
+    cdef Need entry
+    cdef size_t i
+    if home.discipline != OPAQUE or home == window.stream:
+        return
+    if window.hand_back == HAND_BACK_WRITES and not use.access & WRITE:
+        return
+    for i in range(window.homes.size()):
+        if window.homes[i].source == home:
+            return
+    entry.source = home
+    entry.position = window.position
+    entry.used = True
+    window.homes.push_back(entry)
+
+
+cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil:
+    """Close the windows and file the launch, or forget it if nothing was launched.  Called with the lock held; refuses
+    nothing and makes no driver call.  True if `finish_rest` has to follow."""
+    cdef StreamState* stream = window.stream
+    cdef Policy policy = core.order.policy
+    cdef Use* use
+    cdef size_t i
+    window.is_open = False
+    window.record = False
+    window.homes.clear()
+    window.claimed.clear()
+    if filed:
+        core.counters.uses += 1
+        window.position = touch(stream)
+        for i in range(window.uses.size()):
+            use = &window.uses[i]
+            file_use(core, window, use)
+            note_home(window, use)
+        window.record = policy == PRECISE
+        if policy == ADAPTIVE and stream.credit:
+            stream.credit -= 1
+            window.record = True
+    else:
+        core.counters.cancelled += 1
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        use.block.windows -= 1
+        if use.block.state == RETIRED and use.block.windows == 0:
+            use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
+            window.claimed.push_back(use.block)
+    return window.record or not window.homes.empty() or not window.claimed.empty()
+
+
+cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
+
+    A fence that cannot be recorded now is recorded when it is needed.  A free that fails goes to the retry list.  Only a
+    hand-back that failed on the stream and on the host is a failure, reported after everything else was done.
+    """
+    cdef OrderState* order = core.order
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef bint pushed
+    cdef int failed = 0
+    cdef size_t i
+    if enter_context(order.context, &pushed, failure):
+        return give_up_claims(core, window)
+    order.lock.lock()
+    if window.record:
+        record_fence(order, window.stream, &fence, &ignored)
+    for i in range(window.homes.size()):
+        if hand_back(order, window.homes[i].source, window.stream, window.position, failure):
+            failed = 1
+    for i in range(window.claimed.size()):
+        free_for_somebody_else(core, window.claimed[i])
+    order.lock.unlock()
+    leave_context(pushed)
+    return failed
+
+
+cdef int give_up_claims(CoreState* core, Window* window) noexcept nogil:
+    """The context cannot be made current: the claimed frees are kept for a later call.  Returns 1."""
+    cdef size_t i
+    core.order.lock.lock()
+    for i in range(window.claimed.size()):
+        window.claimed[i].state = RETIRED
+        drop(core, window.claimed[i])
+    core.order.lock.unlock()
+    return 1
+
+
+cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
+                   Failure* failure) except -1 nogil:
+    """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
+    there later is ordered.  Called with the lock held, releases it."""
+    cdef bint capturing = False
+    cdef int failed
+    order.lock.unlock()
+    failed = stream_is_capturing(home.handle, &capturing, failure)
+    order.lock.lock()
+    if not failed and not capturing and not order_after(order, home, stream, position, failure):
+        return 0
+    return host_waits_for(order, stream, position, failure)
+
+
+cdef int close_window(CoreState* core, Window* window, bint filed) except -1 nogil:
+    """Close without anybody to report to: a cancel, a failed prepare, an abandoned window."""
+    cdef Failure ignored
+    cdef bint more
+    core.order.lock.lock()
+    more = file_window(core, window, filed)
+    core.order.lock.unlock()
+    if more:
+        finish_rest(core, window, &ignored)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- allocate
+cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
+    cdef Block* block
+    if core.empty.empty():
+        block = new Block()
+        block.slot = core.blocks.size()
+        core.blocks.push_back(block)
+    else:
+        block = core.blocks[core.empty.back()]
+        core.empty.pop_back()
+    block.generation = generations.fetch_add(1) + 1
+    block.ptr = ptr
+    block.nbytes = nbytes
+    block.stream = block.home = stream
+    block.windows = 0
+    block.operation = 0
+    block.state = LIVE
+    block.fresh = True
+    block.frontier.clear()
+    set_entry(block, ALLOCATED, stream.index, touch(stream))
+    core.live_bytes += nbytes
+    core.live_blocks += 1
+    core.counters.allocations += 1
+    return block
+
+
+cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil:
+    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call, so
+    whatever covers it covers the birth of the memory."""
+    cdef bint pushed, capturing = False
+    cdef uint64_t ptr = 0
+    cdef int failed
+    if enter_context(core.order.context, &pushed, failure):
+        return 1
+    drain(core)
+    failed = stream_is_capturing(stream.handle, &capturing, failure)
+    if not failed and capturing:
+        failure.kind = STREAM_IS_CAPTURING
+        failure.stream = stream.index
+        failed = 1
+    if not failed:
+        failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
+        if failed and failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY:
+            failed = allocate_again(core, nbytes, stream, &ptr, failure)
+    if not failed:
+        core.order.lock.lock()
+        disown(core, ptr)
+        result[0] = new_block(core, ptr, nbytes, stream)
+        core.index[ptr] = result[0]
+        core.order.lock.unlock()
+    leave_context(pushed)
+    return failed
+
+
+cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
+                        Failure* failure) except -1 nogil:
+    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and try
+    once more (W34)."""
+    cdef Failure ignored
+    reap(core, True, &ignored)
+    if core.resource.trim != NULL:
+        core.resource.trim(core.resource.self, &ignored)
+    return core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
+
+
+cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
+    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is taken out
+    of the books without a free, so that its handles are stale and the new owner is safe."""
+    cdef map[uint64_t, Block*].iterator found = core.index.upper_bound(ptr)
+    cdef Block* block
+    if found == core.index.begin():
+        return
+    dec(found)
+    if found.first != ptr:
+        return
+    block = found.second
+    core.index.erase(ptr)
+    core.live_bytes -= block.nbytes
+    core.live_blocks -= 1
+    block.state = FREED                                 # the slot is not used again: a window may still point to it
+    block.generation = 0
+
+
+cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
+    core.live_bytes -= block.nbytes
+    core.live_blocks -= 1
+    block.state = FREED
+    block.generation = 0
+    core.empty.push_back(block.slot)
+
+
+# ---------------------------------------------------------------------------------------------- free
+cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
+                    Failure* failure) except -1 nogil:
+    """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes."""
+    cdef bint pushed
+    cdef Block* block
+    cdef int failed = 0
+    if enter_context(core.order.context, &pushed, failure):
+        return 1
+    drain(core)
+    core.order.lock.lock()
+    block = find_live(core, slot, generation)
+    if block == NULL:
+        failure.kind = BLOCK_IS_STALE
+        failure.generation = generation
+        failure.argument = 0
+        failed = 1
+    else:
+        if stream != NULL:
+            block.home = stream
+        if block.windows:
+            block.state = RETIRED
+            core.counters.deferred_frees += 1
+        else:
+            failed = free_now(core, block, failure)
+            if failed and failure.kind == STREAM_IS_CAPTURING:
+                block.state = RETIRED                   # carried out by the first call after the capture
+                drop(core, block)
+                failed = 0
+    core.order.lock.unlock()
+    leave_context(pushed)
+    return failed
+
+
+cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nogil:
+    """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
+
+    1. (lock) the state is FREEING and the block leaves the address index;
+    2. (no lock) the home stream, or the host, is ordered after the frontier;
+    3. (no lock) the resource gets the bytes: from this call on the address may come back, to anybody;
+    4. (lock) live bytes become pending, with a marker position taken after step 3, and the slot is released.
+
+    On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index and keeps its state.
+    """
+    cdef OrderState* order = core.order
+    cdef StreamState* home = block.home
+    cdef bint on_host = core.resource.order == HOST_SYNCHRONOUS
+    cdef StreamState* waiting = home                     # who has to come after the uses; NULL: the host
+    cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
+    cdef vector[Need] needs
+    cdef bint capturing = False
+    cdef int failed
+    if on_host:
+        waiting = NULL
+    block.state = FREEING
+    core.index.erase(block.ptr)
+    order.operations += 1
+    look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
+    if on_host:                                         # "freed on S" means after everything on S, recorded or not
+        need(order, NULL, home, touch(home), order.operations, &needs, False)
+    order.lock.unlock()
+    failed = stream_is_capturing(home.handle, &capturing, failure)
+    order.lock.lock()
+    if not failed and capturing:
+        failure.kind = STREAM_IS_CAPTURING
+        failure.stream = home.index
+        failed = 1
+    if not failed and needs.size() > 1:
+        failed = refuse_capturing(order, waiting, &needs, failure)
+    if not failed:
+        failed = order_all(order, waiting, &needs, failure)
+    if not failed:
+        order.lock.unlock()
+        failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
+        order.lock.lock()
+    if failed:
+        block.state = before
+        core.index[block.ptr] = block
+        return 1
+    if not on_host:
+        file_marker(core, home, block.nbytes)
+    core.counters.frees += 1
+    release_slot(core, block)
+    return 0
+
+
+cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:
+    """A free inside another operation: its failure is not that operation's.  The block goes back on the list of dropped
+    ones, so the next operation tries again, and a reap tells.  Returns 1 on such a failure."""
+    cdef Failure failure
+    if not free_now(core, block, &failure):
+        return 0
+    block.state = RETIRED
+    drop(core, block)
+    core.stuck_failure = failure
+    core.counters.failed_frees += 1
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------- dropped by finalizers
+cdef void drop(CoreState* core, Block* block) noexcept nogil:
+    """What a finalizer may do: push, nothing else.  The collector runs anywhere, in any thread."""
+    block.next = core.dropped.load()
+    while not core.dropped.compare_exchange_weak(block.next, block):
+        pass
+
+
+cdef void abandon(CoreState* core, Window* window) noexcept nogil:
+    """A recorder went away between prepare and finish; its launch may be queued, so it will be filed."""
+    window.next = core.abandoned.load()
+    while not core.abandoned.compare_exchange_weak(window.next, window):
+        pass
+
+
+cdef int drain(CoreState* core) except -1 nogil:
+    """Do what finalizers left behind and try failed frees again; returns how many frees failed.  The context is current,
+    the lock is not held."""
+    if core.abandoned.load() != NULL:
+        drain_windows(core)
+    if core.dropped.load() != NULL:
+        return drain_blocks(core)
+    return 0
+
+
+cdef int drain_windows(CoreState* core) except -1 nogil:
+    cdef Window* window = core.abandoned.exchange(NULL)
+    cdef Window* following
+    while window != NULL:
+        following = window.next
+        close_window(core, window, True)
+        core.order.lock.lock()
+        core.counters.abandoned += 1
+        core.order.lock.unlock()
+        del window
+        window = following
+    return 0
+
+
+cdef int drain_blocks(CoreState* core) except -1 nogil:
+    cdef Block* block
+    cdef Block* following
+    cdef int stuck = 0
+    core.order.lock.lock()
+    block = core.dropped.exchange(NULL)
+    while block != NULL:
+        following = block.next
+        if block.state == LIVE and block.windows:
+            block.state = RETIRED
+            core.counters.deferred_frees += 1
+        else:
+            stuck += free_for_somebody_else(core, block)
+        block = following
+    core.order.lock.unlock()
+    return stuck
+
+
+# ---------------------------------------------------------------------------------------------- accounting
+cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
+    """Live bytes become pending: a reap may release them once the host has seen a position taken after the free was
+    queued (W26).  A stream keeps a bounded number of markers: neighbours are merged, on the newer position."""
+    cdef vector[Marker]* markers
+    cdef Marker marker
+    cdef size_t i
+    if home.index >= core.pending.size():
+        core.pending.resize(home.index + 1)
+    markers = &core.pending[home.index]
+    if markers.size() >= MARKERS:
+        for i in range(<size_t>MARKERS // 2):
+            marker.position = markers[0][2 * i + 1].position
+            marker.nbytes = markers[0][2 * i].nbytes + markers[0][2 * i + 1].nbytes
+            markers[0][i] = marker
+        markers.resize(MARKERS // 2)
+    marker.position = touch(home)
+    marker.nbytes = nbytes
+    markers.push_back(marker)
+    core.pending_bytes += nbytes
+
+
+cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
+    """Subtract the pending bytes whose markers the host has seen complete."""
+    cdef vector[Marker]* markers = &core.pending[home.index]
+    cdef size_t i, kept = 0
+    for i in range(markers.size()):
+        if knows(core.order, NULL, home, markers[0][i].position):
+            core.pending_bytes -= markers[0][i].nbytes
+        else:
+            markers[0][kept] = markers[0][i]
+            kept += 1
+    markers.resize(kept)
+
+
+cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil:
+    """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete now.
+    Every stream is visited; the first failure is reported, its bytes stay pending (W28)."""
+    cdef OrderState* order = core.order
+    cdef StreamState* home
+    cdef Failure other
+    cdef bint pushed
+    cdef int stuck, failed = 0
+    cdef size_t i
+    if enter_context(order.context, &pushed, failure):
+        return 1
+    stuck = drain(core)
+    order.lock.lock()
+    for i in range(core.pending.size()):
+        home = order.streams[i]
+        if core.pending[i].empty():
+            continue
+        if reap_stream(core, home, blocking, &other if failed else failure):
+            failed = 1
+        release_seen(core, home)
+    if stuck and not failed:
+        failure[0] = core.stuck_failure
+        failed = 1
+    order.lock.unlock()
+    leave_context(pushed)
+    return failed
+
+
+cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
+    """Teach the host the newest free of the stream, by waiting or by asking.  With the lock held, releases it."""
+    cdef OrderState* order = core.order
+    cdef uint64_t newest = core.pending[home.index].back().position
+    cdef Fence* fence
+    cdef bint done = False
+    cdef int failed
+    if blocking:
+        return host_waits_for(order, home, newest, failure)
+    if knows(order, NULL, home, newest):
+        return 0
+    fence = covering(home, newest)
+    if fence == NULL and record_fence(order, home, &fence, failure):
+        return 1
+    fence.pins += 1
+    order.lock.unlock()
+    failed = event_is_done(fence.event, &done, failure)
+    order.lock.lock()
+    fence.pins -= 1
+    if done:
+        teach_host(order, home, fence)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- Python: the core
+@cython.no_gc_clear                         # __dealloc__ needs what the core is made of
+cdef class Core:
+    """Tracks the memory that one resource hands out on one device.  `DeviceRuntime` is what users hold.
+
+    Parameters
+    ----------
+    stream_pool : StreamPool
+        Its streams are the ones that this core knows.  A pool serves one core.
+    resource : DeviceMemoryResource
+        Where the bytes come from.
+    policy : {"adaptive", "precise", "lazy"}
+        When a commit records an event at once.
+    """
+
+    def __cinit__(self, StreamPool stream_pool not None, DeviceMemoryResource resource not None, *, str policy="adaptive"):
+        if policy not in POLICIES:
+            raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
+        if resource.table.order == UNDECLARED:
+            raise StreamMisuseError(
+                f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares neither "
+                "that its frees are ordered on a stream nor that they wait on the host")
+        if resource.context is not stream_pool.ordering.context:
+            raise StreamMisuseError(
+                f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
+                f"{resource.context.ordinal}")
+        if stream_pool.ordering.core is not None and stream_pool.ordering.core() is not None:
+            raise StreamMisuseError("the stream pool belongs to another runtime; give each runtime a pool of its own")
+        self.stream_pool = stream_pool
+        self.ordering = stream_pool.ordering
+        self.resource = resource
+        self.state.order = &self.ordering.state
+        self.state.order.policy = POLICIES[policy]
+        self.state.resource = &resource.table
+        self.ordering.core = weakref.ref(self)
+
+    def __dealloc__(self):
+        """No handle is left, so every block that is still live was dropped or failed to be freed."""
+        cdef size_t i
+        if self.state.order != NULL and not process_is_closing():
+            with nogil:
+                tear_down(&self.state)
+        for i in range(self.state.blocks.size()):
+            del self.state.blocks[i]
+
+    cdef StreamState* stream_of(self, Stream stream) except NULL:
+        """The registration behind a stream handle, if it is ours (W12)."""
+        if stream.ordering is not self.ordering:
+            raise StreamMisuseError(f"{stream!r} belongs to another runtime than {self!r}")
+        return stream.state
+
+    cdef bint find(self, uint64_t ptr, Found* found) noexcept:
+        """The live block that contains an address."""
+        cdef bint there
+        if self.state.order.lock.try_lock():
+            there = find_by_address(&self.state, ptr, found)
+            self.state.order.lock.unlock()
+            return there
+        with nogil:
+            self.state.order.lock.lock()
+            there = find_by_address(&self.state, ptr, found)
+            self.state.order.lock.unlock()
+        return there
+
+    def allocate(self, nbytes, Stream stream=None, *, tag=None):
+        """Allocate device memory, ordered on a stream.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes wanted, at least 1.
+        stream : Stream, optional
+            The memory may be used on this stream at once, and on others through `use`; the default is the pool's default
+            stream.
+        tag : str, optional
+            A label for messages and logs.
+
+        Returns
+        -------
+        DeviceBlock
+
+        Raises
+        ------
+        DriverError
+            Zero bytes were asked for (contract 37), or the driver refused.
+        OutOfDeviceMemoryError
+            There is no memory left, also after pending frees were waited for and the resource was trimmed (W34).
+        StreamMisuseError
+            The stream belongs to another runtime (contract 38) or is capturing a graph.
+
+        Notes
+        -----
+        Thread-safe; the GIL is released.  The memory is not initialised.
+        """
+        cdef StreamState* state
+        cdef Block* block = NULL
+        cdef Failure failure
+        cdef size_t wanted
+        cdef int failed
+        cdef DeviceBlock handle
+        if nbytes < 0:
+            raise ValueError(f"nbytes must not be negative, got {nbytes}")
+        if nbytes == 0:
+            raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
+        wanted = nbytes
+        if stream is None:
+            stream = self.stream_pool.default
+        state = self.stream_of(stream)
+        handle = DeviceBlock.__new__(DeviceBlock)
+        with nogil:
+            failed = allocate(&self.state, wanted, state, &block, &failure)
+        if failed:
+            raise_failure(&failure, f"allocating {nbytes} bytes on {stream!r}")
+        handle.core = self
+        handle.block = block
+        handle.released = False
+        handle.stream = stream
+        handle.tag = tag
+        handle.generation = block.generation
+        handle.ptr = block.ptr
+        handle.nbytes = wanted
+        return handle
+
+    def deallocate(self, DeviceBlock block not None, Stream stream=None):
+        """Free a block after every use of it, without waiting on the host.
+
+        Parameters
+        ----------
+        block : DeviceBlock
+            A block of this runtime.
+        stream : Stream, optional
+            Where the free is queued; the default is the stream of the allocation.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed before (contract 48).
+        DriverError
+            A wait or the free could not be queued.  The block stays live and the call may be repeated (W31).
+
+        Notes
+        -----
+        While a window is open on the block the free is carried out by the last close; the state is ``RETIRED`` until
+        then.  On a stream that is capturing, it is carried out by the first call after the capture.  Thread-safe; the
+        GIL is released.
+        """
+        cdef StreamState* home = NULL
+        cdef Failure failure
+        cdef int failed
+        if block.core is not self:
+            raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
+        if block.released:
+            raise UseAfterFreeError(block.generation)
+        if stream is not None:
+            home = self.stream_of(stream)
+        with nogil:
+            failed = free_block(&self.state, block.block.slot, block.generation, home, &failure)
+        if failed:
+            raise_failure(&failure, f"freeing {block!r}")
+        block.released = True
+
+    def reap_pending(self, *, bint blocking=True):
+        """Release the bytes of frees that the device has completed.
+
+        Parameters
+        ----------
+        blocking : bool
+            Wait on the host for every free that is queued (default), or only look which are complete.
+
+        Raises
+        ------
+        DriverError
+            A stream could not be waited for, or a free inside another call failed and still does.  Every stream was
+            visited; what failed stays pending and is tried again by the next call.
+        """
+        cdef Failure failure
+        cdef int failed
+        with nogil:
+            failed = reap(&self.state, blocking, &failure)
+        if failed:
+            raise_failure(&failure, "reaping pending frees")
+
+    def find_block(self, ptr):
+        """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks."""
+        cdef Found found
+        cdef BlockId identity
+        if not self.find(ptr, &found):
+            return None
+        identity = BlockId.__new__(BlockId)
+        identity.ptr = found.ptr
+        identity.generation = found.generation
+        identity.alloc_stream = self.stream_pool.stream(found.stream)
+        identity.device_ordinal = self.ordering.context.ordinal
+        identity.slot = found.slot
+        return identity
+
+    @property
+    def ordinal(self):
+        """The device ordinal."""
+        return self.ordering.context.ordinal
+
+    @property
+    def policy(self):
+        """``"adaptive"``, ``"precise"`` or ``"lazy"``."""
+        return {value: name for name, value in POLICIES.items()}[self.state.order.policy]
+
+    @property
+    def live_bytes(self):
+        """Bytes of the blocks that are not freed yet."""
+        return self._bytes()[0]
+
+    @property
+    def pending_bytes(self):
+        """Bytes that were freed, but whose free the host has not seen complete."""
+        return self._bytes()[1]
+
+    @property
+    def bytes_outstanding(self):
+        """Live and pending bytes together, read in one step (W27)."""
+        return sum(self._bytes())
+
+    cdef tuple _bytes(self):
+        cdef uint64_t live, pending
+        with nogil:
+            self.state.order.lock.lock()
+            live = self.state.live_bytes
+            pending = self.state.pending_bytes
+            self.state.order.lock.unlock()
+        return live, pending
+
+    def counters(self):
+        """What the runtime has done since it was made, as a dictionary of counts.
+
+        ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` are orderings that were needed and held
+        already; ``covered`` are waits answered by an event that was there.
+        """
+        cdef OrderState* order = self.state.order
+        cdef CoreState* core = &self.state
+        cdef OrderCounters ordered
+        cdef CoreCounters counted
+        cdef uint64_t blocks
+        with nogil:
+            order.lock.lock()
+            ordered = order.counters
+            counted = core.counters
+            blocks = core.live_blocks
+            order.lock.unlock()
+        return {
+            "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
+            "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
+            "abandoned": counted.abandoned, "live_blocks": blocks, "records": ordered.records, "waits": ordered.waits,
+            "host_waits": ordered.host_waits, "known": ordered.known, "covered": ordered.covered,
+        }
+
+    def __repr__(self):
+        return f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} policy={self.policy}>"
+
+
+cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
+    cdef map[uint64_t, Block*].iterator place = core.index.upper_bound(ptr)
+    cdef Block* block
+    if place == core.index.begin():
+        return False
+    dec(place)
+    block = place.second
+    if ptr - block.ptr >= block.nbytes:
+        return False
+    found.ptr = block.ptr
+    found.generation = block.generation
+    found.slot = block.slot
+    found.stream = block.stream.index
+    return True
+
+
+cdef int tear_down(CoreState* core) except -1 nogil:
+    cdef Failure ignored
+    cdef bint pushed
+    if enter_context(core.order.context, &pushed, &ignored):
+        return 0
+    drain(core)
+    leave_context(pushed)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- Python: vocabulary
+class Access(enum.Flag):
+    """How a use touches a block (contract 7)."""
+
+    READ = AccessFlags.READ
+    WRITE = AccessFlags.WRITE
+    READ_WRITE = AccessFlags.READ_WRITE
+
+    @property
+    def reads(self):
+        """Whether the block's contents matter to the use."""
+        return bool(self & Access.READ)
+
+    @property
+    def writes(self):
+        """Whether the use changes the block's contents."""
+        return bool(self & Access.WRITE)
+
+
+class BlockState(enum.Enum):
+    """What became of a block (contract 10)."""
+
+    LIVE = "live"
+    RETIRED = "retired"             # freed by its owner while in use; the memory is still there
+    FREED = "freed"
+
+
+@cython.final
+@cython.no_gc
+cdef class BlockId:
+    """The identity of a block: copyable, comparable, and no hold on the memory (contract 8).
+
+    Attributes
+    ----------
+    ptr : int
+        Device address.
+    generation : int
+        A number that no other block of this process has.
+    alloc_stream : Stream
+        Where the block was allocated.
+    device_ordinal : int
+        The device.
+    """
+
+    def __init__(self):
+        raise TypeError("block identities are taken from blocks: use block.id or runtime.find_block(ptr)")
+
+    def __eq__(self, other):
+        if not isinstance(other, BlockId):
+            return NotImplemented
+        return self.generation == (<BlockId>other).generation
+
+    def __hash__(self):
+        return hash(self.generation)
+
+    def __repr__(self):
+        return f"<BlockId generation={self.generation} device={self.device_ordinal} stream={self.alloc_stream.id}>"
+
+
+@cython.final
+@cython.no_gc
+cdef class DeviceBlock:
+    """One allocation.  Dropping the last reference frees it, after every recorded use and without waiting on the host.
+
+    Made by `DeviceRuntime.allocate`; the handle is not copied, and it owns the memory until it is freed.
+
+    Attributes
+    ----------
+    ptr : int
+        Device address, aligned to at least 256 bytes.
+    nbytes : int
+        Size in bytes, as asked for.
+    generation : int
+        Identity: no other block of this process has this number.
+    stream : Stream
+        Where it was allocated.
+    tag : str or None
+        The label given to the allocation.
+    core : Core
+        The runtime that tracks it.
+
+    Notes
+    -----
+    Thread-safe.  A finalizer makes no driver call: the free is queued by the next call to the runtime, or by
+    `DeviceRuntime.reap_pending`.
+    """
+
+    def __init__(self):
+        raise TypeError("blocks are made by DeviceRuntime.allocate()")
+
+    def __dealloc__(self):
+        if self.block != NULL and not self.released:
+            drop(&self.core.state, self.block)
+
+    def free(self, Stream stream=None):
+        """Free the block now; see `DeviceRuntime.deallocate`."""
+        self.core.deallocate(self, stream)
+
+    @property
+    def id(self):
+        """The identity of the block, which may be kept longer than the block."""
+        cdef BlockId identity = BlockId.__new__(BlockId)
+        identity.ptr = self.ptr
+        identity.generation = self.generation
+        identity.alloc_stream = self.stream
+        identity.device_ordinal = self.core.ordering.context.ordinal
+        identity.slot = self.block.slot
+        return identity
+
+    @property
+    def align(self):
+        """The alignment of `ptr` that is promised, in bytes (W64)."""
+        return 256
+
+    @property
+    def state(self):
+        """A `BlockState`."""
+        cdef OrderState* order = &self.core.ordering.state
+        cdef uint8_t state = FREED
+        with nogil:
+            order.lock.lock()
+            if self.block.generation == self.generation:
+                state = self.block.state
+            order.lock.unlock()
+        if state == FREED:
+            return BlockState.FREED
+        return BlockState.LIVE if state == LIVE and not self.released else BlockState.RETIRED
+
+    @property
+    def frontier(self):
+        """What the next user would be ordered after: ``{(kind, stream id): position}``.  For tests and the curious."""
+        cdef OrderState* order = &self.core.ordering.state
+        cdef vector[Entry] entries
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            if self.block.generation == self.generation:
+                entries = self.block.frontier
+            order.lock.unlock()
+        kinds = {ALLOCATED: "allocated", WRITTEN: "written", HAS_READ: "has-read"}
+        return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}
+
+    def __repr__(self):
+        return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} stream={self.stream.id}"
+                f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")

@@ -1,0 +1,64 @@
+# The C++ containers and locks of the core, declared without `except +`.
+#
+# Cython's own declarations turn a C++ exception into a Python one, which takes the GIL; our tables change under a lock,
+# where the GIL may not be taken.  The only exception these calls can raise is "no host memory for a few bytes of
+# bookkeeping", and a process that far gone is ended by C++ itself rather than left with half-changed tables.
+
+from libc.stdint cimport uint64_t
+
+
+cdef extern from "<vector>" namespace "std" nogil:
+    cdef cppclass vector[T]:
+        vector()
+        T& operator[](size_t)
+        T& back()
+        T* data()
+        size_t size()
+        bint empty()
+        void push_back(T&) noexcept
+        void pop_back()
+        void resize(size_t) noexcept
+        void clear()
+
+
+cdef extern from "<map>" namespace "std" nogil:
+    cdef cppclass map[K, V]:
+        cppclass iterator:
+            iterator()
+            iterator operator++()
+            iterator operator--()
+            bint operator==(iterator)
+            bint operator!=(iterator)
+            K first "operator->()->first"
+            V second "operator->()->second"
+        map()
+        V& operator[](K&)
+        size_t size()
+        size_t erase(K&)
+        iterator begin()
+        iterator end()
+        iterator upper_bound(K&)
+
+
+cdef extern from "<mutex>" namespace "std" nogil:
+    cdef cppclass mutex:
+        mutex()
+        void lock() noexcept
+        bint try_lock()
+        void unlock()
+
+
+cdef extern from "<atomic>" namespace "std" nogil:
+    cdef cppclass atomic[T]:
+        atomic()
+        T load()
+        void store(T)
+        T exchange(T)
+        bint compare_exchange_weak(T&, T)
+        T fetch_add(T)
+
+
+
+
+cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
+    return a if a > b else b

@@ -1,0 +1,69 @@
+# What the other compiled rooms may use of `_driver`; see _driver.pyx for the rules.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport mutex, vector
+
+cdef enum FailureKind:
+    NO_FAILURE
+    DRIVER_FAILED               # code, call
+    STREAM_IS_CAPTURING         # stream: the one that was asked to work
+    SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
+    STREAM_IS_UNKNOWN           # stream
+    BLOCK_IS_STALE              # generation, argument
+    PYTHON_RAISED               # exception (owned)
+
+
+cdef struct Failure:
+    FailureKind kind
+    cy.CUresult code
+    const char* call
+    uint64_t stream
+    uint64_t generation
+    size_t argument
+    size_t nbytes
+    void* exception
+
+
+cdef cppclass EventPool:
+    # Events of one context that nobody uses now.  Its lock is a leaf: no other is taken under it.
+    mutex lock
+    vector[cy.CUevent] spare
+    uint64_t created
+
+
+cdef class Context:
+    cdef readonly int ordinal
+    cdef cy.CUcontext handle
+    cdef cy.CUdevice device
+    cdef EventPool events
+
+cdef Context context_of(int ordinal)
+cdef bint process_is_closing() noexcept nogil
+
+cdef int enter_context(cy.CUcontext context, bint* pushed, Failure* failure) except -1 nogil
+cdef int leave_context(bint pushed) except -1 nogil
+
+cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil
+cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil
+
+cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) except -1 nogil
+cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil
+cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil
+cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil
+cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil
+cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil
+cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
+cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
+cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
+cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
+cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
+                     Failure* failure) except -1 nogil
+cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil
+cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil
+cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                       Failure* failure) except -1 nogil
+cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
+
+cdef int raise_failure(Failure* failure, str what=*) except -1

@@ -1,0 +1,376 @@
+"""Every CUDA call that xlogmem makes, and nothing else.
+
+* Calls go through ``cuda.bindings.cydriver`` only.  The CUDA runtime library is never used: it would bring a second
+  idea of the current device, and it does not run on the simulated driver.
+* A call's failure is a `Failure`: plain data, filled without the GIL and turned into an exception by `raise_failure`
+  where a caller holds it again.  Functions return 0, or 1 with the failure filled in.
+* They are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
+  refuses drivers older than CUDA 12.0, the newest function used here, so that cannot happen after a successful start;
+  if it did, the exception would travel up rather than be taken for CUDA_SUCCESS, which is what ``noexcept`` would do.
+* No lock of the rooms above is held during any call here, and the GIL never is: on a full queue the driver blocks.
+
+Nothing in this file knows what a block, a position or a use is.
+"""
+import atexit
+import os
+import threading
+
+from xlogmem.errors import (
+    DriverError,
+    DriverNotFoundError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+)
+
+from cpython.ref cimport Py_DECREF
+from libc.string cimport memset
+
+cdef extern from *:
+    const char* XLOGMEM_BUILD_NAME
+
+__all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated", "live_events"]
+
+OLDEST_DRIVER = 12000
+BUILD = XLOGMEM_BUILD_NAME.decode()         # release or debug; see setup.py
+
+cdef bint closing = False
+cdef bint initialized = False
+cdef object start = threading.Lock()
+cdef dict contexts = {}                     # ordinal -> Context; kept until the process ends
+
+
+@atexit.register
+def _close():
+    """From here on finalizers make no driver call: the driver may be gone before our last object is (W57)."""
+    global closing
+    closing = True
+
+
+cdef bint process_is_closing() noexcept nogil:
+    return closing
+
+
+# ---------------------------------------------------------------------------------------------- start
+def initialize():
+    """Load and initialise the driver; the first call of anything that needs one does this.
+
+    Raises
+    ------
+    DriverNotFoundError
+        There is no driver, no device, or the driver is older than CUDA 12.0.  The next call tries again.
+    """
+    global initialized
+    cdef cy.CUresult result
+    cdef int version = 0
+    if initialized:
+        return
+    with start:
+        if initialized:
+            return
+        if os.environ.get("XLOGMEM_SIMULATE", "0") not in ("", "0"):
+            from xlogmem import sim
+
+            sim.install()
+        try:
+            with nogil:
+                result = cy.cuInit(0)
+            if result == cy.CUDA_SUCCESS:
+                with nogil:
+                    result = cy.cuDriverGetVersion(&version)
+        except RuntimeError as error:
+            raise DriverNotFoundError(
+                "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on the "
+                "simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
+        if result != cy.CUDA_SUCCESS:
+            name, text = _describe(result)
+            raise DriverNotFoundError(
+                f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the simulated "
+                "driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
+                call="cuInit", code=int(result), name=name)
+        if version < OLDEST_DRIVER:
+            raise DriverNotFoundError(
+                f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or later")
+        initialized = True
+
+
+def is_simulated():
+    """Whether the driver of this process is the simulated one."""
+    from xlogmem import sim
+
+    return sim.installed()
+
+
+def driver_version():
+    """CUDA version that the driver supports, as ``(major, minor)``."""
+    cdef int version = 0, status
+    cdef Failure failure
+    initialize()
+    with nogil:
+        status = _check(&failure, "cuDriverGetVersion", cy.cuDriverGetVersion(&version))
+    if status:
+        raise_failure(&failure)
+    return version // 1000, version % 1000 // 10
+
+
+def device_count():
+    """Number of CUDA devices that the process can see."""
+    cdef int count = 0, status
+    cdef Failure failure
+    initialize()
+    with nogil:
+        status = _check(&failure, "cuDeviceGetCount", cy.cuDeviceGetCount(&count))
+    if status:
+        raise_failure(&failure)
+    return count
+
+
+def device_name(int ordinal):
+    """Name of a device, for example ``"NVIDIA H200"``."""
+    cdef char name[256]
+    cdef int status
+    cdef Failure failure
+    cdef cy.CUdevice device = context_of(ordinal).device
+    with nogil:
+        status = _check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
+    if status:
+        raise_failure(&failure)
+    return (<bytes>name).decode()
+
+
+# ---------------------------------------------------------------------------------------------- failures
+cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
+    if code == cy.CUDA_SUCCESS:
+        return 0
+    failure.kind = DRIVER_FAILED
+    failure.call = call
+    failure.code = code
+    return 1
+
+
+cdef tuple _describe(cy.CUresult code):
+    cdef const char* name = NULL
+    cdef const char* text = NULL
+    with nogil:
+        cy.cuGetErrorName(code, &name)
+        cy.cuGetErrorString(code, &text)
+    return (name.decode() if name else f"CUDA error {int(code)}", text.decode() if text else "unknown error")
+
+
+cdef int raise_failure(Failure* failure, str what="") except -1:
+    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"."""
+    cdef object exception
+    context = f" while {what}" if what else ""
+    if failure.kind == PYTHON_RAISED:
+        exception = <object>failure.exception
+        Py_DECREF(exception)
+        failure.exception = NULL
+        raise exception
+    if failure.kind == DRIVER_FAILED:
+        name, text = _describe(failure.code)
+        call = failure.call.decode()
+        kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
+        raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code), name=name)
+    if failure.kind == BLOCK_IS_STALE:
+        where = f"argument {failure.argument}: " if failure.argument else ""
+        raise UseAfterFreeError(
+            failure.generation,
+            f"{where}use-after-free on generation {failure.generation}: the block was freed{context}")
+    if failure.kind == STREAM_IS_CAPTURING:
+        raise StreamMisuseError(
+            f"stream {failure.stream} is capturing a graph{context}. Prepare before the capture begins and file the launch "
+            "of the graph, or end the capture first")
+    if failure.kind == SOURCE_IS_CAPTURING:
+        raise StreamMisuseError(
+            f"stream {failure.stream}, which this work has to wait for, is capturing a graph{context}: an event recorded "
+            "there would belong to the graph. End that capture first")
+    if failure.kind == STREAM_IS_UNKNOWN:
+        raise StreamMisuseError(f"stream {failure.stream} is not registered with this runtime{context}")
+    raise SystemError(f"xlogmem reported a failure without a kind ({int(failure.kind)}){context}")
+
+
+# ---------------------------------------------------------------------------------------------- contexts
+cdef class Context:
+    """The primary context of a device and its spare events.  One per device and process, kept until the end: we share
+    the primary context with everybody else in the process and never reset it."""
+
+    def __init__(self):
+        raise TypeError("contexts are made by xlogmem itself")
+
+
+cdef Context context_of(int ordinal):
+    """The device's context, retained at first sight."""
+    cdef Context context
+    cdef Failure failure
+    cdef int status
+    initialize()
+    context = contexts.get(ordinal)
+    if context is not None:
+        return context
+    count = device_count()
+    if not 0 <= ordinal < count:
+        raise DriverError(f"device ordinal {ordinal} is out of range: this process sees {count} device(s)")
+    context = Context.__new__(Context)
+    context.ordinal = ordinal
+    with nogil:
+        status = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&context.device, ordinal))
+        if not status:
+            status = _check(&failure, "cuDevicePrimaryCtxRetain",
+                            cy.cuDevicePrimaryCtxRetain(&context.handle, context.device))
+    if status:
+        raise_failure(&failure, f"opening device {ordinal}")
+    return contexts.setdefault(ordinal, context)
+
+
+cdef int enter_context(cy.CUcontext context, bint* pushed, Failure* failure) except -1 nogil:
+    """Make the context current; `leave_context` restores the caller's (W60).  Costs one query where it is already."""
+    cdef cy.CUcontext current = NULL
+    pushed[0] = False
+    if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
+        return 1
+    if current == context:
+        return 0
+    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+        return 1
+    pushed[0] = True
+    return 0
+
+
+cdef int leave_context(bint pushed) except -1 nogil:
+    cdef cy.CUcontext popped
+    if pushed:
+        cy.cuCtxPopCurrent(&popped)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- events
+cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil:
+    """An unused event, timing disabled.  The context must be current: with no spare one an event is created."""
+    pool.lock.lock()
+    if not pool.spare.empty():
+        event[0] = pool.spare.back()
+        pool.spare.pop_back()
+        pool.lock.unlock()
+        return 0
+    pool.lock.unlock()
+    if _check(failure, "cuEventCreate", cy.cuEventCreate(event, cy.CU_EVENT_DISABLE_TIMING)):
+        return 1
+    pool.lock.lock()
+    pool.created += 1
+    pool.lock.unlock()
+    return 0
+
+
+cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil:
+    """Waits that are queued for the event are not disturbed when it is recorded again: each holds the state that the
+    event had at the call (CUDA driver API, cuStreamWaitEvent)."""
+    pool.lock.lock()
+    pool.spare.push_back(event)
+    pool.lock.unlock()
+
+
+def live_events(int ordinal=0):
+    """Events of a device's context that are in use now, and those created so far, as ``(in_use, created)``.
+
+    Spare events are kept for ever, so in a steady state `created` stands still.
+    """
+    cdef Context context = contexts.get(ordinal)
+    cdef uint64_t created, spare
+    if context is None:
+        return 0, 0
+    with nogil:
+        context.events.lock.lock()
+        created = context.events.created
+        spare = context.events.spare.size()
+        context.events.lock.unlock()
+    return created - spare, created
+
+
+cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuEventRecord", cy.cuEventRecord(event, stream))
+
+
+cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil:
+    return _check(failure, "cuEventSynchronize", cy.cuEventSynchronize(event))
+
+
+cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil:
+    cdef cy.CUresult result = cy.cuEventQuery(event)
+    done[0] = result == cy.CUDA_SUCCESS
+    if result == cy.CUDA_ERROR_NOT_READY:
+        return 0
+    return _check(failure, "cuEventQuery", result)
+
+
+# ---------------------------------------------------------------------------------------------- streams
+cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil:
+    """A stream that neither waits for the legacy default stream nor makes it wait (W14)."""
+    return _check(failure, "cuStreamCreateWithPriority",
+                  cy.cuStreamCreateWithPriority(stream, cy.CU_STREAM_NON_BLOCKING, priority))
+
+
+cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamDestroy", cy.cuStreamDestroy(stream))
+
+
+cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil:
+    """The driver's own number of the stream, which it never reuses.  Spoils a capture, so registration alone asks."""
+    cdef unsigned long long value = 0
+    cdef int status = _check(failure, "cuStreamGetId", cy.cuStreamGetId(stream, &value))
+    number[0] = value
+    return status
+
+
+cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
+    """Whether a graph is being captured on the stream, spoiled captures included."""
+    cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
+    cdef int failed = _check(failure, "cuStreamIsCapturing", cy.cuStreamIsCapturing(stream, &status))
+    capturing[0] = status != cy.CU_STREAM_CAPTURE_STATUS_NONE
+    return failed
+
+
+cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamWaitEvent", cy.cuStreamWaitEvent(stream, event, 0))
+
+
+# ---------------------------------------------------------------------------------------------- memory
+cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemAlloc", cy.cuMemAlloc(ptr, nbytes))
+
+
+cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemFree", cy.cuMemFree(ptr))
+
+
+cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
+                     Failure* failure) except -1 nogil:
+    cdef cy.CUmemPoolProps properties
+    memset(&properties, 0, sizeof(properties))
+    properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
+    properties.location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    if _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties)):
+        return 1
+    if _check(failure, "cuMemPoolSetAttribute", cy.cuMemPoolSetAttribute(
+            pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
+        cy.cuMemPoolDestroy(pool[0])
+        return 1
+    return 0
+
+
+cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemPoolDestroy", cy.cuMemPoolDestroy(pool))
+
+
+cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemPoolTrimTo", cy.cuMemPoolTrimTo(pool, keep))
+
+
+cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                       Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+
+
+cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))

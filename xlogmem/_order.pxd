@@ -1,0 +1,89 @@
+# What comes after what: streams, positions, fences, knowledge.  _order.pyx tells the idea.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport mutex, vector
+from xlogmem._driver cimport Context, EventPool, Failure
+
+cdef enum Discipline:
+    ORDINARY                    # people fill new blocks here without a recorder
+    OPAQUE                      # unrecorded work at any time
+    SEALED                      # a promise: no unrecorded work on blocks at all
+
+cdef enum Policy:
+    LAZY
+    PRECISE
+    ADAPTIVE
+
+
+cdef cppclass Fence:
+    # An event, the position it covers, and what its stream knew: all three sampled before the record call.
+    cy.CUevent event
+    uint64_t position
+    vector[uint64_t] known
+    uint32_t pins               # calls in flight that use the event with the lock released
+    bint filed                  # in the ring of its stream
+
+
+cdef cppclass StreamState:
+    # One registration of a CUDA stream.  `index` is its place in every vector of positions.
+    cy.CUstream handle
+    uint32_t index
+    Discipline discipline
+    uint64_t count              # positions taken so far
+    vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
+    vector[Fence*] ring         # fences, oldest first
+    uint32_t credit             # adaptive: how many more commits record their fence at once
+    # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
+    uint64_t operation
+    uint64_t touched            # the position that hidden work was raised to, 0: none yet
+    size_t need                 # index + 1 in the operation's list of needs, 0: none yet
+
+
+cdef struct Need:
+    # "Order me after (source, position)"
+    StreamState* source
+    uint64_t position
+    bint used                   # some entry behind it is a use, not only an allocation
+
+
+cdef struct OrderCounters:
+    uint64_t records            # fences recorded
+    uint64_t waits              # stream waits queued
+    uint64_t host_waits         # the host waited for a fence
+    uint64_t known              # waits left out because the stream or the host was ordered already
+    uint64_t covered            # waits answered by a fence that was there
+
+
+cdef cppclass OrderState:
+    mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
+    vector[StreamState*] streams
+    vector[uint64_t] host_known
+    Policy policy
+    uint32_t ring               # fences that a stream keeps
+    uint64_t operations         # numbers the operations that use the streams' scratch
+    EventPool* events
+    cy.CUcontext context
+    OrderCounters counters
+
+
+cdef class Ordering:
+    cdef OrderState state
+    cdef readonly Context context
+    cdef object core            # weak reference to the runtime core that uses this ordering, or None
+    cdef StreamState* register(self, cy.CUstream handle, Discipline discipline) noexcept nogil
+
+
+# Unless it says otherwise, a function is called with the lock held and returns with it held.
+cdef uint64_t touch(StreamState* stream) noexcept nogil
+cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef void teach_host(OrderState* order, StreamState* source, Fence* fence) noexcept nogil
+cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil
+cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
+cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+                     Failure* failure) except -1 nogil
+cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* needs,
+                          Failure* failure) except -1 nogil
+cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil

@@ -1,0 +1,69 @@
+"""The exceptions of xlogmem.
+
+One class for each thing that a caller may want to handle apart.  They are raised by the compiled modules; nothing here
+imports them.  The fragments of text that other programs may rely on are kept from the project's contract (0.4).
+"""
+from __future__ import annotations
+
+__all__ = [
+    "DriverError",
+    "DriverNotFoundError",
+    "OutOfDeviceMemoryError",
+    "StreamMisuseError",
+    "UseAfterFreeError",
+    "XlogmemError",
+]
+
+
+class XlogmemError(Exception):
+    """Base class of every error that xlogmem raises on purpose."""
+
+
+class DriverError(XlogmemError):
+    """A CUDA driver call failed, or cannot be made.
+
+    Attributes
+    ----------
+    call : str or None
+        The driver function, for example ``"cuStreamWaitEvent"``.
+    code : int or None
+        Its ``CUresult``.
+    name : str or None
+        The name of the code, for example ``"CUDA_ERROR_INVALID_HANDLE"``.
+    """
+
+    def __init__(self, message: str, *, call: str | None = None, code: int | None = None,
+                 name: str | None = None) -> None:
+        super().__init__(message)
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+class DriverNotFoundError(DriverError):
+    """There is no CUDA driver on this machine, or it is too old."""
+
+
+class OutOfDeviceMemoryError(DriverError, MemoryError):
+    """The device has no memory left for an allocation."""
+
+
+class StreamMisuseError(XlogmemError):
+    """The stream-ordered contract was violated; nothing was queued and nothing changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"stream-ordered contract violated: {message}")
+
+
+class UseAfterFreeError(XlogmemError):
+    """A block was named that is not alive any more (contract 48, 68).
+
+    Attributes
+    ----------
+    generation : int
+        The generation that the caller named.
+    """
+
+    def __init__(self, generation: int, message: str | None = None) -> None:
+        super().__init__(message or f"use-after-free on generation {generation}")
+        self.generation = generation

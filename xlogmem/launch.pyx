@@ -1,0 +1,289 @@
+"""What users wrap their launches in: `use`, and the `LaunchRecorder` behind it.
+
+A recorder collects what one launch touches, asks the core to prepare it before the launch, and files it afterwards.  It
+turns objects into block identities and knows nothing of waits and events.
+"""
+import warnings
+
+cimport cython
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._core cimport (
+    HAND_BACK_ALL,
+    HAND_BACK_WRITES,
+    READ,
+    READ_WRITE,
+    WRITE,
+    BlockId,
+    DeviceBlock,
+    Found,
+    Request,
+    abandon,
+    file_window,
+    finish_rest,
+    prepare,
+)
+from xlogmem._driver cimport Failure, raise_failure
+from xlogmem._order cimport OrderState
+
+from xlogmem.errors import StreamMisuseError
+
+__all__ = ["LaunchRecorder", "use"]
+
+HAND_BACKS = {"all": HAND_BACK_ALL, "writes": HAND_BACK_WRITES}
+
+
+@cython.final
+@cython.no_gc
+cdef class LaunchRecorder:
+    """Records what one launch, or one group of launches on one stream, reads and writes.
+
+    Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch, which
+    does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued before the
+    exception came, and filing too much is harmless (W9).  Where nothing was launched, say so with `cancel`.
+
+    Parameters
+    ----------
+    stream : Stream
+        Where the launch goes.
+    mode : {"strict", "permissive"}
+        What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out memory
+        is not protected.
+    handback : {"all", "writes"}
+        After which uses an opaque home stream of a block is made to wait (see `Stream.discipline`): after all, or after
+        those that write, for programs that know that nobody writes in place there.
+
+    Notes
+    -----
+    A recorder belongs to one thread at a time; different recorders may be used at once.  Recording keeps no hold on the
+    blocks: one that is freed before preflight is reported there (contract 91, 110), one that is freed between preflight
+    and commit is freed by the commit.
+    """
+
+    def __cinit__(self, Stream stream not None, *, str mode="strict", str handback="all"):
+        if mode not in ("strict", "permissive"):
+            raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
+        if handback not in HAND_BACKS:
+            raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
+        runtime = stream.ordering.core() if stream.ordering.core is not None else None
+        if runtime is None:
+            raise StreamMisuseError(f"{stream!r} belongs to no runtime: acquire streams from a DeviceRuntime")
+        self.runtime = runtime
+        self.stream = stream
+        self.mode = mode
+        self.window = new Window()
+        self.window.stream = stream.state
+        self.window.hand_back = HAND_BACKS[handback]
+
+    def __dealloc__(self):
+        if self.window == NULL:
+            return
+        if self.window.is_open:                         # filed by the next call to the runtime
+            abandon(&self.runtime.state, self.window)
+        else:
+            del self.window
+
+    def __del__(self):
+        if self.window != NULL and self.window.is_open:
+            warnings.warn(f"{self!r} was dropped between preflight and commit; its uses are filed as if launched. "
+                          "Call commit() or cancel()", ResourceWarning, stacklevel=2, source=self)
+
+    # ------------------------------------------------------------------------------------------ recording
+    def read(self, what):
+        """Register something that the launch reads; see `use` for what may be given.  Returns the recorder."""
+        self.register(what, READ, "read")
+        return self
+
+    def write(self, what):
+        """Register something that the launch writes without reading it.  Returns the recorder."""
+        self.register(what, WRITE, "write")
+        return self
+
+    def read_write(self, what):
+        """Register something that the launch reads and writes.  Returns the recorder."""
+        self.register(what, READ_WRITE, "read_write")
+        return self
+
+    cdef int register(self, object what, int access, str method) except -1:
+        if self.preflighted or self.done:
+            raise StreamMisuseError(
+                f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files what was "
+                "preflighted. Register everything first")
+        if isinstance(what, (list, tuple)):
+            for item in what:
+                self.resolve(item, access, method)
+        else:
+            self.resolve(what, access, method)
+        return 0
+
+    cdef int resolve(self, object what, int access, str method) except -1:
+        """Find the block behind an object and note its identity."""
+        cdef Request request
+        cdef Found found
+        cdef DeviceBlock block
+        cdef object interface
+        request.access = access
+        if isinstance(what, DeviceBlock):
+            block = <DeviceBlock>what
+            if block.core is not self.runtime:
+                raise StreamMisuseError(f"LaunchRecorder.{method}: {block!r} belongs to another runtime than {self.stream!r}")
+            request.slot = block.block.slot
+            request.generation = block.generation
+            self.window.requests.push_back(request)
+            return 0
+        if isinstance(what, BlockId):
+            request.slot = (<BlockId>what).slot
+            request.generation = (<BlockId>what).generation
+            self.window.requests.push_back(request)
+            return 0
+        if isinstance(what, int):
+            address = what
+        else:
+            interface = getattr(what, "__cuda_array_interface__", None)
+            if interface is None:
+                raise TypeError(f"LaunchRecorder.{method}: {type(what).__name__} is no block, address or CUDA array "
+                                "(it has no __cuda_array_interface__)")
+            address = interface["data"][0]
+            if 0 in interface["shape"]:
+                return 0                                # nothing to touch (W24)
+        if self.runtime.find(address, &found):
+            request.slot = found.slot
+            request.generation = found.generation
+            self.window.requests.push_back(request)
+        elif self.mode == "strict":
+            self.rejections = self.rejections or []
+            self.rejections.append(f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory "
+                                   f"of {self.runtime!r}. Allocate it there, or use mode='permissive' and order it yourself")
+        return 0
+
+    # ------------------------------------------------------------------------------------------ the window
+    def preflight(self):
+        """Validate everything, then queue the waits that the launch needs.  Call it before the launch.
+
+        Raises
+        ------
+        StreamMisuseError
+            Something untracked was registered in strict mode, or the stream, or one that has to be waited for, is
+            capturing a graph.  Nothing was queued.
+        UseAfterFreeError
+            A block was freed before.  Nothing was queued.
+        DriverError
+            A wait could not be queued; nothing may be launched.  The call may be repeated, and repeats nothing.
+        """
+        cdef Failure failure
+        cdef int failed
+        if self.preflighted or self.done:
+            raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
+        if self.rejections:
+            raise StreamMisuseError("; ".join(self.rejections))
+        if not self.window.requests.empty():
+            with nogil:
+                failed = prepare(&self.runtime.state, self.window, &failure)
+            if failed:
+                raise_failure(&failure, f"preparing a launch on {self.stream!r}")
+        self.preflighted = True
+
+    def commit(self):
+        """File the launch.  Call it after the launch was queued.
+
+        Never refuses to file.
+
+        Raises
+        ------
+        StreamMisuseError
+            There was no successful preflight although something was registered (contract 101).
+        DriverError
+            An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
+            are filed all the same.
+        """
+        if not self.preflighted and not self.window.requests.empty():
+            raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
+        if self.rejections:
+            raise StreamMisuseError("; ".join(self.rejections))
+        self.finish(True)
+
+    def cancel(self):
+        """Say that nothing was launched: close without filing."""
+        self.finish(False)
+
+    cdef int finish(self, bint filed) except -1:
+        cdef OrderState* order = self.runtime.state.order
+        cdef Failure failure
+        cdef bint more
+        cdef int failed = 0
+        if self.done:
+            raise StreamMisuseError("the recorder was committed or cancelled before")
+        self.done = True
+        if not self.window.is_open:
+            return 0
+        if order.lock.try_lock():
+            more = file_window(&self.runtime.state, self.window, filed)
+            order.lock.unlock()
+        else:
+            with nogil:
+                order.lock.lock()
+                more = file_window(&self.runtime.state, self.window, filed)
+                order.lock.unlock()
+        if more:
+            with nogil:
+                failed = finish_rest(&self.runtime.state, self.window, &failure)
+            if failed:
+                raise_failure(&failure, f"handing blocks back after a launch on {self.stream!r}")
+        return 0
+
+    def __enter__(self):
+        self.preflight()
+        return self
+
+    def __exit__(self, kind, exception, traceback):
+        if not self.done:
+            self.commit()
+
+    @property
+    def recorded_count(self):
+        """How many uses were registered, before uses of one block are merged (contract 106)."""
+        return self.window.requests.size()
+
+    def __repr__(self):
+        state = "done" if self.done else "preflighted" if self.preflighted else "recording"
+        return f"<LaunchRecorder {self.mode} on stream {self.stream.id}: {self.recorded_count} uses, {state}>"
+
+
+def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="strict", str handback="all"):
+    """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
+
+    On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it reads,
+    readers and writers of what it writes.  On exit the launch is filed, so that later users and the free of each block
+    wait for it.
+
+    Parameters
+    ----------
+    stream : Stream
+        Where the launch goes.
+    read, write, read_write : object or sequence of objects
+        What it touches: blocks, their ids, integer device addresses, or anything with ``__cuda_array_interface__``.
+        Addresses inside a block stand for the block.
+    mode, handback : str
+        See `LaunchRecorder`.
+
+    Returns
+    -------
+    LaunchRecorder
+        A context manager; its `cancel` says that nothing was launched.
+
+    Raises
+    ------
+    StreamMisuseError, UseAfterFreeError, DriverError
+        See `LaunchRecorder.preflight`; raised on entry, before anything was queued.
+
+    Examples
+    --------
+    >>> with xlogmem.use(stream, read=[a, b], write=c):
+    ...     kernel[grid, block, stream](a, b, c)
+    """
+    cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream, mode=mode, handback=handback)
+    recorder.register(read, READ, "read")
+    recorder.register(write, WRITE, "write")
+    recorder.register(read_write, READ_WRITE, "read_write")
+    return recorder

@@ -1,0 +1,84 @@
+"""The driver's stream-ordered allocator, on a memory pool of our own."""
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport UINT64_MAX, uint64_t
+
+from xlogmem._driver cimport (
+    Failure,
+    context_of,
+    enter_context,
+    leave_context,
+    pool_allocate,
+    pool_create,
+    pool_destroy,
+    pool_free,
+    pool_trim,
+    process_is_closing,
+    raise_failure,
+)
+from xlogmem.resources.base cimport STREAM_ORDERED, DeviceMemoryResource
+
+__all__ = ["AsyncMemoryResource"]
+
+
+cdef int allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil:
+    cdef cy.CUdeviceptr address = 0
+    cdef int failed = pool_allocate(<cy.CUmemoryPool>self, nbytes, stream, &address, failure)
+    ptr[0] = address
+    return failed
+
+
+cdef int deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return pool_free(ptr, stream, failure)
+
+
+cdef int trim(void* self, Failure* failure) except -1 nogil:
+    return pool_trim(<cy.CUmemoryPool>self, 0, failure)
+
+
+cdef class AsyncMemoryResource(DeviceMemoryResource):
+    """``cuMemAllocFromPoolAsync`` and ``cuMemFreeAsync`` on a driver pool of its own.
+
+    The pool keeps what it has instead of giving it back to the device at every synchronization, which the driver's default
+    pool does (W53); the process-wide default pool is left alone.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device.
+    release_threshold : int, optional
+        Bytes that the pool keeps when the device is synchronized; by default all.
+
+    Raises
+    ------
+    DriverError
+        The device has no memory pools, or the driver refused to make one.
+    """
+
+    def __init__(self, int ordinal=0, *, release_threshold=None):
+        cdef cy.CUmemoryPool pool = NULL
+        cdef Failure failure
+        cdef bint pushed
+        cdef int failed
+        cdef uint64_t threshold = UINT64_MAX if release_threshold is None else release_threshold
+        if self.table.self != NULL:
+            raise RuntimeError("a resource is initialised once")
+        self.context = context_of(ordinal)
+        with nogil:
+            failed = enter_context(self.context.handle, &pushed, &failure)
+            if not failed:
+                failed = pool_create(self.context.device, threshold, &pool, &failure)
+                leave_context(pushed)
+        if failed:
+            raise_failure(&failure, f"creating a memory pool on device {ordinal}")
+        self.table.self = pool
+        self.table.order = STREAM_ORDERED
+        self.table.allocate = allocate
+        self.table.deallocate = deallocate
+        self.table.trim = trim
+
+    def __dealloc__(self):
+        """Memory whose free is still queued stays valid until the free is done (CUDA driver API, cuMemPoolDestroy)."""
+        cdef Failure ignored
+        if self.table.self != NULL and not process_is_closing():
+            with nogil:
+                pool_destroy(<cy.CUmemoryPool>self.table.self, &ignored)

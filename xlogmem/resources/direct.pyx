@@ -1,0 +1,39 @@
+"""`cuMemAlloc` and `cuMemFree`: synchronous, slow, and what Compute Sanitizer understands best."""
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+from xlogmem._driver cimport Failure, context_of, memory_allocate, memory_free
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, DeviceMemoryResource
+
+__all__ = ["DirectMemoryResource"]
+
+
+cdef int allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil:
+    cdef cy.CUdeviceptr address = 0
+    cdef int failed = memory_allocate(nbytes, &address, failure)
+    ptr[0] = address
+    return failed
+
+
+cdef int deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return memory_free(ptr, failure)
+
+
+cdef class DirectMemoryResource(DeviceMemoryResource):
+    """Memory straight from ``cuMemAlloc``, given back by ``cuMemFree``.
+
+    Under a runtime a free first waits on the host until every use is complete.  Meant for debugging: every call is a
+    synchronization, and memory checkers see each allocation by itself.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device.
+    """
+
+    def __init__(self, int ordinal=0):
+        self.context = context_of(ordinal)
+        self.table.order = HOST_SYNCHRONOUS
+        self.table.allocate = allocate
+        self.table.deallocate = deallocate
+        self.table.trim = NULL

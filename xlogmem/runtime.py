@@ -1,0 +1,109 @@
+"""One runtime for each device: puts the streams, the resource and the core together."""
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from typing import Any, SupportsIndex
+
+from xlogmem._core import Core
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.streams import Stream, StreamPool
+
+__all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
+
+MAX_DEVICE_ORDINALS = 16                    # contract 70
+
+RESOURCES: dict[str, type[DeviceMemoryResource]] = {"async": AsyncMemoryResource, "direct": DirectMemoryResource}
+
+_runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
+_locks = [threading.Lock() for _ in range(MAX_DEVICE_ORDINALS)]
+
+
+class DeviceRuntime(Core):
+    """Tracks the device memory of one GPU and orders its uses.
+
+    Most programs take the process's own with `get_runtime`; make one by hand to choose its parts.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device.
+    resource : DeviceMemoryResource, optional
+        Where the bytes come from; the default is an `AsyncMemoryResource`, or what ``XLOGMEM_RESOURCE`` names
+        (``async`` or ``direct``).
+    stream_pool : StreamPool, optional
+        The streams of this runtime.  A pool serves one runtime.
+    policy : {"adaptive", "precise", "lazy"}, optional
+        When a commit records an event at once: where it paid lately, always, or never.  The default is what
+        ``XLOGMEM_POLICY`` names, else adaptive.
+
+    Raises
+    ------
+    DriverNotFoundError
+        There is no CUDA driver.
+    StreamMisuseError
+        The parts do not fit together: they are on different devices, or the pool is in use (W21).
+
+    Notes
+    -----
+    Thread-safe.  It lives as long as any of its blocks and recorders; the streams and the resource's memory go with it.
+    """
+
+    def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
+                stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
+        if resource is None:
+            name = os.environ.get("XLOGMEM_RESOURCE") or "async"
+            if name not in RESOURCES:
+                raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
+            resource = RESOURCES[name](ordinal)
+        if stream_pool is None:
+            stream_pool = StreamPool(ordinal)
+        return super().__new__(cls, stream_pool, resource,
+                               policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
+
+    def __init__(self, ordinal: int = 0, **parts: Any) -> None:
+        super().__init__()
+        if ordinal != self.ordinal:
+            raise ValueError(f"the runtime was asked for device {ordinal}, its parts are on device {self.ordinal}")
+
+    def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
+        """A new stream of the runtime's pool; see `StreamPool.acquire`."""
+        return self.stream_pool.acquire(discipline=discipline, priority=priority)
+
+    @property
+    def default_stream(self) -> Stream:
+        """The stream that allocations use when no other is named."""
+        return self.stream_pool.default
+
+
+def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
+    """The process's runtime for a device, made at the first call.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device, 0 to 15.
+
+    Raises
+    ------
+    ValueError
+        The ordinal is out of range; the driver was not touched (contract 72).
+    DriverNotFoundError, DriverError
+        The runtime could not be made.  The next call tries again (contract 75).
+
+    Notes
+    -----
+    Thread-safe: callers that come at once get the same object, and none is made twice (contract 74).
+    """
+    number = operator.index(ordinal)
+    if not 0 <= number < MAX_DEVICE_ORDINALS:
+        raise ValueError(f"device ordinal {number} exceeds MAX_DEVICE_ORDINALS={MAX_DEVICE_ORDINALS}")
+    runtime = _runtimes[number]
+    if runtime is not None:
+        return runtime
+    with _locks[number]:
+        runtime = _runtimes[number]
+        if runtime is None:
+            runtime = _runtimes[number] = DeviceRuntime(number)
+    return runtime
