@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, map, vector
 from xlogmem._driver cimport Failure
-from xlogmem._order cimport Fence, Need, Ordering, OrderState, StreamState
+from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Fence, Need, Ordering, OrderState, StreamState
 from xlogmem.resources.base cimport DeviceMemoryResource, ResourceTable
 from xlogmem.streams cimport Stream, StreamPool
 
@@ -14,9 +14,9 @@ cdef enum AccessFlags:
     READ_WRITE = 3
 
 cdef enum EntryKind:
-    ALLOCATED
-    WRITTEN
-    HAS_READ
+    ALLOCATED = BIRTH
+    WRITTEN = CONTENTS
+    HAS_READ = LOOK
 
 cdef enum State:
     LIVE

@@ -51,6 +51,8 @@ from xlogmem._driver cimport (
 )
 from xlogmem._order cimport (
     ADAPTIVE,
+    BIRTH,
+    CONTENTS,
     LAZY,
     OPAQUE,
     PRECISE,
@@ -137,7 +139,7 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
         if ticket != NULL:
             ticket.push_back(entry[0])
         if source != stream:
-            need(order, stream, source, entry.position, operation, needs, entry.kind != ALLOCATED)
+            need(order, stream, source, entry.position, operation, needs, entry.kind)
 
 
 cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
@@ -148,9 +150,10 @@ cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
 
 
 cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
-               vector[Need]* needs, bint used) noexcept nogil:
+               vector[Need]* needs, uint32_t stage) noexcept nogil:
     """Note that `stream` has to be ordered after (source, position), unless it is."""
     cdef Need new
+    cdef Need* known
     if knows(order, stream, source, position):
         order.counters.known += 1
         return
@@ -158,12 +161,13 @@ cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint
     if source.need == 0:
         new.source = source
         new.position = position
-        new.used = used
+        new.stage = stage
         needs.push_back(new)
         source.need = needs.size()
         return
-    needs[0][source.need - 1].position = larger(needs[0][source.need - 1].position, position)
-    needs[0][source.need - 1].used |= used
+    known = &needs[0][source.need - 1]
+    known.position = larger(known.position, position)
+    known.stage = larger(known.stage, stage)
 
 
 # ---------------------------------------------------------------------------------------------- prepare
@@ -252,7 +256,7 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
             failed = order_all(order, window.stream, &window.needs, failure)
         if not failed:
             for i in range(window.needs.size()):
-                if window.needs[i].used:
+                if window.needs[i].stage != BIRTH:
                     window.needs[i].source.credit = PRECISE_FOR
     order.lock.unlock()
     if failed:
@@ -292,7 +296,7 @@ cdef void note_home(Window* window, Use* use) noexcept nogil:
             return
     entry.source = home
     entry.position = window.position
-    entry.used = True
+    entry.stage = CONTENTS
     window.homes.push_back(entry)
 
 
@@ -543,7 +547,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     order.operations += 1
     look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
     if on_host:                                         # "freed on S" means after everything on S, recorded or not
-        need(order, NULL, home, touch(home), order.operations, &needs, False)
+        need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
     order.lock.unlock()
     failed = stream_is_capturing(home.handle, &capturing, failure)
     order.lock.lock()

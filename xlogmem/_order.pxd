@@ -11,6 +11,12 @@ cdef enum Discipline:
     OPAQUE                      # unrecorded work at any time
     SEALED                      # a promise: no unrecorded work on blocks at all
 
+cdef enum Stage:
+    BIRTH                       # the memory was allocated
+    CONTENTS                    # somebody wrote it
+    LOOK                        # somebody read it, after it was written
+    STAGES
+
 cdef enum Policy:
     LAZY
     PRECISE
@@ -45,7 +51,7 @@ cdef struct Need:
     # "Order me after (source, position)"
     StreamState* source
     uint64_t position
-    bint used                   # some entry behind it is a use, not only an allocation
+    uint32_t stage              # how late in a block's life the entry behind it stands: see order_all
 
 
 cdef struct OrderCounters:

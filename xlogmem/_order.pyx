@@ -268,12 +268,24 @@ cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* 
 
 
 cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil:
-    """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock."""
+    """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock.
+
+    Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a reader
+    often knows the rest already.
+    """
+    cdef StreamState* source
+    cdef uint64_t position
     cdef size_t i
-    for i in range(needs.size()):
-        if stream == NULL:
-            if host_waits_for(order, needs[0][i].source, needs[0][i].position, failure):
+    cdef int stage
+    for stage in range(STAGES - 1, -1, -1):
+        for i in range(needs.size()):
+            if <int>needs[0][i].stage != stage:
+                continue
+            source = needs[0][i].source
+            position = needs[0][i].position
+            if stream == NULL:
+                if host_waits_for(order, source, position, failure):
+                    return 1
+            elif order_after(order, stream, source, position, failure):
                 return 1
-        elif order_after(order, stream, needs[0][i].source, needs[0][i].position, failure):
-            return 1
     return 0

@@ -68,7 +68,7 @@ cdef class LaunchRecorder:
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         runtime = stream.ordering.core() if stream.ordering.core is not None else None
         if runtime is None:
-            raise StreamMisuseError(f"{stream!r} belongs to no runtime: acquire streams from a DeviceRuntime")
+            raise StreamMisuseError(f"{stream!r} has no runtime: its pool was given to none, or the runtime is gone")
         self.runtime = runtime
         self.stream = stream
         self.mode = mode
@@ -87,7 +87,7 @@ cdef class LaunchRecorder:
     def __del__(self):
         if self.window != NULL and self.window.is_open:
             warnings.warn(f"{self!r} was dropped between preflight and commit; its uses are filed as if launched. "
-                          "Call commit() or cancel()", ResourceWarning, stacklevel=2, source=self)
+                          "Call commit() or cancel()", ResourceWarning, stacklevel=2)
 
     # ------------------------------------------------------------------------------------------ recording
     def read(self, what):

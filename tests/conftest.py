@@ -1,0 +1,89 @@
+"""One driver for the whole run, and the promises that every test has to leave intact.
+
+Where a GPU is present the suite runs on it and skips what only the simulated driver can answer; elsewhere it is the other
+way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into failures.
+"""
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+from cuda.bindings import driver as cuda
+
+os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
+
+from xlogmem import _driver, sim
+from xlogmem._kernels import check
+from xlogmem.errors import DriverNotFoundError
+
+REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
+
+try:
+    _driver.initialize()
+except DriverNotFoundError:
+    sim.install()
+    _driver.initialize()
+
+SIMULATED = _driver.is_simulated()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    kind = "SIMULATED, no GPU is involved" if SIMULATED else _driver.device_name(0)
+    return f"driver: {kind} (CUDA {'.'.join(map(str, _driver.driver_version()))}), build: {_driver.BUILD}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if SIMULATED and item.get_closest_marker("gpu"):
+        if REQUIRE_CUDA:
+            pytest.fail("needs a GPU, and XLOGMEM_REQUIRE_CUDA is set", pytrace=False)
+        pytest.skip("needs a GPU")
+    if not SIMULATED and item.get_closest_marker("simulator"):
+        pytest.skip("asks the simulated driver")
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
+                         ("asks the simulated driver", "simulator tests skipped, a GPU is here")):
+        if count := sum(reason in text for text in skipped):
+            terminalreporter.write_line(f"{name}: {count}")
+
+
+@pytest.fixture(scope="session")
+def _context():
+    """The primary context of device 0, current in the tests' thread."""
+    device = check(cuda.cuDeviceGet(0))
+    context = check(cuda.cuDevicePrimaryCtxRetain(device))
+    check(cuda.cuCtxSetCurrent(context))
+    yield context
+    check(cuda.cuCtxSetCurrent(cuda.CUcontext(0)))
+
+
+@pytest.fixture(autouse=True)
+def _clean_driver(_context):
+    """Nothing is left behind by a test: no race, no byte, no event, no change of the current context."""
+    if SIMULATED:
+        sim.simulator().reset("eager")
+        bytes_before = sim.simulator().live_bytes()
+    events_before = _driver.live_events()[0]
+    yield
+    races = []
+    if SIMULATED:
+        races += sim.simulator().races()
+        sim.simulator().reset("eager")                  # lets go of callbacks, which hold what they use
+    gc.collect()
+    check(cuda.cuCtxSynchronize())
+    assert int(check(cuda.cuCtxGetCurrent())) == int(_context), "the test changed the current context"
+    assert _driver.live_events()[0] == events_before, "events leaked"
+    if SIMULATED:
+        races += sim.simulator().races()
+        sim.simulator().reset("eager")
+        assert not races, f"races: {races}"
+        assert sim.simulator().live_bytes() == bytes_before, "device memory leaked"
+
+
+@pytest.fixture
+def driver():
+    """The simulated driver, with its switches."""
+    return sim.simulator()

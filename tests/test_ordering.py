@@ -1,0 +1,315 @@
+"""The counterexamples of the ordering model, on the compiled core and the simulated driver.
+
+Each scenario is the smallest program that goes wrong when one rule is missing; it answers whether everything was ordered
+that must be.  It has to be True as it stands.  Its twin runs the same program while the driver drops one of the waits that
+the core queues (it says success and queues nothing), each in turn: every wait has to be noticed, or it was not needed.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from bench import READ, READ_WRITE, WRITE, Bench
+
+from xlogmem import DriverError
+
+pytestmark = pytest.mark.simulator
+
+Scenario = Callable[[Bench], bool]
+SCENARIOS: dict[str, tuple[Scenario, dict[str, str], int]] = {}
+
+
+def scenario(*, spare: int = 0, **options: str) -> Callable[[Scenario], Scenario]:
+    """Register a scenario.  `spare` waits protect something that the scenario does not ask about."""
+    def register(function: Scenario) -> Scenario:
+        SCENARIOS[function.__name__] = function, options, spare
+        return function
+    return register
+
+
+# ---------------------------------------------------------------------------------------- fresh blocks
+@scenario()
+def a_reader_waits_for_the_writer(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    write = x.use(x.S, (b, WRITE))
+    x.use(x.T, (b, READ))
+    return x.ordered(write, x.T)
+
+
+@scenario()
+def w6_fill_after_an_earlier_hand_over(x: Bench) -> bool:
+    """b1, b2 on S; T uses b1 (and so knows S); b2 is filled on S; T uses b2."""
+    b1, b2 = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.T, (b1, READ))
+    fill = x.work(x.S, (b2, WRITE))
+    x.use(x.T, (b2, READ))
+    return x.ordered(fill, x.T)
+
+
+@scenario()
+def h1_second_reader_takes_an_older_fence(x: Bench) -> bool:
+    """Nothing is committed between two hand-overs: the fence of the first must not serve the fill after it."""
+    b1, b2 = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.T, (b1, READ))
+    fill = x.work(x.S, (b2, WRITE))
+    x.use(x.T, (b2, READ))
+    x.use(x.U, (b2, READ))
+    return x.ordered(fill, x.U)
+
+
+@scenario()
+def h2_own_write_removed_the_allocation_entry(x: Bench) -> bool:
+    """A recorded write on the allocation stream removes the allocation entry; the block is still fresh."""
+    b, other = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.S, (b, WRITE))
+    x.use(x.T, (other, READ))
+    fill = x.work(x.S, (b, WRITE))
+    x.use(x.T, (b, READ))
+    return x.ordered(fill, x.T)
+
+
+@scenario(spare=1)
+def h3_cancelled_first_foreign_use(x: Bench) -> bool:
+    """A window that is cancelled is no use: the block is still fresh."""
+    b = x.alloc(x.S)
+    x.prepare(x.T, (b, READ)).cancel()
+    fill = x.work(x.S, (b, WRITE))
+    x.use(x.T, (b, READ))
+    return x.ordered(fill, x.T)
+
+
+# ---------------------------------------------------------------------------------------- windows (contract W1 to W4)
+@scenario()
+def w1_free_inside_a_window(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    window = x.prepare(x.T, (b, WRITE))
+    launch = x.work(x.T, (b, WRITE))
+    b.free()
+    retired = b.state.value
+    window.commit()
+    return retired == "retired" and b.state.value == "freed" and x.ordered(launch, x.S)
+
+
+@scenario(spare=1)
+def w2_reader_inside_a_writers_window(x: Bench) -> bool:
+    """The reader's window opens and closes inside the writer's, which must not forget it.  (The overlap is the caller's
+    affair: the two touch different words.)"""
+    b = x.alloc(x.S)
+    window = x.prepare(x.T, (b, WRITE))
+    read = x.use(x.U, (b, READ))
+    write = x.work(x.T)
+    window.commit()
+    b.free()
+    return x.ordered(read, x.S) and x.ordered(write, x.S)
+
+
+@scenario(spare=2)
+def w3_two_overlapping_writers(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    first, second = x.prepare(x.T, (b, WRITE)), x.prepare(x.U, (b, WRITE))
+    one, two = x.work(x.T), x.work(x.U)
+    first.commit()
+    second.commit()
+    b.free()
+    return x.ordered(one, x.S) and x.ordered(two, x.S)
+
+
+@scenario()
+def an_exception_files_conservatively(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    reader = x.use(x.U, (b, READ))
+    with pytest.raises(KeyError), x.recorder(x.T, (b, WRITE)):
+        launch = x.work(x.T, (b, WRITE))
+        raise KeyError("after the launch")
+    b.free()
+    return x.ordered(reader, x.S) and x.ordered(launch, x.S)
+
+
+# ---------------------------------------------------------------------------------------- frees
+@scenario()
+def a_free_waits_for_every_reader(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    x.use(x.S, (b, WRITE))
+    readers = [x.use(stream, (b, READ)) for stream in (x.T, x.U, x.V)]
+    b.free()
+    return all(x.ordered(reader, x.S) for reader in readers)
+
+
+@scenario()
+def memory_that_comes_back_is_not_overwritten_early(x: Bench) -> bool:
+    """The driver itself reports the race here, on the block's own bytes."""
+    b = x.alloc(x.S)
+    x.use(x.S, (b, WRITE))
+    read = x.use(x.T, (b, READ))
+    b.free()
+    c = x.alloc(x.S)
+    reused = c.ptr == b.ptr
+    x.use(x.S, (c, WRITE))
+    return reused and x.ordered(read, x.S)
+
+
+@scenario()
+def a_dropped_handle_is_freed_after_its_uses(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    read = x.use(x.T, (b, READ))
+    del b
+    x.alloc(x.S)                                        # drains what finalizers left
+    return x.ordered(read, x.S) and x.runtime.counters()["frees"] == 1
+
+
+@scenario()
+def a_free_on_a_given_stream_orders_that_stream(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    read = x.use(x.T, (b, READ))
+    b.free(x.U)
+    return x.ordered(read, x.U) and not x.ordered(read, x.S)
+
+
+# ---------------------------------------------------------------------------------------- positions and knowledge
+@scenario()
+def second_thread_skips_a_wait_that_failed(x: Bench) -> bool:
+    """Knowledge is raised after the wait call returned success, not before."""
+    b = x.alloc(x.S)
+    write = x.use(x.S, (b, WRITE))
+    x.driver.fail("cuStreamWaitEvent")
+    with contextlib.suppress(DriverError):
+        x.use(x.T, (b, READ))
+    x.use(x.T, (b, READ))
+    return x.ordered(write, x.T)
+
+
+@scenario(spare=1)
+def commit_between_record_and_bookkeeping(x: Bench) -> bool:
+    """Another thread commits on S while a fence of S is being recorded: the fence does not cover that commit."""
+    b, c = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.V, (b, READ))                               # b is not fresh any more
+    late = []
+    x.driver.on_call("cuEventRecord", lambda: late.append(x.use(x.S, (b, READ_WRITE))), when="after")
+    x.use(x.T, (c, READ))
+    x.use(x.T, (b, READ))
+    return len(late) == 1 and x.ordered(late[0], x.T)
+
+
+@scenario(spare=1)
+def position_taken_before_the_launch(x: Bench) -> bool:
+    """A fence is recorded on T between the prepare and the launch of another thread: it does not cover the launch."""
+    b, c = x.alloc(x.S), x.alloc(x.T)
+    window = x.prepare(x.T, (b, WRITE))
+    x.use(x.U, (c, READ))
+    write = x.work(x.T, (b, WRITE))
+    window.commit()
+    x.use(x.U, (b, READ))
+    return x.ordered(write, x.U)
+
+
+@scenario(sealed="S", spare=1)
+def position_taken_before_the_allocation(x: Bench) -> bool:
+    """A fence is recorded on S while an allocation on S is under way: it does not cover the birth of the memory.  S is
+    sealed, so that freshness does not hide the mistake."""
+    other = x.alloc(x.S)
+    x.driver.on_call("cuMemAllocFromPoolAsync", lambda: x.use(x.T, (other, READ)), when="before")
+    b = x.alloc(x.S)
+    x.use(x.T, (b, WRITE))                              # the driver would report a race with the allocation
+    return True
+
+
+@scenario(policy="lazy", spare=1)
+def fence_between_launch_and_finish(x: Bench) -> bool:
+    """It covers the launch but not its position: one wait more, never one too few."""
+    b, c = x.alloc(x.S), x.alloc(x.T)
+    window = x.prepare(x.T, (b, WRITE))
+    write = x.work(x.T, (b, WRITE))
+    x.use(x.U, (c, READ))
+    window.commit()
+    x.use(x.U, (b, READ))
+    return x.ordered(write, x.U)
+
+
+@scenario(policy="precise", spare=1)
+def transitive_knowledge_with_re_recorded_events(x: Bench) -> bool:
+    """T to U to V, while U's ring of events is recorded over and over: V knows T through U, at no cost."""
+    b, c = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.S, (b, WRITE), (c, WRITE))
+    write = x.use(x.T, (b, READ_WRITE))
+    x.use(x.U, (b, READ_WRITE))
+    for _ in range(10):
+        x.use(x.U, (c, READ_WRITE))
+    x.use(x.V, (c, READ))
+    waits = x.waits()
+    x.use(x.V, (b, READ))
+    return x.ordered(write, x.V) and x.waits() == waits
+
+
+# ---------------------------------------------------------------------------------------- opaque streams
+@scenario(opaque="S")
+def hand_back_orders_the_opaque_home_after_a_use_elsewhere(x: Bench) -> bool:
+    """cuDF's pattern: b lives on the opaque S, T writes it, the next unrecorded work on S must see that."""
+    b = x.alloc(x.S)
+    x.work(x.S, (b, WRITE))
+    written = x.use(x.T, (b, READ_WRITE))
+    x.work(x.S, (b, READ))
+    return x.ordered(written, x.S)
+
+
+@scenario(opaque="S", spare=1)
+def h5_write_removes_an_opaque_entry(x: Bench) -> bool:
+    """T's write must not remove the entry of S, where hidden work may follow at any time.  (U waits for T and for S, which
+    knows T: one wait would do.)"""
+    b = x.alloc(x.S)
+    write = x.use(x.T, (b, WRITE))
+    hidden = x.work(x.S, (b, READ_WRITE))
+    read = x.use(x.U, (b, READ))
+    return x.ordered(write, x.U) and x.ordered(hidden, x.U) and x.ordered(read, x.S)
+
+
+@scenario(opaque="T")
+def h5b_recorded_read_on_an_opaque_stream(x: Bench) -> bool:
+    """b is handed to the opaque T for reading; T's owner then writes it without a recorder; U reads."""
+    b = x.alloc(x.S)
+    x.use(x.T, (b, READ))
+    hidden = x.work(x.T, (b, WRITE))
+    x.use(x.U, (b, READ))
+    return x.ordered(hidden, x.U)
+
+
+# ---------------------------------------------------------------------------------------- the runs
+def play(driver, name: str, policy: str | None = None, drop: int = 0) -> tuple[bool, int]:
+    """Run a scenario, with its drop-th wait left out; whether all was ordered, and how many waits there were."""
+    function, options, _ = SCENARIOS[name]
+    driver.reset("eager")
+    x = Bench(driver, **({"policy": policy} if policy else {}) | options)
+    if drop:
+        driver.drop("cuStreamWaitEvent", drop)
+    try:
+        verdict = function(x)
+    except AssertionError as error:
+        if not drop:
+            raise
+        assert "race" in str(error)
+        verdict = False
+    waits = x.waits()
+    verdict = verdict and not driver.races()
+    driver.clear_races()
+    x.close()
+    if drop:
+        driver.reset("eager")                           # the frees of the teardown raced, as they must
+    return verdict, waits
+
+
+@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(driver, name, policy):
+    function, options, _ = SCENARIOS[name]
+    if options.get("policy", policy) != policy:
+        pytest.skip("about another policy")
+    verdict, _ = play(driver, name, policy)
+    assert verdict
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_twin_without_a_wait_is_noticed(driver, name):
+    _, waits = play(driver, name)
+    unnoticed = [drop for drop in range(1, waits + 1) if play(driver, name, drop=drop)[0]]
+    assert waits > 0
+    assert len(unnoticed) <= SCENARIOS[name][2], f"of {waits} waits these can be left out: {unnoticed}"
