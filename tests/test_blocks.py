@@ -22,8 +22,6 @@ from xlogmem import (
 )
 
 
-
-
 def test_a_block_knows_what_it_is():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -255,7 +253,7 @@ def test_composition_is_checked():
         DeviceRuntime(policy="hasty")
     with pytest.raises(DriverError, match="out of range"):
         DeviceRuntime(99)
-    with pytest.raises(StreamMisuseError, match="has no runtime"):
+    with pytest.raises(StreamMisuseError, match="belongs to no runtime"):
         LaunchRecorder(StreamPool().acquire())
     assert runtime.policy == "adaptive"
 

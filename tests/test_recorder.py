@@ -35,10 +35,11 @@ def test_every_form_of_naming_a_block():
         assert ("has-read", T.id) in block.frontier
 
 
-def test_a_stream_does_not_keep_its_runtime():
+def test_a_stream_keeps_its_runtime():
     stream = DeviceRuntime().acquire_stream()
-    with pytest.raises(StreamMisuseError, match="has no runtime"):
-        LaunchRecorder(stream)
+    with use(stream) as recorder:
+        assert recorder.stream == stream
+    assert recorder.runtime.allocate(64, stream).stream == stream
 
 
 def test_uses_of_one_block_are_merged_to_the_strongest():

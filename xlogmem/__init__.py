@@ -7,8 +7,8 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
-from xlogmem._core import Access, BlockId, BlockState, DeviceBlock
 from xlogmem._driver import driver_version, is_simulated
+from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock
 from xlogmem.errors import (
     DriverError,
     DriverNotFoundError,

@@ -4,9 +4,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, map, vector
 from xlogmem._driver cimport Failure
-from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Fence, Need, Ordering, OrderState, StreamState
-from xlogmem.resources.base cimport DeviceMemoryResource, ResourceTable
-from xlogmem.streams cimport Stream, StreamPool
+from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
+from xlogmem.resources.base cimport ResourceTable
 
 cdef enum AccessFlags:
     READ = 1
@@ -120,38 +119,23 @@ cdef cppclass CoreState:
     CoreCounters counters
 
 
-cdef class Core:
-    cdef CoreState state
-    cdef readonly Ordering ordering
-    cdef readonly StreamPool stream_pool
-    cdef readonly DeviceMemoryResource resource
-    cdef object __weakref__
-    cdef tuple _bytes(self)
-    cdef StreamState* stream_of(self, Stream stream) except NULL
-    cdef bint find(self, uint64_t ptr, Found* found) noexcept
-
-
-cdef class DeviceBlock:
-    cdef readonly Core core
-    cdef Block* block
-    cdef bint released
-    cdef readonly Stream stream
-    cdef readonly str tag
-    cdef readonly uint64_t generation
-    cdef readonly uint64_t ptr
-    cdef readonly size_t nbytes
-
-
-cdef class BlockId:
-    cdef readonly uint64_t ptr
-    cdef readonly uint64_t generation
-    cdef readonly Stream alloc_stream
-    cdef readonly int device_ordinal
-    cdef uint32_t slot
-
-
-# The operations, without the GIL and without the lock.
+# The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
+cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
+cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
+                    Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
-cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil       # lock held
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil
+cdef int tear_down(CoreState* core) except -1 nogil
+
+# With the lock held; no driver call.
+cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil
+cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
+
+# Windows are kept for the next recorder: their vectors have the memory that a launch needs.
+cdef Window* take_window() noexcept nogil
+cdef void give_window(Window* window) noexcept nogil
+
+# For finalizers: no lock, no driver call.
+cdef void drop(CoreState* core, Block* block) noexcept nogil
 cdef void abandon(CoreState* core, Window* window) noexcept nogil

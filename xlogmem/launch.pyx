@@ -7,35 +7,34 @@ import warnings
 
 cimport cython
 
-from libc.stdint cimport uint64_t
-
 from xlogmem._core cimport (
     HAND_BACK_ALL,
     HAND_BACK_WRITES,
     READ,
     READ_WRITE,
     WRITE,
-    BlockId,
-    DeviceBlock,
     Found,
     Request,
     abandon,
     file_window,
     finish_rest,
+    give_window,
     prepare,
+    take_window,
 )
 from xlogmem._driver cimport Failure, raise_failure
 from xlogmem._order cimport OrderState
+from xlogmem.blocks cimport BlockId, Core, DeviceBlock
+from xlogmem.streams cimport core_of
 
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["LaunchRecorder", "use"]
 
-HAND_BACKS = {"all": HAND_BACK_ALL, "writes": HAND_BACK_WRITES}
-
 
 @cython.final
 @cython.no_gc
+@cython.freelist(16)
 cdef class LaunchRecorder:
     """Records what one launch, or one group of launches on one stream, reads and writes.
 
@@ -64,17 +63,14 @@ cdef class LaunchRecorder:
     def __cinit__(self, Stream stream not None, *, str mode="strict", str handback="all"):
         if mode not in ("strict", "permissive"):
             raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
-        if handback not in HAND_BACKS:
+        if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
-        runtime = stream.ordering.core() if stream.ordering.core is not None else None
-        if runtime is None:
-            raise StreamMisuseError(f"{stream!r} has no runtime: its pool was given to none, or the runtime is gone")
-        self.runtime = runtime
+        self.runtime = core_of(stream)
         self.stream = stream
-        self.mode = mode
-        self.window = new Window()
+        self.strict = mode == "strict"
+        self.window = take_window()
         self.window.stream = stream.state
-        self.window.hand_back = HAND_BACKS[handback]
+        self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
     def __dealloc__(self):
         if self.window == NULL:
@@ -82,7 +78,7 @@ cdef class LaunchRecorder:
         if self.window.is_open:                         # filed by the next call to the runtime
             abandon(&self.runtime.state, self.window)
         else:
-            del self.window
+            give_window(self.window)
 
     def __del__(self):
         if self.window != NULL and self.window.is_open:
@@ -110,8 +106,11 @@ cdef class LaunchRecorder:
             raise StreamMisuseError(
                 f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files what was "
                 "preflighted. Register everything first")
-        if isinstance(what, (list, tuple)):
-            for item in what:
+        if isinstance(what, tuple):
+            for item in <tuple>what:
+                self.resolve(item, access, method)
+        elif isinstance(what, list):
+            for item in <list>what:
                 self.resolve(item, access, method)
         else:
             self.resolve(what, access, method)
@@ -151,7 +150,7 @@ cdef class LaunchRecorder:
             request.slot = found.slot
             request.generation = found.generation
             self.window.requests.push_back(request)
-        elif self.mode == "strict":
+        elif self.strict:
             self.rejections = self.rejections or []
             self.rejections.append(f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory "
                                    f"of {self.runtime!r}. Allocate it there, or use mode='permissive' and order it yourself")
@@ -171,6 +170,9 @@ cdef class LaunchRecorder:
         DriverError
             A wait could not be queued; nothing may be launched.  The call may be repeated, and repeats nothing.
         """
+        self.open()
+
+    cdef int open(self) except -1:
         cdef Failure failure
         cdef int failed
         if self.preflighted or self.done:
@@ -183,6 +185,7 @@ cdef class LaunchRecorder:
             if failed:
                 raise_failure(&failure, f"preparing a launch on {self.stream!r}")
         self.preflighted = True
+        return 0
 
     def commit(self):
         """File the launch.  Call it after the launch was queued.
@@ -233,12 +236,17 @@ cdef class LaunchRecorder:
         return 0
 
     def __enter__(self):
-        self.preflight()
+        self.open()
         return self
 
     def __exit__(self, kind, exception, traceback):
         if not self.done:
-            self.commit()
+            self.finish(True)
+
+    @property
+    def mode(self):
+        """``"strict"`` or ``"permissive"``."""
+        return "strict" if self.strict else "permissive"
 
     @property
     def recorded_count(self):
@@ -282,7 +290,11 @@ def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="s
     >>> with xlogmem.use(stream, read=[a, b], write=c):
     ...     kernel[grid, block, stream](a, b, c)
     """
-    cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream, mode=mode, handback=handback)
+    cdef LaunchRecorder recorder
+    if mode == "strict" and handback == "all":
+        recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
+    else:
+        recorder = LaunchRecorder.__new__(LaunchRecorder, stream, mode=mode, handback=handback)
     recorder.register(read, READ, "read")
     recorder.register(write, WRITE, "write")
     recorder.register(read_write, READ_WRITE, "read_write")

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any, SupportsIndex
 
-from xlogmem._core import Core
+from xlogmem.blocks import Core
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
 from xlogmem.streams import Stream, StreamPool
 

@@ -7,6 +7,7 @@ cdef class Stream:
     cdef StreamState* state
     cdef readonly StreamPool pool
     cdef readonly Ordering ordering
+    cdef object core            # the runtime core; None until the pool is given to one
     cdef readonly uint64_t id
 
 
@@ -18,3 +19,6 @@ cdef class StreamPool:
     cdef list states                        # addresses of StreamState, by id
     cdef object lock
     cdef Stream _make(self, int discipline, int priority)
+
+
+cdef object core_of(Stream stream)

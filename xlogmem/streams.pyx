@@ -29,7 +29,6 @@ DISCIPLINES = {"ordinary": ORDINARY, "opaque": OPAQUE, "sealed": SEALED}
 
 
 @cython.final
-@cython.no_gc
 cdef class Stream:
     """A CUDA stream that one runtime knows.
 
@@ -45,7 +44,7 @@ cdef class Stream:
 
     Notes
     -----
-    Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
+    Keeps its runtime alive.  Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
     """
 
     def __init__(self):
@@ -78,6 +77,15 @@ cdef class Stream:
 
     def __repr__(self):
         return f"<Stream {self.id} of device {self.ordering.context.ordinal}>"
+
+
+cdef object core_of(Stream stream):
+    """The core of the runtime that the stream belongs to."""
+    if stream.core is None:
+        stream.core = stream.ordering.core() if stream.ordering.core is not None else None
+        if stream.core is None:
+            raise StreamMisuseError(f"{stream!r} belongs to no runtime: give its pool to a DeviceRuntime")
+    return stream.core
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
@@ -183,6 +191,7 @@ cdef class StreamPool:
         stream.pool = self
         stream.ordering = self.ordering
         stream.id = index
+        stream.core = self.ordering.core() if self.ordering.core is not None else None
         return stream
 
     def __len__(self):
