@@ -40,8 +40,8 @@ def cuda_include() -> str:
         found = []
     for variable in ("PREFIX", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"):
         if root := os.environ.get(variable):
-            found += [Path(root, "targets/x86_64-linux/include/cuda.h"), Path(root, "targets/sbsa-linux/include/cuda.h"),
-                      Path(root, "include/cuda.h")]
+            found += [Path(root, place, "cuda.h") for place in (
+                "targets/x86_64-linux/include", "targets/sbsa-linux/include", "include")]
     found.append(Path("/usr/local/cuda/include/cuda.h"))
     for header in found:
         if header.exists():

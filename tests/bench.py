@@ -1,8 +1,8 @@
 """A runtime with four streams and short names, and the question that ordering tests ask of the simulated driver.
 
-An operation is a kernel that writes a word of its own.  ``ordered(operation, stream)`` writes the same word on the stream
-and looks whether the driver reports a race: it reports one exactly if the operation is not ordered before everything that
-is queued on that stream from now on, whatever the schedule.
+An operation is a kernel that writes a word of its own.  ``ordered(operation, stream)`` writes the same word on the
+stream and looks whether the driver reports a race: it reports one exactly if the operation is not ordered before
+everything that is queued on that stream from now on, whatever the schedule.
 """
 from __future__ import annotations
 

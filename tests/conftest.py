@@ -1,7 +1,7 @@
 """One driver for the whole run, and the promises that every test has to leave intact.
 
-Where a GPU is present the suite runs on it and skips what only the simulated driver can answer; elsewhere it is the other
-way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into failures.
+Where a GPU is present the suite runs on it and skips what only the simulated driver can answer; elsewhere it is the
+other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into failures.
 """
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_block_outlives_the_name_of_its_runtime():
 @pytest.mark.parametrize("nbytes", [0, -1])
 def test_sizes_that_make_no_sense(nbytes):
     runtime = DeviceRuntime()
-    with pytest.raises((DriverError, ValueError), match="zero-byte|negative"):
+    with pytest.raises((DriverError, ValueError), match=r"zero-byte|negative"):
         runtime.allocate(nbytes)
     with pytest.raises(TypeError):
         runtime.allocate("many")

@@ -1,8 +1,8 @@
 """What other threads may do while an operation has released its locks.
 
-Every driver call is such a moment.  The simulated driver runs a callback there, on the same thread and with no lock held by
-anybody; that it can call back into the runtime at all shows that the runtime holds no lock and no GIL across driver calls.
-Where a wait protects the outcome, a twin without it must be noticed.
+Every driver call is such a moment.  The simulated driver runs a callback there, on the same thread and with no lock
+held by anybody; that it can call back into the runtime at all shows that the runtime holds no lock and no GIL
+across driver calls. Where a wait protects the outcome, a twin without it must be noticed.
 """
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_an_address_being_freed_is_found_by_nobody(bench, driver):
 
 
 def test_h17_two_windows_close_at_once(bench, driver):
-    """b is retired with two windows.  While the first close makes its driver call the second one closes; the free fails,
-    and is tried again exactly once."""
+    """b is retired with two windows.  While the first close makes its driver call the second one closes; the free
+    fails, and is tried again exactly once."""
     x = bench(policy="precise")
     b = x.alloc(x.S)
     one, two = x.prepare(x.T, (b, READ)), x.prepare(x.U, (b, READ))
@@ -273,8 +273,8 @@ def test_a_driver_that_refuses_the_allocation_leaves_nothing(bench, driver):
 @pytest.mark.parametrize(("policy", "sealed", "waits_for_later_work"), [
     ("lazy", "", True), ("precise", "", True), ("lazy", "S", True), ("precise", "S", False)])
 def test_only_precise_commits_on_a_sealed_stream_never_wait_for_later_work(bench, policy, sealed, waits_for_later_work):
-    """S writes b, then spins until T sets a flag; T reads b, then would set the flag.  If the reader waits for the spinning
-    the program deadlocks: a limit of lazy fences that the documentation states."""
+    """S writes b, then spins until T sets a flag; T reads b, then would set the flag.  If the reader waits for the
+    spinning the program deadlocks: a limit of lazy fences that the documentation states."""
     x = bench(policy=policy, sealed=sealed)
     b = x.alloc(x.S)
     write = x.use(x.S, (b, WRITE))

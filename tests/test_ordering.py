@@ -1,8 +1,9 @@
 """The counterexamples of the ordering model, on the compiled core and the simulated driver.
 
-Each scenario is the smallest program that goes wrong when one rule is missing; it answers whether everything was ordered
-that must be.  It has to be True as it stands.  Its twin runs the same program while the driver drops one of the waits that
-the core queues (it says success and queues nothing), each in turn: every wait has to be noticed, or it was not needed.
+Each scenario is the smallest program that goes wrong when one rule is missing; it answers whether everything was
+ordered that must be.  It has to be True as it stands.  Its twin runs the same program while the driver drops one of
+the waits that the core queues (it says success and queues nothing), each in turn: every wait has to be noticed, or
+it was not needed.
 """
 from __future__ import annotations
 
@@ -254,8 +255,8 @@ def hand_back_orders_the_opaque_home_after_a_use_elsewhere(x: Bench) -> bool:
 
 @scenario(opaque="S", spare=1)
 def h5_write_removes_an_opaque_entry(x: Bench) -> bool:
-    """T's write must not remove the entry of S, where hidden work may follow at any time.  (U waits for T and for S, which
-    knows T: one wait would do.)"""
+    """T's write must not remove the entry of S, where hidden work may follow at any time.  (U waits for T and for
+    S, which knows T: one wait would do.)"""
     b = x.alloc(x.S)
     write = x.use(x.T, (b, WRITE))
     hidden = x.work(x.S, (b, READ_WRITE))
@@ -300,7 +301,7 @@ def play(driver, name: str, policy: str | None = None, drop: int = 0) -> tuple[b
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(driver, name, policy):
-    function, options, _ = SCENARIOS[name]
+    _, options, _ = SCENARIOS[name]
     if options.get("policy", policy) != policy:
         pytest.skip("about another policy")
     verdict, _ = play(driver, name, policy)

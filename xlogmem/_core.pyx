@@ -5,26 +5,29 @@ back, generations do not, so a handle that outlived its block is told apart from
 address now.
 
 A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
-launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what happened.
-While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by the last close.
+launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what
+happened. While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by
+the last close.
 
-What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream, the
-newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the writers, a
-writer or a free after all.  A writer's finish removes the entries that its own prepare was ordered after (its *ticket*),
-if they have not changed since, and no others: a reader that slipped in between is not forgotten.  So a frontier holds at
-most one entry per kind and stream, however often the block is used, and a use costs no event: a position is a number,
-and `_order` records events only where a stream has to wait for another one.
+What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream,
+the newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the
+writers, a writer or a free after all.  A writer's finish removes the entries that its own prepare was ordered after
+(its *ticket*), if they have not changed since, and no others: a reader that slipped in between is not forgotten.
+So a frontier holds at most one entry per kind and stream, however often the block is used, and a use costs no
+event: a position is a number, and `_order` records events only where a stream has to wait for another one.
 
-People fill new memory without telling anybody.  So until a use on another stream has been filed, a block is *fresh*: its
-entries on its own stream are raised to a new position of that stream before anybody else is ordered after them, which
-covers whatever was queued there so far.  Streams whose owner queues work on blocks at any time (cuDF's) are *opaque*: the
-same holds for all entries of such a stream, for ever, and the stream itself is ordered after each use elsewhere of a block
-that will be freed there (the *hand-back*), because its owner cannot be told to wait.
+People fill new memory without telling anybody.  So until a use on another stream has been filed, a block is
+*fresh*: its entries on its own stream are raised to a new position of that stream before anybody else is ordered
+after them, which covers whatever was queued there so far.  Streams whose owner queues work on blocks at any time
+(cuDF's) are *opaque*: the same holds for all entries of such a stream, for ever, and the stream itself is ordered
+after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner cannot be told to
+wait.
 
-Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and no
-Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one acquisition and
-makes its driver calls outside.  What must not change meanwhile is protected by an open window, a pin or the state FREEING.
-Finalizers never take the lock: they push what they held on a lock-free list, which the next operation drains.
+Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
+no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one
+acquisition and makes its driver calls outside.  What must not change meanwhile is protected by an open window, a
+pin or the state FREEING. Finalizers never take the lock: they push what they held on a lock-free list, which the
+next operation drains.
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
@@ -106,9 +109,9 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
                vector[Entry]* ticket, vector[Need]* needs) noexcept nogil:
     """What a use on `stream` (NULL: the host) has to be ordered after.
 
-    Entries that may hide work are raised first, once for each source and operation however many blocks share it; that is
-    harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not known yet into
-    the needs: one for each source, with its newest position.
+    Entries that may hide work are raised first, once for each source and operation however many blocks share it;
+    that is harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not
+    known yet into the needs: one for each source, with its newest position.
     """
     cdef size_t i
     cdef Entry* entry
@@ -228,9 +231,9 @@ cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation,
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """Open one window over all blocks of a launch.
 
-    Everything is validated, and the windows are opened, in one acquisition and before any driver call; then the missing
-    waits are queued.  If one cannot be queued the windows close as in a cancel.  What was queued stays known, so a retry
-    is cheap.
+    Everything is validated, and the windows are opened, in one acquisition and before any driver call; then the
+    missing waits are queued.  If one cannot be queued the windows close as in a cancel.  What was queued stays
+    known, so a retry is cheap.
     """
     cdef bint pushed, capturing = False
     cdef int failed
@@ -356,8 +359,9 @@ cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogi
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
 
-    A fence that cannot be recorded now is recorded when it is needed.  A free that fails goes to the retry list.  Only a
-    hand-back that failed on the stream and on the host is a failure, reported after everything else was done.
+    A fence that cannot be recorded now is recorded when it is needed.  A free that fails goes to the retry list.
+    Only a hand-back that failed on the stream and on the host is a failure, reported after everything else was
+    done.
     """
     cdef OrderState* order = core.order
     cdef Failure ignored
@@ -443,9 +447,10 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     return block
 
 
-cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil:
-    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call, so
-    whatever covers it covers the birth of the memory."""
+cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
+                  Failure* failure) except -1 nogil:
+    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's
+    call, so whatever covers it covers the birth of the memory."""
     cdef bint pushed, capturing = False
     cdef uint64_t ptr = 0
     cdef int failed
@@ -473,8 +478,8 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
 
 cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
                         Failure* failure) except -1 nogil:
-    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and try
-    once more (W34)."""
+    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps,
+    and try once more (W34)."""
     cdef Failure ignored
     reap(core, True, &ignored)
     if core.resource.trim != NULL:
@@ -483,8 +488,8 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
 
 
 cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
-    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is taken out
-    of the books without a free, so that its handles are stale and the new owner is safe."""
+    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is
+    taken out of the books without a free, so that its handles are stale and the new owner is safe."""
     cdef map[uint64_t, Block*].iterator found = core.index.upper_bound(ptr)
     cdef Block* block
     if found == core.index.begin():
@@ -623,8 +628,8 @@ cdef void abandon(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef int drain(CoreState* core) except -1 nogil:
-    """Do what finalizers left behind and try failed frees again; returns how many frees failed.  The context is current,
-    the lock is not held."""
+    """Do what finalizers left behind and try failed frees again; returns how many frees failed.  The context is
+    current, the lock is not held."""
     if core.abandoned.load() != NULL:
         drain_windows(core)
     if core.dropped.load() != NULL:
@@ -700,8 +705,8 @@ cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
 
 
 cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil:
-    """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete now.
-    Every stream is visited; the first failure is reported, its bytes stay pending (W28)."""
+    """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete
+    now. Every stream is visited; the first failure is reported, its bytes stay pending (W28)."""
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure other

@@ -58,7 +58,5 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T fetch_add(T)
 
 
-
-
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
     return a if a > b else b

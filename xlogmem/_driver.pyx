@@ -80,17 +80,18 @@ def initialize():
                     result = cy.cuDriverGetVersion(&version)
         except RuntimeError as error:
             raise DriverNotFoundError(
-                "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on the "
-                "simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
+                "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on "
+                "the simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
         if result != cy.CUDA_SUCCESS:
             name, text = _describe(result)
             raise DriverNotFoundError(
-                f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the simulated "
-                "driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
+                f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the "
+                "simulated driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
                 call="cuInit", code=int(result), name=name)
         if version < OLDEST_DRIVER:
             raise DriverNotFoundError(
-                f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or later")
+                f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or "
+                "later")
         initialized = True
 
 
@@ -170,7 +171,8 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
         name, text = _describe(failure.code)
         call = failure.call.decode()
         kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
-        raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code), name=name)
+        raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code),
+                   name=name)
     if failure.kind == BLOCK_IS_STALE:
         where = f"argument {failure.argument}: " if failure.argument else ""
         raise UseAfterFreeError(
@@ -178,12 +180,12 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
             f"{where}use-after-free on generation {failure.generation}: the block was freed{context}")
     if failure.kind == STREAM_IS_CAPTURING:
         raise StreamMisuseError(
-            f"stream {failure.stream} is capturing a graph{context}. Prepare before the capture begins and file the launch "
-            "of the graph, or end the capture first")
+            f"stream {failure.stream} is capturing a graph{context}. Prepare before the capture begins and file the "
+            "launch of the graph, or end the capture first")
     if failure.kind == SOURCE_IS_CAPTURING:
         raise StreamMisuseError(
-            f"stream {failure.stream}, which this work has to wait for, is capturing a graph{context}: an event recorded "
-            "there would belong to the graph. End that capture first")
+            f"stream {failure.stream}, which this work has to wait for, is capturing a graph{context}: an event "
+            "recorded there would belong to the graph. End that capture first")
     if failure.kind == STREAM_IS_UNKNOWN:
         raise StreamMisuseError(f"stream {failure.stream} is not registered with this runtime{context}")
     raise SystemError(f"xlogmem reported a failure without a kind ({int(failure.kind)}){context}")

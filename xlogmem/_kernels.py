@@ -133,6 +133,7 @@ done:
 """
 
 THREADS = 256
+WORD_VALUE_COUNT = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
 
 
 def check(result: tuple[Any, ...]) -> Any:
@@ -159,7 +160,7 @@ class Kernels:
 
     def fill(self, stream: int, target: int, value: int, count: int) -> None:
         """Write `value` to `count` 32-bit words."""
-        self._launch("fill_u32", stream, count, (target, value, count), (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32))
+        self._launch("fill_u32", stream, count, (target, value, count), WORD_VALUE_COUNT)
 
     def copy(self, stream: int, target: int, source: int, count: int) -> None:
         """Copy `count` 32-bit words."""
@@ -168,7 +169,7 @@ class Kernels:
 
     def add(self, stream: int, target: int, value: int, count: int) -> None:
         """Add `value` to each of `count` 32-bit words."""
-        self._launch("add_u32", stream, count, (target, value, count), (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32))
+        self._launch("add_u32", stream, count, (target, value, count), WORD_VALUE_COUNT)
 
     def count_unequal(self, stream: int, result: int, source: int, value: int, count: int) -> None:
         """Add to the word at `result` how many of `count` words differ from `value`."""

@@ -3,8 +3,8 @@
 The question this room answers is "order stream T after position n of stream S, as cheaply as can be".
 
 position
-    ``(S, n)`` stands for everything filed on S up to its n-th position.  It is taken *after* the work was queued, so any
-    event recorded on S from then on covers it.  Taking one makes no driver call: a counter goes up.
+    ``(S, n)`` stands for everything filed on S up to its n-th position.  It is taken *after* the work was queued,
+    so any event recorded on S from then on covers it.  Taking one makes no driver call: a counter goes up.
 touch
     A new position of S for work that nobody recorded.  No older fence and no older knowledge can cover a new position;
     that is the whole rule for work we were not told of.
@@ -16,9 +16,10 @@ knowledge
     For each stream the newest position that T is ordered after already, raised only after the driver accepted the
     wait, and transitive: waiting for S's fence also teaches T what S knew.  The host has knowledge too.
 
-Under the lock nobody makes a driver call, takes the GIL or touches a Python object.  The functions that need the driver
-release the lock around the call, and take it back before they touch pins, counts or rings; what they say about the state
-is true again only when they return.  `StreamState` objects are never moved or freed while their `Ordering` lives.
+Under the lock nobody makes a driver call, takes the GIL or touches a Python object.  The functions that need the
+driver release the lock around the call, and take it back before they touch pins, counts or rings; what they say
+about the state is true again only when they return.  `StreamState` objects are never moved or freed while their
+`Ordering` lives.
 
 The rules are those of the project's ordering model, one function here for each operation there.
 """
@@ -270,8 +271,8 @@ cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* 
 cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil:
     """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock.
 
-    Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a reader
-    often knows the rest already.
+    Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a
+    reader often knows the rest already.
     """
     cdef StreamState* source
     cdef uint64_t position

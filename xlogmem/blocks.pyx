@@ -1,14 +1,14 @@
 """What Python holds of the core: the tracking core of a runtime, blocks, and their identities.
 
-Thin shells.  They check what they are given, release the GIL, call one of `_core`'s operations and turn a failure into an
-exception; the rules are there.
+Thin shells.  They check what they are given, release the GIL, call one of `_core`'s operations and turn a failure
+into an exception; the rules are there.
 """
 import enum
 import weakref
 
 cimport cython
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from xlogmem._core cimport (
     ALLOCATED,
@@ -51,13 +51,14 @@ cdef class Core:
         When a commit records an event at once.
     """
 
-    def __cinit__(self, StreamPool stream_pool not None, DeviceMemoryResource resource not None, *, str policy="adaptive"):
+    def __cinit__(self, StreamPool stream_pool not None, DeviceMemoryResource resource not None, *,
+                  str policy="adaptive"):
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
         if resource.table.order == UNDECLARED:
             raise StreamMisuseError(
-                f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares neither "
-                "that its frees are ordered on a stream nor that they wait on the host")
+                f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
+                "neither that its frees are ordered on a stream nor that they wait on the host")
         if resource.context is not stream_pool.ordering.context:
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
@@ -108,8 +109,8 @@ cdef class Core:
         nbytes : int
             Bytes wanted, at least 1.
         stream : Stream, optional
-            The memory may be used on this stream at once, and on others through `use`; the default is the pool's default
-            stream.
+            The memory may be used on this stream at once, and on others through `use`; the default is the pool's
+            default stream.
         tag : str, optional
             A label for messages and logs.
 
@@ -291,7 +292,8 @@ cdef class Core:
         }
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} policy={self.policy}>"
+        return (f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} "
+                f"policy={self.policy}>")
 
 
 class Access(enum.Flag):

@@ -1,7 +1,7 @@
 """The ``xlogmem`` command.
 
-Each command prints for a person, or one JSON object with ``--json``.  On a machine without a GPU they run on the simulated
-driver and say so in a line that cannot be overlooked.
+Each command prints for a person, or one JSON object with ``--json``.  On a machine without a GPU they run on the
+simulated driver and say so in a line that cannot be overlooked.
 """
 from __future__ import annotations
 
@@ -68,14 +68,16 @@ def info(as_json: bool) -> None:
 
 
 @main.command()
-@click.option("--rounds", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="How often the pipeline runs.")
-@click.option("--policy", type=click.Choice(["adaptive", "precise", "lazy"]), help="When a commit records an event at once.")
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(1, 1_000_000),
+              help="How often the pipeline runs.")
+@click.option("--policy", type=click.Choice(["adaptive", "precise", "lazy"]),
+              help="When a commit records an event at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(rounds: int, policy: str | None, as_json: bool) -> None:
     """A pipeline that corrupts data, and the same pipeline put right.
 
-    A producer fills a block late, a consumer on another stream reads it at once and again later, and the memory is freed
-    and used again meanwhile.  The exit code is 1 if anything was corrupted with the recorder.
+    A producer fills a block late, a consumer on another stream reads it at once and again later, and the memory is
+    freed and used again meanwhile.  The exit code is 1 if anything was corrupted with the recorder.
     """
     start_driver()
     from xlogmem.demo import Demo
@@ -109,7 +111,8 @@ def demo(rounds: int, policy: str | None, as_json: bool) -> None:
             table.add_column(heading, justify="left" if not heading else "right")
         for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
             table.add_row(name, f"[{'red' if outcome.corrupted else 'green'}]{outcome.corrupted}[/]",
-                          "–" if outcome.races is None else str(outcome.races), str(outcome.records), str(outcome.waits),
+                          "–" if outcome.races is None else str(outcome.races),
+                          str(outcome.records), str(outcome.waits),
                           "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
         Console().print(table)
     if protected.corrupted or protected.races:

@@ -1,8 +1,9 @@
 """The demo: one small pipeline on two streams, first as people write it, then with `use` around the launches.
 
-Each round allocates a block on the producer's stream, fills it there *late*, lets a consumer check it on another stream at
-once and again later, frees it and fills new memory that comes back at the same address.  Without xlogmem the consumer
-reads too early and is overwritten too early; with it neither happens, and nothing in the pipeline waits on the host.
+Each round allocates a block on the producer's stream, fills it there *late*, lets a consumer check it on another
+stream at once and again later, frees it and fills new memory that comes back at the same address.  Without xlogmem
+the consumer reads too early and is overwritten too early; with it neither happens, and nothing in the pipeline
+waits on the host.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ __all__ = ["Demo", "Outcome"]
 
 WORDS = 1 << 14                             # of a block: 64 KiB
 DELAY_NS = 60_000                           # of the producer and of the consumer's second look
-AT_ONCE = 100                               # rounds that are queued before the host waits: the driver's queues are finite
+AT_ONCE = 100                               # rounds that are queued before the host waits: queues are finite
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,8 @@ class _Pipeline:
 
     def corrupted_rounds(self) -> int:
         seen = (ctypes.c_uint32 * self.rounds)()
-        check(cuda.cuMemcpyDtoHAsync(ctypes.addressof(seen), self.errors.ptr, ctypes.sizeof(seen), self.consumer.handle))
+        check(cuda.cuMemcpyDtoHAsync(ctypes.addressof(seen), self.errors.ptr, ctypes.sizeof(seen),
+                                     self.consumer.handle))
         check(cuda.cuStreamSynchronize(self.consumer.handle))
         return sum(1 for wrong in seen if wrong)
 

@@ -24,7 +24,7 @@ from xlogmem._core cimport (
 )
 from xlogmem._driver cimport Failure, raise_failure
 from xlogmem._order cimport OrderState
-from xlogmem.blocks cimport BlockId, Core, DeviceBlock
+from xlogmem.blocks cimport BlockId, DeviceBlock
 from xlogmem.streams cimport core_of
 
 from xlogmem.errors import StreamMisuseError
@@ -38,17 +38,18 @@ __all__ = ["LaunchRecorder", "use"]
 cdef class LaunchRecorder:
     """Records what one launch, or one group of launches on one stream, reads and writes.
 
-    Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch, which
-    does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued before the
-    exception came, and filing too much is harmless (W9).  Where nothing was launched, say so with `cancel`.
+    Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch,
+    which does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued
+    before the exception came, and filing too much is harmless (W9).  Where nothing was launched, say so with
+    `cancel`.
 
     Parameters
     ----------
     stream : Stream
         Where the launch goes.
     mode : {"strict", "permissive"}
-        What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out memory
-        is not protected.
+        What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out
+        memory is not protected.
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block is made to wait (see `Stream.discipline`): after all, or after
         those that write, for programs that know that nobody writes in place there.
@@ -104,8 +105,8 @@ cdef class LaunchRecorder:
     cdef int register(self, object what, int access, str method) except -1:
         if self.preflighted or self.done:
             raise StreamMisuseError(
-                f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files what was "
-                "preflighted. Register everything first")
+                f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files "
+                "what was preflighted. Register everything first")
         if isinstance(what, tuple):
             for item in <tuple>what:
                 self.resolve(item, access, method)
@@ -126,7 +127,8 @@ cdef class LaunchRecorder:
         if isinstance(what, DeviceBlock):
             block = <DeviceBlock>what
             if block.core is not self.runtime:
-                raise StreamMisuseError(f"LaunchRecorder.{method}: {block!r} belongs to another runtime than {self.stream!r}")
+                raise StreamMisuseError(
+                    f"LaunchRecorder.{method}: {block!r} belongs to another runtime than {self.stream!r}")
             request.slot = block.block.slot
             request.generation = block.generation
             self.window.requests.push_back(request)
@@ -152,8 +154,9 @@ cdef class LaunchRecorder:
             self.window.requests.push_back(request)
         elif self.strict:
             self.rejections = self.rejections or []
-            self.rejections.append(f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory "
-                                   f"of {self.runtime!r}. Allocate it there, or use mode='permissive' and order it yourself")
+            self.rejections.append(
+                f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory of "
+                f"{self.runtime!r}. Allocate it there, or use mode='permissive' and order it yourself")
         return 0
 
     # ------------------------------------------------------------------------------------------ the window
@@ -261,9 +264,9 @@ cdef class LaunchRecorder:
 def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="strict", str handback="all"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
-    On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it reads,
-    readers and writers of what it writes.  On exit the launch is filed, so that later users and the free of each block
-    wait for it.
+    On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it
+    reads, readers and writers of what it writes.  On exit the launch is filed, so that later users and the free of
+    each block wait for it.
 
     Parameters
     ----------

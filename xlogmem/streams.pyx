@@ -44,7 +44,8 @@ cdef class Stream:
 
     Notes
     -----
-    Keeps its runtime alive.  Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
+    Keeps its runtime alive.  Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept
+    it where they accept streams.
     """
 
     def __init__(self):
@@ -165,8 +166,8 @@ cdef class StreamPool:
             raise ValueError(f"discipline {discipline!r} is unknown; choose one of {', '.join(DISCIPLINES)}")
         with self.lock:
             if self.acquired >= self.max_streams:
-                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): pass a larger max_streams to "
-                                        "StreamPool, or share streams")
+                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): pass a larger max_streams "
+                                        "to StreamPool, or share streams")
             stream = self._make(DISCIPLINES[discipline], priority)
             self.acquired += 1
         return stream

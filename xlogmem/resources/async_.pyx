@@ -38,8 +38,8 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
 cdef class AsyncMemoryResource(DeviceMemoryResource):
     """``cuMemAllocFromPoolAsync`` and ``cuMemFreeAsync`` on a driver pool of its own.
 
-    The pool keeps what it has instead of giving it back to the device at every synchronization, which the driver's default
-    pool does (W53); the process-wide default pool is left alone.
+    The pool keeps what it has instead of giving it back to the device at every synchronization, which the driver's
+    default pool does (W53); the process-wide default pool is left alone.
 
     Parameters
     ----------

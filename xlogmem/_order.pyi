@@ -1,0 +1,10 @@
+# C functions only, but for the class behind `Stream.ordering`.
+from typing import Self, final
+
+from xlogmem._driver import Context
+
+@final
+class Ordering:
+    def __new__(cls, context: Context) -> Self: ...
+    @property
+    def context(self) -> Context: ...

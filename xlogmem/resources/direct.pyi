@@ -1,0 +1,6 @@
+from xlogmem.resources.base import DeviceMemoryResource
+
+__all__ = ["DirectMemoryResource"]
+
+class DirectMemoryResource(DeviceMemoryResource):
+    def __init__(self, ordinal: int = 0) -> None: ...
