@@ -1,9 +1,12 @@
+from typing import Self
+
 from xlogmem._driver import Context
 from xlogmem.streams import Stream
 
 __all__ = ["DeviceMemoryResource"]
 
 class DeviceMemoryResource:
+    def __new__(cls, *args: object, **kwargs: object) -> Self: ...  # as built: what to check is the subclasses' business
     @property
     def context(self) -> Context | None: ...
     @property

@@ -1,0 +1,122 @@
+"""What importing costs and touches, and what happens without a driver.  Fresh processes."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import SIMULATED
+
+
+def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
+                          env=os.environ | environment)
+
+
+def test_import_touches_no_driver_and_no_neighbour():
+    run = python("""
+import sys, xlogmem
+with open("/proc/self/maps") as maps:
+    loaded = maps.read()
+assert "libcuda.so" not in loaded and "_simcuda" not in loaded, loaded
+for name in ("rmm", "cupy", "torch", "numba", "numpy", "click", "rich"):
+    assert name not in sys.modules, name
+from xlogmem import _driver, sim
+assert not sim.installed()
+""")
+    assert run.returncode == 0, run.stderr
+
+
+def test_import_is_quick():
+    """At most 100 ms beyond the dependencies, the best of a few processes: a bound for accidents, not a benchmark."""
+    times = []
+    for _ in range(5):
+        run = python("import time, cuda.bindings.cydriver; s = time.perf_counter(); import xlogmem; "
+                     "print(time.perf_counter() - s)")
+        assert run.returncode == 0, run.stderr
+        times.append(float(run.stdout))
+    assert min(times) < 0.1
+
+
+@pytest.mark.simulator
+def test_no_driver_is_one_clear_error_and_not_the_end():
+    run = python("""
+import xlogmem
+for _ in range(2):
+    try:
+        xlogmem.get_runtime()
+    except xlogmem.DriverNotFoundError as error:
+        assert "libcuda.so.1" in str(error) and "XLOGMEM_SIMULATE=1" in str(error) and "xlogmem.sim.install()" in str(error)
+    else:
+        raise SystemExit("a runtime without a driver")
+from xlogmem import sim
+sim.install()
+assert xlogmem.get_runtime().allocate(64).nbytes == 64
+""", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.simulator
+def test_the_environment_selects_the_simulator_loudly():
+    quiet = {name: "" for name in ("XLOGMEM_SIM_QUIET",)}
+    run = python("import xlogmem; xlogmem.get_runtime(); assert xlogmem.is_simulated()", XLOGMEM_SIMULATE="1", **quiet)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("SIMULATED") == 1
+
+
+@pytest.mark.simulator
+def test_an_old_driver_is_refused():
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1", XLOGMEM_SIM_VERSION="11080")
+    assert run.returncode == 1
+    assert "supports CUDA 11.8; xlogmem needs 12.0 or later" in run.stderr
+
+
+@pytest.mark.parametrize(("variable", "value"), [("XLOGMEM_RESOURCE", "warp"), ("XLOGMEM_POLICY", "hasty")])
+def test_settings_that_make_no_sense_are_named(variable, value):
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1" if SIMULATED else "0",
+                 **{variable: value})
+    assert run.returncode == 1
+    assert value in run.stderr
+
+
+def test_the_exit_is_silent():
+    """Blocks, windows and runtimes that are alive at the end make no driver call and print nothing."""
+    run = python("""
+import xlogmem
+runtime = xlogmem.get_runtime()
+own = xlogmem.DeviceRuntime()
+stream = own.acquire_stream()
+blocks = [runtime.allocate(64), own.allocate(64, stream)]
+recorder = xlogmem.use(stream, read=blocks[1])
+recorder.preflight()
+recorder.cancel()
+cycle = [blocks]; cycle.append(cycle)
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_one_runtime_for_each_device():
+    run = python("""
+import threading, xlogmem
+seen, start = [], threading.Barrier(8)
+def first():
+    start.wait()
+    seen.append(xlogmem.get_runtime())
+threads = [threading.Thread(target=first) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert len(seen) == 8 and len({id(r) for r in seen}) == 1 and seen[0] is xlogmem.get_runtime(0)
+assert xlogmem.DeviceRuntime() is not seen[0]
+for ordinal in (16, -1, 10**9):
+    try:
+        xlogmem.get_runtime(ordinal)
+    except ValueError as error:
+        assert "MAX_DEVICE_ORDINALS=16" in str(error)
+    else:
+        raise SystemExit(f"ordinal {ordinal} was accepted")
+try:
+    xlogmem.get_runtime(1.5)
+except TypeError:
+    pass
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr
