@@ -35,7 +35,7 @@ valid if the slot still has that generation.
 from cuda.bindings cimport cydriver as cy
 from cython.operator cimport predecrement as dec
 
-from xlogmem._cpp cimport larger, mutex
+from xlogmem._cpp cimport check, larger, mutex
 from xlogmem._driver cimport (
     BLOCK_IS_STALE,
     DRIVER_FAILED,
@@ -349,6 +349,9 @@ cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogi
         core.counters.cancelled += 1
     for i in range(window.uses.size()):
         use = &window.uses[i]
+        check(use.block.windows > 0, "a window that closes was open")
+        check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0,
+              "a block is not freed inside a window")
         use.block.windows -= 1
         if use.block.state == RETIRED and use.block.windows == 0:
             use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
@@ -431,6 +434,7 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     else:
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
+    check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
     block.generation = generations.fetch_add(1) + 1
     block.ptr = ptr
     block.nbytes = nbytes
@@ -506,6 +510,7 @@ cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
 
 
 cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
+    check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
     core.live_bytes -= block.nbytes
     core.live_blocks -= 1
     block.state = FREED
@@ -567,6 +572,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     cdef int failed
     if on_host:
         waiting = NULL
+    check(block.windows == 0, "a block is not freed inside a window")
     block.state = FREEING
     core.index.erase(block.ptr)
     order.operations += 1
@@ -697,6 +703,7 @@ cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
     cdef size_t i, kept = 0
     for i in range(markers.size()):
         if knows(core.order, NULL, home, markers[0][i].position):
+            check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
         else:
             markers[0][kept] = markers[0][i]

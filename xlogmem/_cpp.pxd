@@ -58,5 +58,25 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T fetch_add(T)
 
 
+cdef extern from *:
+    """
+    #include <cstdio>
+    #include <cstdlib>
+    #ifdef XLOGMEM_CHECKS
+    #define XLOGMEM_CHECK(truth, rule) \
+        do { \
+            if (!(truth)) { \
+                std::fprintf(stderr, "xlogmem: broken invariant: %s (%s:%d)\\n", rule, __FILE__, __LINE__); \
+                std::abort(); \
+            } \
+        } while (0)
+    #else
+    #define XLOGMEM_CHECK(truth, rule) ((void)(truth))
+    #endif
+    """
+    # An invariant of our own, looked at in debug builds only (XLOGMEM_BUILD=debug); a broken one ends the process.
+    void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
+
+
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
     return a if a > b else b

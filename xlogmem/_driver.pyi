@@ -1,12 +1,21 @@
-from typing import Never
+from typing_extensions import disjoint_base
 
-__all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated", "live_events"]
+__all__ = [
+    "BUILD",
+    "device_count",
+    "device_name",
+    "driver_version",
+    "initialize",
+    "is_simulated",
+    "live_events",
+    "supports_memory_pools",
+]
 
 OLDEST_DRIVER: int
 BUILD: str
 
+@disjoint_base
 class Context:
-    def __init__(self) -> Never: ...
     @property
     def ordinal(self) -> int: ...
 
@@ -16,3 +25,4 @@ def driver_version() -> tuple[int, int]: ...
 def device_count() -> int: ...
 def device_name(ordinal: int) -> str: ...
 def live_events(ordinal: int = 0) -> tuple[int, int]: ...
+def supports_memory_pools(ordinal: int) -> bool: ...

@@ -29,7 +29,8 @@ from libc.string cimport memset
 cdef extern from *:
     const char* XLOGMEM_BUILD_NAME
 
-__all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated", "live_events"]
+__all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
+           "live_events", "supports_memory_pools"]
 
 OLDEST_DRIVER = 12000
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release or debug; see setup.py
@@ -137,6 +138,19 @@ def device_name(int ordinal):
     if status:
         raise_failure(&failure)
     return (<bytes>name).decode()
+
+
+def supports_memory_pools(int ordinal):
+    """Whether the device has the driver's stream-ordered allocator."""
+    cdef int supported = 0, status
+    cdef Failure failure
+    cdef cy.CUdevice device = context_of(ordinal).device
+    with nogil:
+        status = _check(&failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
+            &supported, cy.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device))
+    if status:
+        raise_failure(&failure)
+    return bool(supported)
 
 
 # ---------------------------------------------------------------------------------------------- failures

@@ -29,7 +29,6 @@ cdef cppclass Fence:
     uint64_t position
     vector[uint64_t] known
     uint32_t pins               # calls in flight that use the event with the lock released
-    bint filed                  # in the ring of its stream
 
 
 cdef cppclass StreamState:

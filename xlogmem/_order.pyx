@@ -25,7 +25,7 @@ The rules are those of the project's ordering model, one function here for each 
 """
 cimport cython
 
-from xlogmem._cpp cimport larger
+from xlogmem._cpp cimport check, larger
 from xlogmem._driver cimport (
     SOURCE_IS_CAPTURING,
     event_record,
@@ -105,6 +105,7 @@ cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uin
 
 cdef void _learn(vector[uint64_t]* known, StreamState* source, Fence* fence) noexcept nogil:
     cdef uint32_t i
+    check(fence.position <= source.count, "nobody knows a position that was not taken")
     _raise_to(known, source.index, fence.position)
     for i in range(<uint32_t>fence.known.size()):
         if fence.known[i]:
@@ -137,12 +138,10 @@ cdef Fence* _fence_to_record(OrderState* order, StreamState* source) noexcept no
                 for k in range(i + 1, source.ring.size()):
                     source.ring[k - 1] = source.ring[k]
                 source.ring.pop_back()
-                fence.filed = False
                 return fence
     fence = new Fence()
     fence.event = NULL
     fence.pins = 0
-    fence.filed = False
     return fence
 
 
@@ -154,7 +153,6 @@ cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
         source.ring[place] = source.ring[place - 1]
         place -= 1
     source.ring[place] = fence
-    fence.filed = True
 
 
 cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
@@ -183,6 +181,8 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
         failure.stream = source.index
         failed = 1
     order.lock.lock()
+    check(fence.pins == 0, "a fence in use is not recorded again")
+    check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
         if fence.event != NULL:
             give_event(order.events, fence.event)

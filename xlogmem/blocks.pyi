@@ -1,5 +1,7 @@
 import enum
-from typing import Never, Self, final
+from typing import Self, final
+
+from typing_extensions import disjoint_base
 
 from xlogmem._order import Ordering
 from xlogmem.resources.base import DeviceMemoryResource
@@ -9,6 +11,7 @@ __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
 
 POLICIES: dict[str, int]
 
+@disjoint_base
 class Core:
     def __new__(cls, stream_pool: StreamPool, resource: DeviceMemoryResource, *, policy: str = "adaptive") -> Self: ...
     @property
@@ -50,7 +53,6 @@ class BlockState(enum.Enum):
 
 @final
 class BlockId:
-    def __init__(self) -> Never: ...
     @property
     def ptr(self) -> int: ...
     @property
@@ -59,12 +61,11 @@ class BlockId:
     def alloc_stream(self) -> Stream: ...
     @property
     def device_ordinal(self) -> int: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class DeviceBlock:
-    def __init__(self) -> Never: ...
     @property
     def core(self) -> Core: ...
     @property

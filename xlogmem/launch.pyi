@@ -7,8 +7,6 @@ from xlogmem.streams import Stream
 
 __all__ = ["LaunchRecorder", "use"]
 
-HAND_BACKS: dict[str, int]
-
 @type_check_only
 class CudaArray(Protocol):
     @property

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any, SupportsIndex
 
+from xlogmem._driver import supports_memory_pools
 from xlogmem.blocks import Core
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
 from xlogmem.streams import Stream, StreamPool
@@ -30,8 +31,8 @@ class DeviceRuntime(Core):
     ordinal : int
         The device.
     resource : DeviceMemoryResource, optional
-        Where the bytes come from; the default is an `AsyncMemoryResource`, or what ``XLOGMEM_RESOURCE`` names
-        (``async`` or ``direct``).
+        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async`` or ``direct``), else
+        an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where it has none.
     stream_pool : StreamPool, optional
         The streams of this runtime.  A pool serves one runtime.
     policy : {"adaptive", "precise", "lazy"}, optional
@@ -53,7 +54,7 @@ class DeviceRuntime(Core):
     def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
         if resource is None:
-            name = os.environ.get("XLOGMEM_RESOURCE") or "async"
+            name = os.environ.get("XLOGMEM_RESOURCE") or ("async" if supports_memory_pools(ordinal) else "direct")
             if name not in RESOURCES:
                 raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
             resource = RESOURCES[name](ordinal)

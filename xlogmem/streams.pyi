@@ -1,4 +1,6 @@
-from typing import Never, final
+from typing import final
+
+from typing_extensions import disjoint_base
 
 from xlogmem._order import Ordering
 
@@ -8,7 +10,6 @@ DISCIPLINES: dict[str, int]
 
 @final
 class Stream:
-    def __init__(self) -> Never: ...
     @property
     def id(self) -> int: ...
     @property
@@ -20,9 +21,10 @@ class Stream:
     @property
     def discipline(self) -> str: ...
     def __cuda_stream__(self) -> tuple[int, int]: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
+@disjoint_base
 class StreamPool:
     def __init__(self, ordinal: int = 0, *, max_streams: int = 16) -> None: ...
     @property
