@@ -1,3 +1,5 @@
+from typing import Never
+
 from typing_extensions import disjoint_base
 
 __all__ = [
@@ -16,6 +18,7 @@ BUILD: str
 
 @disjoint_base
 class Context:
+    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
     @property
     def ordinal(self) -> int: ...
 

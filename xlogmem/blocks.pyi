@@ -1,5 +1,5 @@
 import enum
-from typing import Self, final
+from typing import Never, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -53,6 +53,7 @@ class BlockState(enum.Enum):
 
 @final
 class BlockId:
+    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
     @property
     def ptr(self) -> int: ...
     @property
@@ -66,6 +67,7 @@ class BlockId:
 
 @final
 class DeviceBlock:
+    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
     @property
     def core(self) -> Core: ...
     @property

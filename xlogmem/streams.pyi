@@ -1,4 +1,4 @@
-from typing import final
+from typing import Never, final
 
 from typing_extensions import disjoint_base
 
@@ -10,6 +10,7 @@ DISCIPLINES: dict[str, int]
 
 @final
 class Stream:
+    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
     @property
     def id(self) -> int: ...
     @property

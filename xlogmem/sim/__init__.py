@@ -1,0 +1,242 @@
+"""A simulated CUDA driver: run and test code that uses streams on a machine without a GPU.
+
+``install()`` loads a library that calls itself libcuda.so.1; an unmodified cuda-bindings then finds it in
+place of the driver. Nothing is fast and no kernel of yours runs, but the ordering rules are the driver's,
+several schedules can be tried, and every pair of accesses to device memory that no stream order, event or
+synchronize puts in order is reported (``Simulator.races()``), whether or not the data went wrong this time.
+
+    >>> from xlogmem import sim
+    >>> simulator = sim.install()
+    >>> simulator.reset("seeded", seed=7)
+    >>> ...                                   # the program, through cuda.bindings
+    >>> assert not simulator.races()
+
+The kinds of reports: ``RACE write/read``, ``read/write``, ``write/write`` (two uses), ``alloc/use`` (a use on
+another stream, not ordered after the allocation), ``read/free``, ``write/free``, ``alloc/free`` (freed too
+early), ``free/use`` (not ordered with the free), ``USE-AFTER-FREE`` (ordered after it), ``read/reuse`` and
+the like (the address was given out again too early).
+
+The choice of driver is made once for a process. Importing this module loads nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["POLICIES", "Simulator", "install", "installed", "simulator"]
+
+POLICIES = ("eager", "min", "max", "seeded")
+
+# Calls that can be dropped: success without an effect leaves the caller nothing uninitialised.
+_DROPPABLE = frozenset({"cuStreamWaitEvent", "cuEventRecord", "cuEventRecordWithFlags", "cuEventSynchronize",
+                        "cuStreamSynchronize", "cuCtxSynchronize"})
+
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_lock = threading.Lock()
+_simulator: Simulator | None = None
+
+
+class Simulator:
+    """Controls of the simulated driver. There is one; ``install()`` returns it."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        u64, text = ctypes.c_uint64, ctypes.c_char_p
+        signatures: dict[str, tuple[object, list[object]]] = {
+            "reset": (None, [text, u64]),
+            "set_policy": (None, [text, u64]),
+            "races": (u64, [text, u64]),
+            "clear_races": (None, []),
+            "calls": (u64, [text]),
+            "all_calls": (u64, [text, u64]),
+            "fail": (None, [text, u64, ctypes.c_int]),
+            "drop": (None, [text, u64]),
+            "on_call": (None, [text, u64, ctypes.c_int, _Callback, ctypes.c_void_p]),
+            "sticky_error": (None, [ctypes.c_int]),
+            "live_bytes": (u64, []),
+            "live_events": (u64, []),
+            "live_streams": (u64, []),
+            "pending_operations": (u64, []),
+            "peek": (ctypes.c_int, [u64, ctypes.c_void_p, u64]),
+            "step": (ctypes.c_int, []),
+        }
+        self._c = {}
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, "xsim_" + name)
+            function.restype, function.argtypes = result, arguments
+            self._c[name] = function
+        self._library = library
+        self._hooks: list[object] = []  # ctypes callbacks must stay alive while the driver may call them
+        self._failures: list[BaseException] = []
+
+    # What a hook raised cannot pass through the driver: it is kept, and raised by the next method called.
+    def _call(self, name: str, *arguments: object) -> int:
+        if self._failures:
+            failure = self._failures.pop(0)
+            raise failure
+        return self._c[name](*arguments)  # type: ignore[no-any-return]
+
+    def _text(self, name: str) -> str:
+        size = self._call(name, None, 0)
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            needed = self._call(name, buffer, size)
+            if needed <= size:
+                return buffer.value.decode()
+            size = needed  # it grew in between
+
+    def reset(self, policy: str = "eager", seed: int = 0) -> None:
+        """Run everything queued, then clear races, call counts, failures, hooks. Objects alive stay valid."""
+        self._check_policy(policy)
+        self._call("reset", policy.encode(), seed)
+        self._hooks.clear()
+
+    def set_policy(self, policy: str, seed: int = 0) -> None:
+        """Change the order in which queued operations run; clears nothing."""
+        self._check_policy(policy)
+        self._call("set_policy", policy.encode(), seed)
+
+    def races(self) -> list[str]:
+        """Everything found so far (at most 1,000 different reports are kept)."""
+        return self._text("races").splitlines()
+
+    def clear_races(self) -> None:
+        self._call("clear_races")
+
+    def calls(self, name: str) -> int:
+        """Calls of a driver function since the last reset, by its documented name, failed calls included."""
+        return self._call("calls", name.encode())
+
+    def all_calls(self) -> dict[str, int]:
+        pairs = (line.split() for line in self._text("all_calls").splitlines())
+        return {name: int(count) for name, count in pairs}
+
+    def fail(self, name: str, nth: int = 1, code: int = 2) -> None:
+        """The nth call from now returns this CUresult and does nothing."""
+        self._call("fail", name.encode(), self._check_nth(nth), int(code))
+
+    def drop(self, name: str, nth: int = 1) -> None:
+        """The nth call from now returns success and does nothing: will anybody notice the missing wait?"""
+        if name not in _DROPPABLE:
+            raise ValueError(f"{name} cannot be dropped, only {', '.join(sorted(_DROPPABLE))}")
+        self._call("drop", name.encode(), self._check_nth(nth))
+
+    def on_call(self, name: str, callback: Callable[[], object], nth: int = 1, when: str = "before") -> None:
+        """Run callback() once, on the calling thread, before or after the nth call from now.
+
+        No lock of the simulator is held meanwhile, so the callback may make CUDA calls itself: that is how a
+        test puts "another thread" into a gap. What it raises, the next method called on the Simulator raises.
+        """
+        if when not in ("before", "after"):
+            raise ValueError(f"when must be 'before' or 'after', not {when!r}")
+
+        def run(_: object) -> None:
+            try:
+                callback()
+            except BaseException as failure:
+                self._failures.append(failure)
+
+        hook = _Callback(run)
+        self._hooks.append(hook)
+        self._call("on_call", name.encode(), self._check_nth(nth), when == "after", hook, None)
+
+    def sticky_error(self, code: int) -> None:
+        """Every call returns this CUresult from now on, as after a kernel's crash; 0 or a reset ends it."""
+        self._call("sticky_error", int(code))
+
+    def live_bytes(self) -> int:
+        """Bytes of device memory allocated and not freed, as asked for."""
+        return self._call("live_bytes")
+
+    def live_events(self) -> int:
+        return self._call("live_events")
+
+    def live_streams(self) -> int:
+        """Streams created and not destroyed; the default streams do not count."""
+        return self._call("live_streams")
+
+    def pending_operations(self) -> int:
+        """Operations queued that have not run yet."""
+        return self._call("pending_operations")
+
+    def peek(self, ptr: int, nbytes: int) -> bytes:
+        """Device memory as it is at this moment, without synchronizing."""
+        buffer = ctypes.create_string_buffer(max(nbytes, 1))
+        if not self._call("peek", int(ptr), buffer, nbytes):
+            raise ValueError(f"[{int(ptr):#x}, {int(ptr) + nbytes:#x}) is not device memory")
+        return buffer.raw[:nbytes]
+
+    def step(self) -> bool:
+        """Run one queued operation, chosen by the policy; False if none can run."""
+        return bool(self._call("step"))
+
+    @staticmethod
+    def _check_policy(policy: str) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"unknown policy {policy!r}: one of {', '.join(POLICIES)}")
+
+    @staticmethod
+    def _check_nth(nth: int) -> int:
+        if nth < 1:
+            raise ValueError(f"nth counts from 1, not {nth}")
+        return nth
+
+
+def _loaded_driver() -> ctypes.CDLL | None:
+    """The libcuda.so.1 that is in this process already; loads nothing."""
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+def _library_path() -> str:
+    given = os.environ.get("XLOGMEM_SIM_LIBRARY")
+    if given:
+        return given
+    found = sorted(Path(__file__).parent.glob("_simcuda*.so"))
+    if not found:
+        raise RuntimeError("xlogmem was built without the simulated driver (no _simcuda*.so in xlogmem/sim): "
+                           "build it, or name one in XLOGMEM_SIM_LIBRARY")
+    return str(found[0])
+
+
+def installed() -> bool:
+    """Is the libcuda in this process the simulator? Loads nothing."""
+    driver = _loaded_driver()
+    return driver is not None and hasattr(driver, "xsim_is_simulator")
+
+
+def install() -> Simulator:
+    """Make the simulated driver this process's libcuda.so.1, before anything calls CUDA. Idempotent."""
+    global _simulator
+    with _lock:
+        if _simulator is not None:
+            return _simulator
+        library = _loaded_driver()
+        if library is None:
+            library = ctypes.CDLL(_library_path())
+        elif not hasattr(library, "xsim_is_simulator"):
+            raise RuntimeError(
+                "a real libcuda.so.1 is already loaded in this process, and a process has only one driver. "
+                "Call xlogmem.sim.install() first, before anything that calls CUDA is imported or used, or "
+                "start the process with XLOGMEM_SIMULATE=1; to use the real driver, do not install the "
+                "simulator")
+        _simulator = Simulator(library)
+        if not os.environ.get("XLOGMEM_SIM_QUIET"):
+            print("xlogmem: SIMULATED CUDA driver in use: "
+                  "no GPU is involved, results say nothing about speed", file=sys.stderr, flush=True)
+        return _simulator
+
+
+def simulator() -> Simulator:
+    """The installed simulator."""
+    if _simulator is None:
+        if installed():  # loaded by somebody else, with LD_PRELOAD for one
+            return install()
+        raise RuntimeError("the simulated CUDA driver is not installed: call xlogmem.sim.install()")
+    return _simulator

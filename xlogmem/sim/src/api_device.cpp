@@ -1,0 +1,212 @@
+// Entry points: initialisation, error names, devices.
+#include "calls.hpp"
+#include "memory.hpp"
+
+#include <cstdio>
+#include <cstring>
+
+using namespace sim;
+
+namespace {
+
+struct ErrorText {
+    int code;
+    const char *name, *text;
+};
+const ErrorText kErrors[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+    {902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would merge separate capture sequences"},
+    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
+    {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+const ErrorText* error_text(CUresult code) {
+    for (const ErrorText& entry : kErrors)
+        if (entry.code == int(code)) return &entry;
+    return nullptr;
+}
+
+CUresult check_device(CUdevice device) {
+    return device >= 0 && device < driver().config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+int device_attribute(CUdevice_attribute attribute, CUdevice device) {
+    switch (int(attribute)) {
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return 2147483647;
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 49152;
+        case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
+        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
+        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 132;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device + 1;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
+        case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 3;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return 233472;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return 232448;
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
+        case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+        case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+        case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+        case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+        case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+        case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+        case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+        case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
+        default: return 0;
+    }
+}
+
+}  // namespace
+
+EXPORT CUresult cuInit(unsigned flags) {
+    return api_call(CALL("cuInit"), [&](Lock&) -> CUresult {
+        if (flags) return CUDA_ERROR_INVALID_VALUE;
+        if (driver().config.devices == 0) return CUDA_ERROR_NO_DEVICE;
+        if (driver().gate == CUDA_ERROR_NOT_INITIALIZED) driver().gate = CUDA_SUCCESS;
+        return CUDA_SUCCESS;
+    }, false);
+}
+
+EXPORT CUresult cuDriverGetVersion(int* version) {
+    return api_call(CALL("cuDriverGetVersion"), [&](Lock&) -> CUresult {
+        if (!version) return CUDA_ERROR_INVALID_VALUE;
+        *version = driver().config.version;
+        return CUDA_SUCCESS;
+    }, false);
+}
+
+// The two that tell what went wrong work everywhere, in host functions too; they touch no state.
+EXPORT CUresult cuGetErrorName(CUresult error, const char** name) {
+    const ErrorText* entry = error_text(error);
+    *name = entry ? entry->name : nullptr;
+    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+    const ErrorText* entry = error_text(error);
+    *text = entry ? entry->text : nullptr;
+    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuDeviceGetCount(int* count) {
+    return api_call(CALL("cuDeviceGetCount"), [&](Lock&) -> CUresult {
+        if (!count) return CUDA_ERROR_INVALID_VALUE;
+        *count = driver().config.devices;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    return api_call(CALL("cuDeviceGet"), [&](Lock&) -> CUresult {
+        if (!device) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(check_device(ordinal));
+        *device = ordinal;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+    return api_call(CALL("cuDeviceGetName"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        snprintf(name, std::size_t(length), "xlogmem simulated device");
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    return api_call(CALL("cuDeviceGetUuid"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        memset(uuid, 0, sizeof *uuid);
+        memcpy(uuid->bytes, "xlogmem-sim", 11);
+        uuid->bytes[15] = char(device);
+        return CUDA_SUCCESS;
+    });
+}
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+    return api_call(CALL("cuDeviceTotalMem"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        *bytes = driver().config.memory;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+    return api_call(CALL("cuDeviceGetPCIBusId"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        snprintf(text, std::size_t(length), "0000:%02x:00.0", device + 1);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+    return api_call(CALL("cuDeviceComputeCapability"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        *major = 9;
+        *minor = 0;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+    return api_call(CALL("cuDeviceCanAccessPeer"), [&](Lock&) -> CUresult {
+        REFUSE_IF(check_device(device));
+        REFUSE_IF(check_device(peer));
+        *can = device != peer;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+    return api_call(CALL("cuDeviceGetAttribute"), [&](Lock&) -> CUresult {
+        if (!value) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(check_device(device));
+        *value = device_attribute(attribute, device);
+        return CUDA_SUCCESS;
+    });
+}
+
+// The undocumented tables behind the runtime API. Not answered: see the notes on cudart in the reference.
+EXPORT CUresult cuGetExportTable(const void** table, const CUuuid*) {
+    *table = nullptr;
+    return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,125 @@
+// Entry points: stream capture and the graphs that come out of it.
+#include "calls.hpp"
+#include "capture.hpp"
+
+using namespace sim;
+
+namespace {
+
+CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
+    Stream* stream;
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(find_stream(handle, &stream));
+    const Capture* capture = stream->capture.get();
+    *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+              : capture->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (id && capture) *id = capture->id;
+    // Asking about the legacy stream while a blocking stream captures is refused too, but spoils nothing.
+    if (stream->is_legacy()) {
+        for (auto& other : driver().captures)
+            if (other->context == stream->context && other->stream->blocking())
+                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+    return api_call(CALL("cuStreamBeginCapture"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (unsigned(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        return begin_capture(stream, mode);
+    });
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* result) {
+    return api_call(CALL("cuStreamEndCapture"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        Graph* graph = nullptr;
+        if (!result) return CUDA_ERROR_INVALID_VALUE;
+        *result = nullptr;
+        REFUSE_IF(find_stream(handle, &stream));
+        REFUSE_IF(end_capture(stream, &graph));
+        *result = reinterpret_cast<CUgraph>(graph->handle);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) {
+        return capture_status(handle, status, nullptr);
+    });
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                          CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
+    return api_call(CALL("cuStreamGetCaptureInfo"), [&](Lock&) {
+        if (graph) *graph = nullptr;
+        if (nodes) *nodes = nullptr;
+        if (count) *count = 0;
+        return capture_status(handle, status, id);
+    });
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                          CUgraph* graph, const CUgraphNode** nodes,
+                                          const CUgraphEdgeData** edges, size_t* count) {
+    if (edges) *edges = nullptr;
+    return cuStreamGetCaptureInfo_v2(handle, status, id, graph, nodes, count);
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    return api_call(CALL("cuThreadExchangeStreamCaptureMode"), [&](Lock&) -> CUresult {
+        if (!mode || unsigned(*mode) > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+        std::swap(*mode, this_thread().capture_mode);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph handle) {
+    return api_call(CALL("cuGraphDestroy"), [&](Lock&) -> CUresult {
+        Graph* graph = driver().graphs.get(handle);
+        if (!graph) return CUDA_ERROR_INVALID_VALUE;
+        driver().graphs.remove(graph->handle);
+        delete graph;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph handle, unsigned long long) {
+    return api_call(CALL("cuGraphInstantiate"), [&](Lock&) -> CUresult {
+        Graph* graph = driver().graphs.get(handle);
+        if (!graph || !result) return CUDA_ERROR_INVALID_VALUE;
+        GraphExec* exec = new GraphExec;
+        exec->nodes = graph->nodes;
+        exec->handle = driver().graph_execs.add(exec);
+        *result = reinterpret_cast<CUgraphExec>(exec->handle);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
+    return api_call(CALL("cuGraphExecDestroy"), [&](Lock&) -> CUresult {
+        GraphExec* exec = driver().graph_execs.get(handle);
+        if (!exec) return CUDA_ERROR_INVALID_VALUE;
+        driver().graph_execs.remove(exec->handle);
+        delete exec;
+        return CUDA_SUCCESS;
+    });
+}
+
+// The nodes in the order of capture, on one stream: one of the orders that the graph allows.
+EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
+    return api_call(CALL("cuGraphLaunch"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        GraphExec* exec = driver().graph_execs.get(handle);
+        if (!exec) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(stream_handle, &stream));
+        std::vector<Work> nodes = exec->nodes;  // a copy: a full queue releases the lock
+        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node)));
+        return CUDA_SUCCESS;
+    });
+}

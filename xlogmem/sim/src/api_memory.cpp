@@ -1,0 +1,256 @@
+// Entry points: allocating and freeing, on the device and in page-locked host memory, and questions about
+// pointers.
+#include "calls.hpp"
+#include "capture.hpp"
+#include "memory.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+using namespace sim;
+
+namespace {
+
+CUresult allocate_async(Lock& lock, CUdeviceptr* address, size_t bytes, Pool* pool, CUstream handle) {
+    Stream* stream;
+    if (!address) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(find_stream(handle, &stream));
+    if (!stream->capture) REFUSE_IF(check_unsafe_call());
+    if (!pool) pool = memory().devices[std::size_t(stream->context->device)].current_pool;
+    make_room(lock, stream);
+    u64 result;
+    REFUSE_IF(allocate_ordered(lock, &result, bytes, pool, stream));
+    *address = result;
+    return CUDA_SUCCESS;
+}
+
+CUresult allocate_host(void** address, size_t bytes, bool managed) {
+    Context* context;
+    if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(current_context(&context));
+    REFUSE_IF(check_unsafe_call());
+    if (posix_memalign(address, 4096, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false};
+    return CUDA_SUCCESS;
+}
+
+// Freeing page-locked memory waits for the device: queued copies may use it.
+CUresult free_host(Lock& lock, u64 address, bool managed) {
+    auto& pinned = memory().pinned;
+    auto found = pinned.find(address);
+    if (found == pinned.end() || found->second.managed != managed || found->second.registered)
+        return CUDA_ERROR_INVALID_VALUE;
+    run_everything(lock);
+    pinned.erase(address);
+    free(reinterpret_cast<void*>(address));
+    return CUDA_SUCCESS;
+}
+
+const HostRange* find_pinned(u64 address, u64* start) {
+    if (!is_pinned(address)) return nullptr;
+    auto found = --memory().pinned.upper_bound(address);
+    *start = found->first;
+    return &found->second;
+}
+
+template <class T>
+CUresult answer(void* out, T value) {
+    *static_cast<T*>(out) = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address) {
+    Block* block = find_block(address);
+    if (block && (!block->live || address >= block->address + block->size)) block = nullptr;
+    u64 start = block ? block->address : 0;
+    const HostRange* host = block ? nullptr : find_pinned(address, &start);
+    if (!block && !host) {
+        // Ordinary host memory: unknown to the driver, which is an error for every question but this one.
+        if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) return answer<unsigned>(out, 0);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Context* context = nullptr;
+    if (current_context(&context)) context = &driver().primary[0];
+    int device = block ? block->device : context->device;
+    switch (int(attribute)) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT: {
+            CUcontext owner = driver().primary[std::size_t(device)].handle;
+            // Memory of a pool belongs to the device, not to a context.
+            return answer<CUcontext>(out, block && block->stream_ordered ? nullptr : owner);
+        }
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return answer<unsigned>(out, block ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer<CUdeviceptr>(out, address);
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            if (block) return CUDA_ERROR_INVALID_VALUE;
+            return answer<u64>(out, address);
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, 0);
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<u64>(out, block ? block->buffer_id : start);
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, host && host->managed);
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, device);
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            return answer<unsigned>(out, block && !block->stream_ordered);
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer<CUdeviceptr>(out, start);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, block ? block->size : host->bytes);
+        case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: {
+            u64 pool = block && block->pool ? block->pool->handle : 0;
+            return answer<u64>(out, pool);
+        }
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+}  // namespace
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+    return api_call(CALL("cuMemAllocAsync"), [&](Lock& lock) {
+        return allocate_async(lock, address, bytes, nullptr, stream);
+    });
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool handle,
+                                         CUstream stream) {
+    return api_call(CALL("cuMemAllocFromPoolAsync"), [&](Lock& lock) -> CUresult {
+        Pool* pool = memory().pools.get(handle);
+        if (!pool) return CUDA_ERROR_INVALID_VALUE;
+        return allocate_async(lock, address, bytes, pool, stream);
+    });
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+    return api_call(CALL("cuMemFreeAsync"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        REFUSE_IF(find_stream(handle, &stream));
+        if (!stream->capture) REFUSE_IF(check_unsafe_call());
+        return free_ordered(lock, address, stream);
+    });
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+    return api_call(CALL("cuMemAlloc"), [&](Lock& lock) -> CUresult {
+        Context* context;
+        if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(current_context(&context));
+        REFUSE_IF(check_unsafe_call());
+        u64 result;
+        REFUSE_IF(allocate_now(lock, &result, bytes, context->device));
+        *address = result;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
+    return api_call(CALL("cuMemFree"), [&](Lock& lock) -> CUresult {
+        Context* context;
+        if (!address) return CUDA_SUCCESS;
+        REFUSE_IF(current_context(&context));
+        REFUSE_IF(check_unsafe_call());
+        if (is_pinned(address)) return free_host(lock, address, true);
+        return free_now(lock, address);
+    });
+}
+
+// Managed memory is host memory that both sides reach at one address.
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) {
+    return api_call(CALL("cuMemAllocManaged"), [&](Lock&) -> CUresult {
+        void* result = nullptr;
+        if (!address) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(allocate_host(&result, bytes, true));
+        *address = reinterpret_cast<u64>(result);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+    return api_call(CALL("cuMemHostAlloc"), [&](Lock&) { return allocate_host(address, bytes, false); });
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
+    return api_call(CALL("cuMemAllocHost"), [&](Lock&) { return allocate_host(address, bytes, false); });
+}
+
+EXPORT CUresult cuMemFreeHost(void* address) {
+    return api_call(CALL("cuMemFreeHost"), [&](Lock& lock) {
+        return free_host(lock, reinterpret_cast<u64>(address), false);
+    });
+}
+
+EXPORT CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
+    return api_call(CALL("cuMemHostRegister"), [&](Lock&) -> CUresult {
+        if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
+        if (is_pinned(reinterpret_cast<u64>(address))) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        memory().pinned[reinterpret_cast<u64>(address)] = {bytes, false, true};
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemHostUnregister(void* address) {
+    return api_call(CALL("cuMemHostUnregister"), [&](Lock& lock) -> CUresult {
+        auto found = memory().pinned.find(reinterpret_cast<u64>(address));
+        if (found == memory().pinned.end() || !found->second.registered)
+            return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        run_everything(lock);
+        memory().pinned.erase(reinterpret_cast<u64>(address));
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* result, void* address, unsigned) {
+    return api_call(CALL("cuMemHostGetDevicePointer"), [&](Lock&) -> CUresult {
+        if (!is_pinned(reinterpret_cast<u64>(address))) return CUDA_ERROR_INVALID_VALUE;
+        *result = reinterpret_cast<u64>(address);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+    return api_call(CALL("cuMemGetInfo"), [&](Lock&) -> CUresult {
+        Context* context;
+        REFUSE_IF(current_context(&context));
+        u64 all = driver().config.memory;
+        if (total) *total = all;
+        if (free_bytes) *free_bytes = all - memory().devices[std::size_t(context->device)].reserved;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* start, size_t* bytes, CUdeviceptr address) {
+    return api_call(CALL("cuMemGetAddressRange"), [&](Lock&) -> CUresult {
+        Block* block = find_block(address);
+        if (!block || !block->live || address >= block->address + block->size) return CUDA_ERROR_NOT_FOUND;
+        if (start) *start = block->address;
+        if (bytes) *bytes = block->size;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuPointerGetAttribute(void* result, CUpointer_attribute attribute, CUdeviceptr address) {
+    return api_call(CALL("cuPointerGetAttribute"), [&](Lock&) -> CUresult {
+        if (!result) return CUDA_ERROR_INVALID_VALUE;
+        return pointer_attribute(result, attribute, address);
+    });
+}
+
+// Unlike the single question, this one succeeds for unknown memory and fills in zeros.
+EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** results,
+                                       CUdeviceptr address) {
+    return api_call(CALL("cuPointerGetAttributes"), [&](Lock&) -> CUresult {
+        for (unsigned i = 0; i < count; i++) {
+            if (!pointer_attribute(results[i], attributes[i], address)) continue;
+            switch (int(attributes[i])) {
+                case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+                case CU_POINTER_ATTRIBUTE_IS_MANAGED: answer<unsigned>(results[i], 0); break;
+                case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: answer<int>(results[i], -2); break;
+                case CU_POINTER_ATTRIBUTE_CONTEXT:
+                case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+                case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+                case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+                case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+                case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: answer<u64>(results[i], 0); break;
+                default: break;
+            }
+        }
+        return CUDA_SUCCESS;
+    });
+}

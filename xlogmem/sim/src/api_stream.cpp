@@ -1,0 +1,269 @@
+// Entry points: streams, events, host functions.
+#include "calls.hpp"
+#include "capture.hpp"
+#include "memory.hpp"
+
+using namespace sim;
+
+namespace {
+
+CUresult create(CUstream* handle, unsigned flags, int priority) {
+    Context* context;
+    if (!handle || flags & ~unsigned(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(current_context(&context));
+    Stream* stream = create_stream(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    stream->handle = driver().stream_handles.add(stream);
+    *handle = reinterpret_cast<CUstream>(stream->handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult query(Lock& lock, Stream* stream) {
+    // A thread blocked on the stream's full queue blocks everybody else who asks for it, queries too.
+    while (stream->stalled && stream->queue.size() >= driver().config.queue_limit) wait_for_change(lock);
+    u64 sequence = stream->queued;
+    if (!stream->reached(sequence)) poll(lock, stream);
+    if (!stream->reached(sequence)) return CUDA_ERROR_NOT_READY;
+    host_learns(stream->clock);
+    trim_to_thresholds();
+    return CUDA_SUCCESS;
+}
+
+// A stream that waits, or asks the host to wait, for everything before now. The legacy default stream's
+// "everything" includes the blocking streams: an empty operation on it collects them.
+CUresult synchronize_stream(Lock& lock, Stream* stream) {
+    u64 sequence = stream->queued;
+    if (stream->is_legacy()) {
+        Work work;
+        work.name = "synchronize";
+        REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
+    }
+    synchronize(lock, stream, sequence, stream->clock);
+    return CUDA_SUCCESS;
+}
+
+CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
+    if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
+    if (Capture* capture = stream->capture.get()) {
+        if (capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (flags & CU_EVENT_WAIT_EXTERNAL) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
+        if (event->captured == stream->capture) return CUDA_SUCCESS;
+        if (!event->recorded && !event->captured) return CUDA_SUCCESS;
+        capture->spoiled = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    if (event->captured) return CUDA_ERROR_INVALID_VALUE;
+    if (!event->recorded) return CUDA_SUCCESS;
+    REFUSE_IF(check_legacy_use(stream));
+    make_room(lock, stream);
+    wait_for(lock, stream, event->position, event->clock);
+    if (driver().config.policy == Policy::Eager) advance(lock, stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult host_function(Lock& lock, CUstream handle, const char* name, std::function<void()> function) {
+    Stream* stream;
+    REFUSE_IF(find_stream(handle, &stream));
+    Work work;
+    work.name = name;
+    work.run = std::move(function);
+    work.host_function = true;
+    return submit(lock, stream, std::move(work));
+}
+
+CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {
+    Stream* stream;
+    REFUSE_IF(find_stream(stream_handle, &stream));
+    Event* event = driver().events.get(handle);
+    if (!event || event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    make_room(lock, stream);
+    if (driver().events.get(handle) != event) return CUDA_ERROR_INVALID_HANDLE;  // destroyed while we waited
+    return record_event(lock, event, stream);
+}
+
+// For calls that ask a captured event: refused, and the capture is spoiled.
+CUresult check_not_captured(Event* event) {
+    if (!event->captured) return CUDA_SUCCESS;
+    event->captured->spoiled = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+}  // namespace
+
+EXPORT CUresult cuStreamCreate(CUstream* handle, unsigned flags) {
+    return api_call(CALL("cuStreamCreate"), [&](Lock&) { return create(handle, flags, 0); });
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int priority) {
+    return api_call(CALL("cuStreamCreateWithPriority"), [&](Lock&) {
+        return create(handle, flags, priority);
+    });
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
+    return api_call(CALL("cuStreamDestroy"), [&](Lock&) -> CUresult {
+        Stream* stream = driver().stream_handles.get(handle);
+        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (stream->capture) return check_not_capturing(stream);
+        driver().stream_handles.remove(stream->handle);
+        stream->dead = true;  // what it has queued still runs
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream handle) {
+    return api_call(CALL("cuStreamSynchronize"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        REFUSE_IF(find_stream(handle, &stream));
+        REFUSE_IF(check_not_capturing(stream));
+        REFUSE_IF(check_unsafe_call());
+        return synchronize_stream(lock, stream);
+    });
+}
+
+EXPORT CUresult cuStreamQuery(CUstream handle) {
+    return api_call(CALL("cuStreamQuery"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        REFUSE_IF(find_stream(handle, &stream));
+        REFUSE_IF(check_not_capturing(stream));
+        REFUSE_IF(check_unsafe_call());
+        return query(lock, stream);
+    });
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
+    return api_call(CALL("cuStreamWaitEvent"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        REFUSE_IF(find_stream(handle, &stream));
+        Event* event = driver().events.get(event_handle);
+        if (!event) return CUDA_ERROR_INVALID_HANDLE;
+        return wait_event(lock, stream, event, flags);
+    });
+}
+
+// Questions about a stream: one shape for all of them.
+#define STREAM_QUESTION(name, type, answer)                         \
+    EXPORT CUresult name(CUstream handle, type* result) {           \
+        return api_call(CALL(#name), [&](Lock&) -> CUresult {       \
+            Stream* stream;                                         \
+            if (!result) return CUDA_ERROR_INVALID_VALUE;           \
+            REFUSE_IF(find_stream(handle, &stream));                \
+            *result = answer;                                       \
+            return CUDA_SUCCESS;                                    \
+        });                                                         \
+    }
+STREAM_QUESTION(cuStreamGetFlags, unsigned, stream->flags)
+STREAM_QUESTION(cuStreamGetPriority, int, stream->priority)
+STREAM_QUESTION(cuStreamGetCtx, CUcontext, stream->context->handle)
+STREAM_QUESTION(cuStreamGetDevice, CUdevice, stream->context->device)
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
+    if (green) *green = nullptr;
+    return cuStreamGetCtx(handle, context);
+}
+
+EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+    return api_call(CALL("cuStreamGetId"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!id) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        REFUSE_IF(check_not_capturing(stream));  // spoils the capture, in relaxed mode too (seen on an H200)
+        *id = stream->id;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+    return api_call(CALL("cuLaunchHostFunc"), [&](Lock& lock) -> CUresult {
+        if (!function) return CUDA_ERROR_INVALID_VALUE;
+        return host_function(lock, handle, "host function", [function, data] { function(data); });
+    });
+}
+
+EXPORT CUresult cuLaunchHostFunc_v2(CUstream handle, CUhostFn function, void* data, unsigned) {
+    return cuLaunchHostFunc(handle, function, data);
+}
+
+EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback function, void* data, unsigned) {
+    return api_call(CALL("cuStreamAddCallback"), [&](Lock& lock) -> CUresult {
+        if (!function) return CUDA_ERROR_INVALID_VALUE;
+        return host_function(lock, handle, "callback",
+                             [function, handle, data] { function(handle, CUDA_SUCCESS, data); });
+    });
+}
+
+EXPORT CUresult cuEventCreate(CUevent* handle, unsigned flags) {
+    return api_call(CALL("cuEventCreate"), [&](Lock&) -> CUresult {
+        constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+        Context* context;
+        if (!handle || flags & ~known) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(current_context(&context));
+        Event* event = new Event;
+        event->context = context;
+        event->flags = flags;
+        event->handle = driver().events.add(event);
+        *handle = reinterpret_cast<CUevent>(event->handle);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
+    return api_call(CALL("cuEventDestroy"), [&](Lock&) -> CUresult {
+        Event* event = driver().events.get(handle);
+        if (!event) return CUDA_ERROR_INVALID_HANDLE;
+        driver().events.remove(event->handle);
+        delete event;  // queued waits hold the position that they wait for, not the event
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuEventRecord(CUevent handle, CUstream stream) {
+    return api_call(CALL("cuEventRecord"), [&](Lock& lock) { return record(lock, handle, stream); });
+}
+
+EXPORT CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned) {
+    return api_call(CALL("cuEventRecordWithFlags"), [&](Lock& lock) { return record(lock, handle, stream); });
+}
+
+EXPORT CUresult cuEventQuery(CUevent handle) {
+    return api_call(CALL("cuEventQuery"), [&](Lock& lock) -> CUresult {
+        Event* event = driver().events.get(handle);
+        if (!event) return CUDA_ERROR_INVALID_HANDLE;
+        REFUSE_IF(check_not_captured(event));
+        REFUSE_IF(check_unsafe_call());
+        if (!event->recorded) return CUDA_SUCCESS;
+        Position position = event->position;
+        if (!position.stream->reached(position.sequence)) poll(lock, position.stream);
+        if (!position.stream->reached(position.sequence)) return CUDA_ERROR_NOT_READY;
+        host_learns(event->clock);
+        trim_to_thresholds();
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent handle) {
+    return api_call(CALL("cuEventSynchronize"), [&](Lock& lock) -> CUresult {
+        Event* event = driver().events.get(handle);
+        if (!event) return CUDA_ERROR_INVALID_HANDLE;
+        REFUSE_IF(check_not_captured(event));
+        REFUSE_IF(check_unsafe_call());
+        Position position = event->position;
+        if (event->recorded) synchronize(lock, position.stream, position.sequence, event->clock);
+        return CUDA_SUCCESS;
+    });
+}
+
+// "Time" is the number of operations executed, a thousand to the millisecond: it orders, it does not measure.
+EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+    return api_call(CALL("cuEventElapsedTime"), [&](Lock&) -> CUresult {
+        if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+        Event *start = driver().events.get(start_handle), *end = driver().events.get(end_handle);
+        if (!start || !end || !start->time || !end->time) return CUDA_ERROR_INVALID_HANDLE;
+        for (Event* event : {start, end})
+            if (!event->position.stream->reached(event->position.sequence)) return CUDA_ERROR_NOT_READY;
+        *milliseconds = float(*end->time - *start->time);
+        return CUDA_SUCCESS;
+    });
+}
+EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+    return cuEventElapsedTime_v2(milliseconds, start, end);
+}

@@ -1,0 +1,117 @@
+// Entry points: copies and fills.
+//
+// Pageable host memory is treated as the driver treats it: a source is staged before the call returns, a
+// destination makes the call synchronous. Page-locked memory is read and written when the operation runs.
+// Host memory is not watched for races.
+#include "calls.hpp"
+#include "capture.hpp"
+#include "memory.hpp"
+
+#include <cstring>
+
+using namespace sim;
+
+namespace {
+
+enum class Sync { No, Yes };
+
+bool in_arena(u64 address) { return memory().in_arena(address); }
+
+CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, const char* name,
+              bool target_on_device, bool source_on_device) {
+    Stream* stream;
+    REFUSE_IF(find_stream(handle, &stream));
+    if (!bytes) return CUDA_SUCCESS;
+    bool device_target = on_device(target, bytes), device_source = on_device(source, bytes);
+    // An address that is not the driver's is pageable host memory, where the call allows that and it exists.
+    if (!device_target && (target_on_device || in_arena(target) || !is_mapped(target, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_source && (source_on_device || in_arena(source) || !is_mapped(source, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
+    if (!device_target) sync = Sync::Yes;
+    if (sync == Sync::Yes && stream->capture) return check_not_capturing(stream);
+    Work work;
+    work.name = name;
+    if (device_source || sync == Sync::Yes) {
+        work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
+    } else {
+        const u8* start = reinterpret_cast<const u8*>(source);
+        auto staged = std::make_shared<std::vector<u8>>(start, start + bytes);
+        work.run = [target, staged] { memcpy(memory().view(target), staged->data(), staged->size()); };
+    }
+    work.touches(source, bytes, Use::Read);
+    work.touches(target, bytes, Use::Write);
+    u64 sequence = 0;
+    REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
+    if (sync == Sync::Yes) synchronize(lock, stream, sequence, stream->clock);
+    return CUDA_SUCCESS;
+}
+
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle,
+              const char* name) {
+    Stream* stream;
+    REFUSE_IF(find_stream(handle, &stream));
+    if (!count) return CUDA_SUCCESS;
+    if (target % width || !on_device(target, count * width)) return CUDA_ERROR_INVALID_VALUE;
+    Work work;
+    work.name = name;
+    work.run = [target, value, width, count] {
+        u8* bytes = memory().view(target);
+        if (width == 1) {
+            memset(bytes, int(value), count);
+        } else {
+            for (size_t i = 0; i < count; i++) memcpy(bytes + i * width, &value, width);
+        }
+    };
+    work.touches(target, count * width, Use::Write);
+    return submit(lock, stream, std::move(work));
+}
+
+u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
+
+}  // namespace
+
+// name, the documentation's name, parameters, then the arguments of copy() or fill().
+#define COPY(symbol, base, parameters, ...) \
+    EXPORT CUresult symbol parameters {     \
+        return api_call(CALL(base), [&](Lock& lock) { return copy(lock, __VA_ARGS__); }); \
+    }
+#define FILL(symbol, base, parameters, ...) \
+    EXPORT CUresult symbol parameters {     \
+        return api_call(CALL(base), [&](Lock& lock) { return fill(lock, __VA_ARGS__); }); \
+    }
+
+COPY(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr d, const void* s, size_t n, CUstream h),
+     d, address_of(s), n, h, Sync::No, "memcpyHtoD", true, false)
+COPY(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (void* d, CUdeviceptr s, size_t n, CUstream h),
+     address_of(d), s, n, h, Sync::No, "memcpyDtoH", false, true)
+COPY(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h),
+     d, s, n, h, Sync::No, "memcpyDtoD", true, true)
+COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h),
+     d, s, n, h, Sync::No, "memcpy", false, false)
+COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",
+     (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
+     d, s, n, h, Sync::No, "memcpyPeer", true, true)
+COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n),
+     d, address_of(s), n, nullptr, Sync::Yes, "memcpyHtoD", true, false)
+COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n),
+     address_of(d), s, n, nullptr, Sync::Yes, "memcpyDtoH", false, true)
+COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n),
+     d, s, n, nullptr, Sync::No, "memcpyDtoD", true, true)  // device to device is asynchronous
+COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n),
+     d, s, n, nullptr, Sync::Yes, "memcpy", false, false)
+
+FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h),
+     d, v, 1, n, h, "memset")
+FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h),
+     d, v, 2, n, h, "memset")
+FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h),
+     d, v, 4, n, h, "memset")
+// The forms without a stream are asynchronous too: on the legacy default stream.
+FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, "memset")
+FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n),
+     d, v, 2, n, nullptr, "memset")
+FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, "memset")
+FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned),
+     d, v, 4, 1, h, "write value")

@@ -1,0 +1,80 @@
+// The arena: reserving the address range, finding blocks, and telling good addresses from bad ones.
+#include "memory.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace sim {
+
+Memory::Memory() {
+    int file = memfd_create("xlogmem-sim", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, kArenaBytes)) {
+        log_line("cannot create the arena's file");
+        abort();
+    }
+    int flags = MAP_SHARED | MAP_NORESERVE;
+    for (u64 candidate : kArenaBases) {
+        void* wanted = reinterpret_cast<void*>(candidate);
+        void* got = mmap(wanted, kArenaBytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, file, 0);
+        if (got == wanted) base = candidate;
+        if (base) break;
+        if (got != MAP_FAILED) munmap(got, kArenaBytes);  // an old kernel takes the address as a hint
+    }
+    void* host_side = mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, flags, file, 0);
+    close(file);
+    if (!base || host_side == MAP_FAILED) {
+        log_line("cannot map the arena");
+        abort();
+    }
+    // Fork gives the child no usable driver; without this a child's write would reach the parent's memory.
+    madvise(host_side, kArenaBytes, MADV_DONTFORK);
+    alias = static_cast<u8*>(host_side);
+    for (int device = 0; device < kMaxDevices; device++) {
+        Pool& pool = devices[device].default_pool;
+        pool.device = device;
+        pool.is_default = true;
+        pool.handle = pools.add(&pool);
+        devices[device].current_pool = &pool;
+    }
+}
+
+Memory& memory() {
+    static Memory& instance = *new Memory;
+    return instance;
+}
+
+Block* find_block(u64 address) {
+    Memory& m = memory();
+    if (address - m.base >= m.carved) return nullptr;
+    auto after = std::upper_bound(m.blocks.begin(), m.blocks.end(), address,
+                                  [](u64 wanted, const Block* block) { return wanted < block->address; });
+    return after == m.blocks.begin() ? nullptr : *(after - 1);
+}
+
+bool is_pinned(u64 address) {
+    auto& pinned = memory().pinned;
+    auto after = pinned.upper_bound(address);
+    if (after == pinned.begin()) return false;
+    --after;
+    return address - after->first < std::max<u64>(after->second.bytes, 1);
+}
+
+bool is_mapped(u64 address, u64 bytes) {
+    u64 page = u64(sysconf(_SC_PAGESIZE));
+    unsigned char resident;
+    for (u64 byte : {address, address + bytes - 1})
+        if (mincore(reinterpret_cast<void*>(byte & ~(page - 1)), 1, &resident)) return false;
+    return true;
+}
+
+bool on_device(u64 address, u64 bytes) {
+    if (Block* block = find_block(address)) {
+        u64 size = block->live ? block->size : block->capacity;
+        return address + bytes <= block->address + size && address + bytes >= address;
+    }
+    return is_pinned(address);
+}
+
+}  // namespace sim

@@ -1,0 +1,65 @@
+// Shared ground of the simulated driver: cuda.h, short integer names, logging, the environment's settings
+// and the random numbers. Everything else includes this file first.
+//
+// cuda.h is included with __CUDA_API_VERSION_INTERNAL, which declares the old and the new form of every entry
+// point (cuMemAlloc and cuMemAlloc_v2) and leaves out the macros that would rename one to the other. So the
+// compiler checks each signature that we export.
+#pragma once
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL 1
+#endif
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+// The version script exports cu* and xsim_*; this keeps them out of -fvisibility=hidden.
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace sim {
+
+using u8 = std::uint8_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+enum class Policy {
+    Eager,   // every operation runs as soon as it can, inside the call that queues it
+    Min,     // only what the synchronised stream needs runs: shows a consumer that forgot to wait
+    Max,     // everything else runs first: shows memory that was given away too early
+    Seeded,  // random priorities with random change points: explores the schedules in between
+};
+
+Policy policy_from_name(const char* name);
+
+// Read from the environment once, when the driver is first used.
+struct Config {
+    Policy policy = Policy::Eager;
+    u64 seed = 0;
+    int version = 13000;                // XLOGMEM_SIM_VERSION: entry points newer than this do not exist
+    int devices = 2;                    // XLOGMEM_SIM_DEVICES
+    bool races = true;                  // XLOGMEM_SIM_RACES=0: no happens-before checks
+    int trace = 0;                      // XLOGMEM_SIM_TRACE: 1 races and odd calls, 2 executed operations
+    u64 memory = u64(16) << 30;         // XLOGMEM_SIM_MEMORY: bytes of each device
+    std::size_t queue_limit = 1024;     // XLOGMEM_SIM_QUEUE: operations a stream holds before a launch blocks
+    double deadlock_seconds = 10;       // XLOGMEM_SIM_DEADLOCK_S: the watchdog's patience
+
+    static Config from_environment();
+};
+
+// A line on stderr. Never silent about what the simulator cannot do.
+void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// SplitMix64: small, seedable, the same on every machine.
+struct Random {
+    u64 state = 0;
+    u64 next() {
+        u64 z = (state += 0x9E3779B97F4A7C15ull);
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        return z ^ (z >> 31);
+    }
+};
+
+}  // namespace sim

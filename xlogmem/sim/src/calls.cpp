@@ -1,0 +1,74 @@
+// Bookkeeping of calls: which entry point was called how often, and what a test wants to happen at which
+// call.
+#include "calls.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace sim {
+
+namespace {
+
+std::mutex& names_mutex() {  // not the driver's: call sites register themselves before taking that one
+    static auto& mutex = *new std::mutex;
+    return mutex;
+}
+
+std::map<std::string, CallSite*>& names() {
+    static auto& sites = *new std::map<std::string, CallSite*>;
+    return sites;
+}
+
+// Runs the hooks of one kind for this call, lock released: a hook is another thread's chance to come in
+// between, and may call CUDA itself.
+void run_hooks(Lock& lock, CallSite& site, u64 number, Plan::What what) {
+    for (;;) {
+        auto due = std::find_if(site.plans.begin(), site.plans.end(),
+                                [&](const Plan& plan) { return plan.what == what && plan.at == number; });
+        if (due == site.plans.end()) return;
+        Plan plan = *due;
+        site.plans.erase(due);
+        ThreadState& thread = this_thread();
+        bool per_thread = thread.per_thread_default;
+        thread.per_thread_default = false;
+        lock.unlock();
+        plan.callback(plan.argument);
+        lock.lock();
+        thread.per_thread_default = per_thread;
+    }
+}
+
+}  // namespace
+
+CallSite& call_site(const char* name) {
+    std::lock_guard<std::mutex> guard(names_mutex());
+    CallSite*& site = names()[name];
+    if (!site) {
+        site = new CallSite;
+        site->name = name;
+        site->works_after_fork = site->name == "cuMemAllocAsync";
+    }
+    return *site;
+}
+
+void each_call_site(const std::function<void(CallSite&)>& visit) {
+    std::lock_guard<std::mutex> guard(names_mutex());
+    for (auto& entry : names()) visit(*entry.second);
+}
+
+bool apply_plans(Lock& lock, CallSite& site, u64 number, CUresult* result) {
+    run_hooks(lock, site, number, Plan::Before);
+    for (std::size_t i = 0; i < site.plans.size(); i++) {
+        Plan plan = site.plans[i];
+        if (plan.at != number || plan.what == Plan::After) continue;
+        site.plans.erase(site.plans.begin() + long(i));
+        *result = plan.what == Plan::Fail ? CUresult(plan.code) : CUDA_SUCCESS;
+        run_hooks(lock, site, number, Plan::After);
+        return true;
+    }
+    return false;
+}
+
+void run_hooks_after(Lock& lock, CallSite& site, u64 number) { run_hooks(lock, site, number, Plan::After); }
+
+}  // namespace sim

@@ -1,0 +1,132 @@
+// The xsim_* functions: what tests see and steer. Called through ctypes by xlogmem/sim/__init__.py.
+#include "calls.hpp"
+#include "capture.hpp"
+#include "memory.hpp"
+#include "races.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+using namespace sim;
+
+namespace {
+
+// Copies text and its terminator if it fits; returns the bytes needed.
+u64 give_text(const std::string& text, char* buffer, u64 size) {
+    if (buffer && size > text.size()) memcpy(buffer, text.c_str(), text.size() + 1);
+    return text.size() + 1;
+}
+
+void plan(const char* name, Plan::What what, u64 nth, int code, void (*callback)(void*), void* argument) {
+    CallSite& site = call_site(name);
+    Lock lock(driver().mutex);
+    site.plans.push_back({what, site.count + std::max<u64>(nth, 1), code, callback, argument});
+}
+
+}  // namespace
+
+EXPORT int xsim_is_simulator() { return 1; }
+
+// Runs everything that is queued, then forgets what tests leave behind. Streams, events and memory survive;
+// what happened so far is ordered before everything that follows, as after a synchronize of the whole device.
+EXPORT void xsim_reset(const char* policy, u64 seed) {
+    Driver& d = driver();
+    Lock lock(d.mutex);
+    each_call_site([](CallSite& site) {
+        site.plans.clear();
+        site.count = 0;
+    });
+    run_everything(lock);
+    for (Stream* stream : d.streams) host_learns(stream->clock);
+    d.steps = 0;
+    if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
+    set_policy(policy_from_name(policy), seed);
+    reset_memory();
+    clear_races();
+    d.stream_handles.restart_if_empty();
+    d.events.restart_if_empty();
+}
+
+EXPORT void xsim_set_policy(const char* policy, u64 seed) {
+    Lock lock(driver().mutex);
+    set_policy(policy_from_name(policy), seed);
+    if (driver().config.policy == Policy::Eager)
+        for (Stream* stream : driver().streams) advance(lock, stream);
+}
+
+EXPORT u64 xsim_races(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    std::string text;
+    for (const std::string& report : race_reports()) text += report + "\n";
+    return give_text(text, buffer, size);
+}
+
+EXPORT void xsim_clear_races() {
+    Lock lock(driver().mutex);
+    clear_races();
+}
+
+EXPORT u64 xsim_calls(const char* name) {
+    Lock lock(driver().mutex);
+    u64 count = 0;
+    each_call_site([&](CallSite& site) {
+        if (site.name == name) count = site.count;
+    });
+    return count;
+}
+
+EXPORT u64 xsim_all_calls(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    std::string text;
+    each_call_site([&](CallSite& site) {
+        if (site.count) text += site.name + " " + std::to_string(site.count) + "\n";
+    });
+    return give_text(text, buffer, size);
+}
+
+EXPORT void xsim_fail(const char* name, u64 nth, int code) {
+    plan(name, Plan::Fail, nth, code, nullptr, nullptr);
+}
+
+EXPORT void xsim_drop(const char* name, u64 nth) { plan(name, Plan::Drop, nth, 0, nullptr, nullptr); }
+
+EXPORT void xsim_on_call(const char* name, u64 nth, int after, void (*callback)(void*), void* argument) {
+    plan(name, after ? Plan::After : Plan::Before, nth, 0, callback, argument);
+}
+
+// From now on every call returns this error, as after a kernel's crash; 0 ends it (as does a reset).
+EXPORT void xsim_sticky_error(int code) { driver().gate = code; }
+
+EXPORT u64 xsim_live_bytes() {
+    Lock lock(driver().mutex);
+    return memory().live_bytes;
+}
+
+EXPORT u64 xsim_live_events() {
+    Lock lock(driver().mutex);
+    return driver().events.live();
+}
+
+EXPORT u64 xsim_live_streams() {
+    Lock lock(driver().mutex);
+    return driver().stream_handles.live();
+}
+
+EXPORT u64 xsim_pending_operations() {
+    Lock lock(driver().mutex);
+    u64 count = 0;
+    for (const Stream* stream : driver().streams) count += stream->queue.size() + (stream->busy ? 1 : 0);
+    return count;
+}
+
+EXPORT int xsim_peek(u64 address, void* out, u64 bytes) {
+    Lock lock(driver().mutex);
+    if (!on_device(address, bytes)) return 0;
+    memcpy(out, memory().view(address), bytes);
+    return 1;
+}
+
+EXPORT int xsim_step() {
+    Lock lock(driver().mutex);
+    return step(lock, nullptr);
+}

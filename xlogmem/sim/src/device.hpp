@@ -1,0 +1,204 @@
+// The simulated device: contexts, streams, events, queued operations, and the one structure that holds all of
+// the driver's state.
+//
+// One mutex guards everything. It is released while a host function runs, while a test's hook runs and while
+// a thread waits for another; so whatever calls execute(), run_until() or submit() must expect that other
+// threads have queued more in between. Streams, contexts and events are addressed by handle outside and by
+// pointer inside; Stream objects are never deleted (recorded events point at them), but a dead one is taken
+// over by a new stream once nothing can tell the difference (see create_stream).
+#pragma once
+
+#include "base.hpp"
+#include "clock.hpp"
+#include "handles.hpp"
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace sim {
+
+using Lock = std::unique_lock<std::mutex>;
+struct Stream;
+struct Capture;
+struct Graph;
+struct GraphExec;
+struct Module;
+
+constexpr int kMaxDevices = 8;
+
+struct Context {
+    int device = 0;
+    bool primary = false;
+    bool alive = false;
+    unsigned references = 0;  // of a primary context
+    unsigned flags = 0;
+    u64 id = 0;
+    CUcontext handle = nullptr;
+    Stream* legacy = nullptr;  // made on first use
+};
+
+// "Everything queued on this stream up to this operation."
+struct Position {
+    Stream* stream = nullptr;
+    u64 sequence = 0;
+};
+
+// What waits in a stream's queue: something to run, or a wait for another stream's position.
+struct Queued {
+    const char* name = "";
+    std::function<void()> run;
+    Position after{};
+    bool host_function = false;
+};
+
+struct Stream {
+    std::size_t slot = 0;  // index in every clock
+    u64 id = 0;            // cuStreamGetId: never used twice
+    u64 handle = 0;        // 0: a default stream
+    Context* context = nullptr;
+    unsigned flags = 0;
+    int priority = 0;
+    bool dead = false;
+    bool busy = false;     // a host function of this stream is running on the driver's thread
+    int stalled = 0;       // threads blocked because the queue is full
+    u64 queued = 0;        // number of the newest operation
+    u64 done = 0;          // number of the newest finished operation
+    std::deque<Queued> queue;
+    Clock clock;
+    u64 host_version = 0;  // the state of the host's clock that was joined last
+    u64 random_priority = 0;
+    std::shared_ptr<Capture> capture;
+
+    bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
+    bool is_legacy() const { return context && context->legacy == this; }
+    bool reached(u64 sequence) const { return done >= sequence; }
+    bool runnable() const {
+        if (busy || queue.empty()) return false;
+        const Position& after = queue.front().after;
+        return !after.stream || after.stream->reached(after.sequence);
+    }
+};
+
+struct Event {
+    u64 handle = 0;
+    Context* context = nullptr;
+    unsigned flags = 0;
+    bool recorded = false;
+    Position position;                   // a wait copies it: recording again disturbs no queued wait
+    Clock clock;                         // what the stream was ordered after at the record
+    std::shared_ptr<double> time;        // filled when the record runs; none with timing disabled
+    std::shared_ptr<Capture> captured;   // recorded on a capturing stream
+};
+
+enum class Use { Read, Write, ReadWrite };
+
+struct Range {
+    u64 address = 0;
+    u64 bytes = 0;
+    Use use = Use::Read;
+};
+
+// A piece of work as the entry points describe it: what to run and which bytes it touches.
+struct Work {
+    const char* name = "";
+    std::function<void()> run;
+    std::array<Range, 4> ranges{};
+    unsigned range_count = 0;
+    bool host_function = false;
+
+    void touches(u64 address, u64 bytes, Use use) {
+        if (bytes) ranges[range_count++] = Range{address, bytes, use};
+    }
+};
+
+// Per host thread. Reached through this_thread(), never deleted on the main thread (exit handlers may call
+// us).
+struct ThreadState {
+    u64 id = 0;
+    bool driver_thread = false;       // runs host functions: CUDA calls are refused
+    bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
+    CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    std::vector<Context*> contexts;
+    struct OwnStream {
+        Stream* stream = nullptr;
+        u64 id = 0;  // the Stream object may have been taken over by another stream
+    };
+    std::unordered_map<Context*, OwnStream> own_streams;
+};
+ThreadState& this_thread();
+
+struct Driver {
+    std::mutex mutex;
+    std::condition_variable changed;  // an operation finished, or a host function did
+    Config config = Config::from_environment();
+    Random random;
+    // What every call returns: cuInit clears it, a sticky error sets it. Atomic: read before the lock is
+    // taken, which in a forked child might never be free.
+    std::atomic<int> gate{CUDA_ERROR_NOT_INITIALIZED};
+    std::atomic<bool> forked{false};
+
+    std::array<Context, kMaxDevices> primary;
+    HandleTable<Context> contexts{0x2c00000000ull};
+    HandleTable<Stream> stream_handles{0x2a00000000ull};
+    HandleTable<Event> events{0x2b00000000ull};
+    HandleTable<Graph> graphs{0x2d00000000ull};
+    HandleTable<GraphExec> graph_execs{0x2e00000000ull};
+    std::vector<Stream*> streams;  // by slot
+    std::vector<std::shared_ptr<Capture>> captures;
+    u64 next_id = 1;
+
+    Clock host;            // what the host has synchronised with: one clock for all threads
+    u64 host_version = 1;
+
+    u64 steps = 0;         // operations executed
+    u64 next_change = 0;   // the step at which the seeded policy draws new priorities
+    int waiting = 0;       // threads in wait_for_change
+
+    Driver();
+};
+// Leaked on purpose: at exit, threads may still be inside and no destructor may pull the ground from under
+// them.
+Driver& driver();
+
+// streams.cpp
+// ------------------------------------------------------------------------------------------------
+Stream* create_stream(Context* context, unsigned flags, int priority);
+// Handles 0, 1 and 2 are the default streams of the calling thread's current context.
+CUresult find_stream(CUstream handle, Stream** stream);
+Stream* legacy_stream(Context* context);
+CUresult current_context(Context** context);
+void destroy_context(Lock& lock, Context* context);
+
+// Queues work on a stream, behind whatever the legacy default stream's rules put before it, checks its
+// accesses and, under the eager policy, runs it. On a capturing stream the work goes into the graph instead,
+// and *position stays 0.
+CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position = nullptr);
+// Blocks while the stream's queue is full; submit() does it too.
+void make_room(Lock& lock, Stream* stream);
+void wait_for(Lock& lock, Stream* stream, Position position, const Clock& clock);
+CUresult record_event(Lock& lock, Event* event, Stream* stream);
+
+// The host learns that everything before this position has happened.
+void host_learns(const Clock& clock);
+void synchronize(Lock& lock, Stream* stream, u64 sequence, const Clock& clock);
+void synchronize_context(Lock& lock, Context* context);
+
+// schedule.cpp
+// -----------------------------------------------------------------------------------------------
+void set_policy(Policy policy, u64 seed);
+void run_until(Lock& lock, Stream* stream, u64 sequence);  // blocks
+void run_everything(Lock& lock);                           // blocks
+void advance(Lock& lock, Stream* stream);                  // eager: runs what can run, never blocks
+bool step(Lock& lock, Stream* wanted);                     // one operation, if any can run
+void poll(Lock& lock, Stream* wanted);                     // a query lets the device progress a little
+void wait_for_change(Lock& lock);                          // until `changed`; the watchdog's place
+
+}  // namespace sim

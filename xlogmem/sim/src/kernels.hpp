@@ -1,0 +1,54 @@
+// Simulated kernels: C++ functions that stand for PTX entries of the same name.
+//
+// A module is PTX text; its `.entry` names are looked up in the table of kernels.cpp. Each kernel declares
+// the sizes of its parameters and which bytes it reads and writes, so that kernels are checked for races like
+// copies are. An entry without a counterpart loads, but launching it is an error: work is never skipped
+// silently.
+#pragma once
+
+#include "device.hpp"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+// The parameters of one launch, copied when it is queued.
+class Parameters {
+  public:
+    void add(const void* value, std::size_t bytes);
+    u64 as_u64(std::size_t index) const;
+    u32 as_u32(std::size_t index) const;
+
+  private:
+    std::vector<u64> values_;  // no parameter of ours is larger than 8 bytes
+};
+
+struct Kernel {
+    const char* name;
+    std::vector<std::size_t> sizes;
+    void (*declare)(Work& work, const Parameters& parameters);
+    void (*run)(const Parameters& parameters);
+};
+
+const Kernel* find_kernel(const std::string& name);
+
+struct Function {
+    std::string name;
+    const Kernel* kernel = nullptr;
+    Module* module = nullptr;
+};
+
+struct Module {
+    u64 handle = 0;
+    bool binary = false;  // a cubin: its entries cannot be listed, any name is accepted
+    std::map<std::string, std::unique_ptr<Function>> functions;
+    std::vector<u64> function_handles;
+};
+
+Module* load_module(const void* image);
+Function* get_function(Module* module, const char* name);
+
+}  // namespace sim

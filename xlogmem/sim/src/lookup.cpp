@@ -1,0 +1,215 @@
+// cuGetProcAddress: which function a client gets for a name and a version.
+//
+// Clients ask for the documented name ("cuMemAlloc") and the CUDA version that they were written for; the
+// driver answers with the newest form not newer than that. A driver of version 12.2 does not know what came
+// with 12.8: the answer then is NULL. XLOGMEM_SIM_VERSION makes an old driver of this one.
+#include "calls.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+using namespace sim;
+
+// Entry points that not every cuda.h declares.
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext);
+EXPORT CUresult cuCtxGetDevice_v2(CUdevice*, CUcontext);
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid*, CUdevice);
+EXPORT CUresult cuEventElapsedTime_v2(float*, CUevent, CUevent);
+EXPORT CUresult cuLaunchHostFunc_v2(CUstream, CUhostFn, void*, unsigned);
+EXPORT CUresult cuStreamGetDevice(CUstream, CUdevice*);
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,
+                                          const CUgraphNode**, const CUgraphEdgeData**, size_t*);
+EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
+
+namespace {
+
+// The per-thread-default-stream form of a function: the same, with stream 0 meaning the thread's own.
+template <auto Function>
+struct PerThread;
+template <class... Arguments, CUresult (*Function)(Arguments...)>
+struct PerThread<Function> {
+    static CUresult call(Arguments... arguments) {
+        bool& flag = this_thread().per_thread_default;
+        bool before = flag;
+        flag = true;
+        CUresult result = Function(arguments...);
+        flag = before;
+        return result;
+    }
+};
+
+struct Symbol {
+    const char* name;
+    int version;  // the first CUDA version with this form
+    void* function;
+    void* per_thread;
+};
+
+template <class F>
+void* pointer(F* function) { return reinterpret_cast<void*>(function); }
+
+#define PLAIN(name, version, function) {#name, version, pointer(function), nullptr}
+#define STREAM(name, version, function) \
+    {#name, version, pointer(function), pointer(&PerThread<&function>::call)}
+
+const Symbol kSymbols[] = {
+    PLAIN(cuInit, 2000, cuInit),
+    PLAIN(cuDriverGetVersion, 2020, cuDriverGetVersion),
+    PLAIN(cuGetErrorName, 6000, cuGetErrorName),
+    PLAIN(cuGetErrorString, 6000, cuGetErrorString),
+    PLAIN(cuGetExportTable, 3000, cuGetExportTable),
+    PLAIN(cuGetProcAddress, 11030, cuGetProcAddress),
+    PLAIN(cuGetProcAddress, 12000, cuGetProcAddress_v2),
+    PLAIN(cuDeviceGetCount, 2000, cuDeviceGetCount),
+    PLAIN(cuDeviceGet, 2000, cuDeviceGet),
+    PLAIN(cuDeviceGetName, 2000, cuDeviceGetName),
+    PLAIN(cuDeviceGetUuid, 9020, cuDeviceGetUuid),
+    PLAIN(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2),
+    PLAIN(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2),
+    PLAIN(cuDeviceGetPCIBusId, 4010, cuDeviceGetPCIBusId),
+    PLAIN(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability),
+    PLAIN(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer),
+    PLAIN(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute),
+    PLAIN(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool),
+    PLAIN(cuDeviceGetMemPool, 11020, cuDeviceGetMemPool),
+    PLAIN(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool),
+    PLAIN(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain),
+    PLAIN(cuDevicePrimaryCtxRelease, 7000, cuDevicePrimaryCtxRelease_v2),
+    PLAIN(cuDevicePrimaryCtxReset, 7000, cuDevicePrimaryCtxReset_v2),
+    PLAIN(cuDevicePrimaryCtxSetFlags, 7000, cuDevicePrimaryCtxSetFlags_v2),
+    PLAIN(cuDevicePrimaryCtxGetState, 7000, cuDevicePrimaryCtxGetState),
+    PLAIN(cuCtxCreate, 3020, cuCtxCreate_v2),
+    PLAIN(cuCtxCreate, 11040, cuCtxCreate_v3),
+    PLAIN(cuCtxCreate, 12050, cuCtxCreate_v4),
+    PLAIN(cuCtxDestroy, 4000, cuCtxDestroy_v2),
+    PLAIN(cuCtxSetCurrent, 4000, cuCtxSetCurrent),
+    PLAIN(cuCtxGetCurrent, 4000, cuCtxGetCurrent),
+    PLAIN(cuCtxPushCurrent, 4000, cuCtxPushCurrent_v2),
+    PLAIN(cuCtxPopCurrent, 4000, cuCtxPopCurrent_v2),
+    PLAIN(cuCtxGetDevice, 2000, cuCtxGetDevice),
+    PLAIN(cuCtxGetDevice, 13000, cuCtxGetDevice_v2),
+    PLAIN(cuCtxGetFlags, 7000, cuCtxGetFlags),
+    PLAIN(cuCtxGetId, 12000, cuCtxGetId),
+    PLAIN(cuCtxGetApiVersion, 3020, cuCtxGetApiVersion),
+    PLAIN(cuCtxGetStreamPriorityRange, 5050, cuCtxGetStreamPriorityRange),
+    PLAIN(cuCtxGetLimit, 3010, cuCtxGetLimit),
+    PLAIN(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess),
+    PLAIN(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess),
+    PLAIN(cuCtxSynchronize, 2000, cuCtxSynchronize),
+    PLAIN(cuCtxSynchronize, 13000, cuCtxSynchronize_v2),
+    PLAIN(cuStreamCreate, 2000, cuStreamCreate),
+    PLAIN(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority),
+    PLAIN(cuStreamDestroy, 4000, cuStreamDestroy_v2),
+    STREAM(cuStreamSynchronize, 2000, cuStreamSynchronize),
+    STREAM(cuStreamQuery, 2000, cuStreamQuery),
+    STREAM(cuStreamWaitEvent, 3020, cuStreamWaitEvent),
+    STREAM(cuStreamGetFlags, 5050, cuStreamGetFlags),
+    STREAM(cuStreamGetPriority, 5050, cuStreamGetPriority),
+    STREAM(cuStreamGetId, 12000, cuStreamGetId),
+    STREAM(cuStreamGetCtx, 9020, cuStreamGetCtx),
+    STREAM(cuStreamGetCtx, 12050, cuStreamGetCtx_v2),
+    STREAM(cuStreamGetDevice, 12080, cuStreamGetDevice),
+    STREAM(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2),
+    STREAM(cuStreamEndCapture, 10000, cuStreamEndCapture),
+    STREAM(cuStreamIsCapturing, 10000, cuStreamIsCapturing),
+    STREAM(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2),
+    STREAM(cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3),
+    PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode),
+    PLAIN(cuGraphDestroy, 10000, cuGraphDestroy),
+    PLAIN(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
+    PLAIN(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags),
+    PLAIN(cuGraphExecDestroy, 10000, cuGraphExecDestroy),
+    STREAM(cuGraphLaunch, 10000, cuGraphLaunch),
+    STREAM(cuLaunchHostFunc, 10000, cuLaunchHostFunc),
+    STREAM(cuLaunchHostFunc, 13020, cuLaunchHostFunc_v2),
+    STREAM(cuStreamAddCallback, 5000, cuStreamAddCallback),
+    STREAM(cuStreamWriteValue32, 8000, cuStreamWriteValue32_v2),
+    PLAIN(cuEventCreate, 2000, cuEventCreate),
+    PLAIN(cuEventDestroy, 4000, cuEventDestroy_v2),
+    STREAM(cuEventRecord, 2000, cuEventRecord),
+    STREAM(cuEventRecordWithFlags, 11010, cuEventRecordWithFlags),
+    PLAIN(cuEventQuery, 2000, cuEventQuery),
+    PLAIN(cuEventSynchronize, 2000, cuEventSynchronize),
+    PLAIN(cuEventElapsedTime, 2000, cuEventElapsedTime),
+    PLAIN(cuEventElapsedTime, 12080, cuEventElapsedTime_v2),
+    STREAM(cuMemAllocAsync, 11020, cuMemAllocAsync),
+    STREAM(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync),
+    STREAM(cuMemFreeAsync, 11020, cuMemFreeAsync),
+    PLAIN(cuMemAlloc, 3020, cuMemAlloc_v2),
+    PLAIN(cuMemFree, 3020, cuMemFree_v2),
+    PLAIN(cuMemAllocManaged, 6000, cuMemAllocManaged),
+    PLAIN(cuMemHostAlloc, 2020, cuMemHostAlloc),
+    PLAIN(cuMemAllocHost, 3020, cuMemAllocHost_v2),
+    PLAIN(cuMemFreeHost, 2000, cuMemFreeHost),
+    PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2),
+    PLAIN(cuMemHostUnregister, 4000, cuMemHostUnregister),
+    PLAIN(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2),
+    PLAIN(cuMemGetInfo, 3020, cuMemGetInfo_v2),
+    PLAIN(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2),
+    PLAIN(cuPointerGetAttribute, 4000, cuPointerGetAttribute),
+    PLAIN(cuPointerGetAttributes, 7000, cuPointerGetAttributes),
+    STREAM(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2),
+    STREAM(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2),
+    STREAM(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2),
+    STREAM(cuMemcpyAsync, 4000, cuMemcpyAsync),
+    STREAM(cuMemcpyPeerAsync, 4000, cuMemcpyPeerAsync),
+    STREAM(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2),
+    STREAM(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2),
+    STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2),
+    STREAM(cuMemcpy, 4000, cuMemcpy),
+    STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async),
+    STREAM(cuMemsetD16Async, 3020, cuMemsetD16Async),
+    STREAM(cuMemsetD32Async, 3020, cuMemsetD32Async),
+    STREAM(cuMemsetD8, 3020, cuMemsetD8_v2),
+    STREAM(cuMemsetD16, 3020, cuMemsetD16_v2),
+    STREAM(cuMemsetD32, 3020, cuMemsetD32_v2),
+    PLAIN(cuMemPoolCreate, 11020, cuMemPoolCreate),
+    PLAIN(cuMemPoolDestroy, 11020, cuMemPoolDestroy),
+    PLAIN(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo),
+    PLAIN(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess),
+    PLAIN(cuMemPoolGetAccess, 11020, cuMemPoolGetAccess),
+    PLAIN(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute),
+    PLAIN(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute),
+    PLAIN(cuModuleLoadData, 2000, cuModuleLoadData),
+    PLAIN(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx),
+    PLAIN(cuModuleUnload, 2000, cuModuleUnload),
+    PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction),
+    PLAIN(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2),
+    PLAIN(cuLibraryLoadData, 12000, cuLibraryLoadData),
+    PLAIN(cuLibraryUnload, 12000, cuLibraryUnload),
+    PLAIN(cuLibraryGetKernel, 12000, cuLibraryGetKernel),
+    PLAIN(cuKernelGetFunction, 12000, cuKernelGetFunction),
+    PLAIN(cuKernelGetAttribute, 12000, cuKernelGetAttribute),
+    PLAIN(cuFuncGetAttribute, 2020, cuFuncGetAttribute),
+    PLAIN(cuFuncSetAttribute, 9000, cuFuncSetAttribute),
+    STREAM(cuLaunchKernel, 4000, cuLaunchKernel),
+    STREAM(cuLaunchKernelEx, 11060, cuLaunchKernelEx),
+};
+
+}  // namespace
+
+EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuuint64_t flags,
+                                    CUdriverProcAddressQueryResult* status) {
+    if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
+    const Symbol* best = nullptr;
+    bool known = false;
+    for (const Symbol& symbol : kSymbols) {
+        if (strcmp(symbol.name, name)) continue;
+        known = true;
+        if (symbol.version <= version && (!best || symbol.version >= best->version)) best = &symbol;
+    }
+    // What the client knows but this driver is too old for does not exist, even if an older form does.
+    if (version > driver().config.version) best = nullptr;
+    bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    *function = !best ? nullptr : per_thread && best->per_thread ? best->per_thread : best->function;
+    if (status) {
+        *status = best    ? CU_GET_PROC_ADDRESS_SUCCESS
+                  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                          : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    }
+    return best ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuGetProcAddress(const char* name, void** function, int version, cuuint64_t flags) {
+    return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+}

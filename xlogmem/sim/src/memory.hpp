@@ -1,0 +1,101 @@
+// Device memory: the arena, its blocks, and the pools of the stream-ordered allocator.
+//
+// The arena is a sparse file mapped twice. Device addresses are in a mapping that the host may not touch (a
+// host dereference is a SIGSEGV, as on a GPU); the simulator works through the alias. It is carved into
+// blocks that never split or merge: a freed block is handed out again whole, last freed first, which is the
+// reuse that hurts most.
+#pragma once
+
+#include "races.hpp"
+
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+namespace sim {
+
+// Fixed, so that a run is reproducible to the address: the first of these that is free. The first is clear of
+// ThreadSanitizer's shadow, the second of AddressSanitizer's.
+constexpr u64 kArenaBases[] = {0x1000000000ull, 0x200000000000ull};
+constexpr u64 kArenaBytes = u64(64) << 30;
+
+struct Pool;
+
+struct Block {
+    u64 address = 0, capacity = 0;
+    u64 size = 0;              // as asked for
+    int device = 0;
+    Pool* pool = nullptr;      // nullptr: cuMemAlloc, or released to the system
+    u64 buffer_id = 0;
+    bool live = false;
+    bool stream_ordered = false;
+    bool graph_owned = false;  // allocated while capturing
+    Access freed_by;
+    Position freed;            // usable by anybody once this is reached
+    std::vector<Segment> shadow;
+};
+
+// Free blocks by capacity; the last one freed is at the back.
+using FreeList = std::unordered_map<u64, std::vector<Block*>>;
+
+struct Pool {
+    u64 handle = 0;
+    int device = 0;
+    bool is_default = false;
+    bool destroyed = false;  // the handle is gone, live blocks remain
+    u64 live_blocks = 0;
+    u64 used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+    u64 threshold = 0;
+    u64 maximum = 0;
+    int follow_dependencies = 1, opportunistic = 1, internal_dependencies = 1;
+    FreeList free;
+};
+
+struct DeviceMemory {
+    FreeList free;     // released by every pool
+    u64 reserved = 0;  // by pools and cuMemAlloc
+    Pool default_pool;
+    Pool* current_pool = nullptr;
+};
+
+struct HostRange {
+    u64 bytes;
+    bool managed, registered;
+};
+
+struct Memory {
+    u64 base = 0;                // where device addresses start
+    u8* alias = nullptr;         // where the host reaches the same bytes
+    u64 carved = 0;              // bytes of the arena in use
+    std::vector<Block*> blocks;  // in order of their addresses
+    std::array<DeviceMemory, kMaxDevices> devices;
+    HandleTable<Pool> pools{0x2f00000000ull};
+    std::map<u64, HostRange> pinned;
+    u64 live_bytes = 0;
+    u64 next_buffer_id = 1;
+
+    Memory();
+    bool in_arena(u64 address) const { return address - base < kArenaBytes; }
+    u8* view(u64 address) const {  // where the simulator reaches these bytes
+        return in_arena(address) ? alias + (address - base) : reinterpret_cast<u8*>(address);
+    }
+};
+Memory& memory();
+
+Block* find_block(u64 address);  // the block whose capacity holds the address, live or not
+bool is_pinned(u64 address);
+bool is_mapped(u64 address, u64 bytes);  // by the host
+
+// Is this an address range that a device operation may touch? A freed block passes: the checker reports it.
+bool on_device(u64 address, u64 bytes);
+
+CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Stream* stream);
+CUresult allocate_now(Lock& lock, u64* address, u64 bytes, int device);
+CUresult free_ordered(Lock& lock, u64 address, Stream* stream);
+CUresult free_now(Lock& lock, u64 address);
+void trim_pool(Pool* pool, u64 keep);
+void trim_to_thresholds();  // what a synchronize does
+void destroy_pool(Pool* pool);
+void reset_memory();
+
+}  // namespace sim

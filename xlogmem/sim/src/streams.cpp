@@ -1,0 +1,279 @@
+// Streams, contexts and events: how work is queued and what becomes ordered after what.
+//
+// Here the vector clocks move. submit() numbers an operation and stores its number in the stream's clock; a
+// wait joins the event's clock into the waiting stream's; a synchronize joins into the host's, and from there
+// into every stream that gets work later (what the host has seen finish is before anything it starts
+// afterwards).
+#include "device.hpp"
+
+#include "capture.hpp"
+#include "memory.hpp"
+#include "races.hpp"
+
+#include <atomic>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace sim {
+
+Driver::Driver() {
+    random.state = config.seed;
+    if (config.devices > kMaxDevices) config.devices = kMaxDevices;
+    for (int device = 0; device < kMaxDevices; device++) {
+        primary[device].device = device;
+        primary[device].primary = true;
+        primary[device].handle = reinterpret_cast<CUcontext>(contexts.add(&primary[device]));
+    }
+    // A child of fork() has no driver: see api_call().
+    pthread_atfork(nullptr, nullptr, [] {
+        driver().gate = CUDA_ERROR_NOT_INITIALIZED;
+        driver().forked = true;
+    });
+}
+
+Driver& driver() {
+    static Driver& instance = *new Driver;
+    return instance;
+}
+
+namespace {
+
+// Marks the thread's per-thread default streams dead when the thread ends.
+struct ThreadHolder {
+    ThreadState* state = new ThreadState;
+    ThreadHolder() {
+        static std::atomic<u64> next{1};
+        state->id = next++;
+    }
+    ~ThreadHolder() {
+        // At the end of the process others may still call us.
+        if (gettid() == getpid() || driver().forked) return;
+        if (!state->own_streams.empty()) {
+            Lock lock(driver().mutex);
+            for (auto& entry : state->own_streams)
+                if (entry.second.stream->id == entry.second.id) entry.second.stream->dead = true;
+        }
+        delete state;
+    }
+};
+
+thread_local ThreadState* thread_state = nullptr;
+
+}  // namespace
+
+ThreadState& this_thread() {
+    if (!thread_state) {
+        static thread_local ThreadHolder holder;
+        thread_state = holder.state;
+    }
+    return *thread_state;
+}
+
+Stream* create_stream(Context* context, unsigned flags, int priority) {
+    Driver& d = driver();
+    Stream* stream = nullptr;
+    // A dead stream whose work is finished, and known to the host to be, is ordered before everything that
+    // comes now. A new stream may take over its slot and go on counting: clocks stay short however many
+    // streams come and go, and events recorded on the dead stream keep their meaning.
+    for (Stream* old : d.streams) {
+        if (old->dead && old->reached(old->queued) && !old->busy && !old->stalled && !old->capture &&
+            d.host.covers(old->slot, old->queued)) {
+            stream = old;
+            break;
+        }
+    }
+    if (!stream) {
+        stream = new Stream;
+        stream->slot = d.streams.size();
+        d.streams.push_back(stream);
+    }
+    stream->dead = false;
+    stream->handle = 0;
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->id = d.next_id++;
+    stream->random_priority = d.random.next();
+    return stream;
+}
+
+Stream* legacy_stream(Context* context) {
+    if (!context->legacy) context->legacy = create_stream(context, 0, 0);
+    return context->legacy;
+}
+
+CUresult current_context(Context** context) {
+    ThreadState& thread = this_thread();
+    if (thread.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = thread.contexts.back();
+    return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult find_stream(CUstream handle, Stream** stream) {
+    if (handle > CU_STREAM_PER_THREAD) {
+        *stream = driver().stream_handles.get(handle);
+        return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    }
+    Context* context;
+    if (CUresult error = current_context(&context)) return error;
+    ThreadState& thread = this_thread();
+    bool own = handle == CU_STREAM_PER_THREAD || (handle == nullptr && thread.per_thread_default);
+    if (!own) {
+        *stream = legacy_stream(context);
+        return CUDA_SUCCESS;
+    }
+    ThreadState::OwnStream& mine = thread.own_streams[context];
+    if (!mine.stream || mine.stream->id != mine.id || mine.stream->dead) {
+        mine.stream = create_stream(context, 0, 0);
+        mine.id = mine.stream->id;
+    }
+    *stream = mine.stream;
+    return CUDA_SUCCESS;
+}
+
+void destroy_context(Lock& lock, Context* context) {
+    Driver& d = driver();
+    synchronize_context(lock, context);
+    d.stream_handles.each([&](Stream* stream, u64 handle) {
+        if (stream->context == context) d.stream_handles.remove(handle);
+    });
+    d.events.each([&](Event* event, u64 handle) {
+        if (event->context != context) return;
+        d.events.remove(handle);
+        delete event;
+    });
+    for (Stream* stream : d.streams)
+        if (stream->context == context) stream->dead = true;
+    for (Block* block : memory().blocks) {
+        bool belongs = context->primary && block->device == context->device;
+        if (block->live && belongs) free_now(lock, block->address);
+    }
+    context->legacy = nullptr;
+    context->alive = false;
+}
+
+namespace {
+
+// Numbers the operation and queues it, or runs it at once where nothing is in its way and the policy is
+// eager.
+u64 push(Stream* stream, Queued&& operation) {
+    Driver& d = driver();
+    if (stream->host_version != d.host_version) {
+        stream->clock.join(d.host);
+        stream->host_version = d.host_version;
+    }
+    u64 sequence = ++stream->queued;
+    stream->clock.set(stream->slot, sequence);
+    bool at_once = d.config.policy == Policy::Eager && stream->queue.empty() && !stream->busy &&
+                   !operation.host_function &&
+                   (!operation.after.stream || operation.after.stream->reached(operation.after.sequence));
+    if (at_once) {
+        if (operation.run) operation.run();
+        stream->done++;
+        d.steps++;
+        if (d.waiting) d.changed.notify_all();
+    } else {
+        stream->queue.push_back(std::move(operation));
+    }
+    return sequence;
+}
+
+// The legacy default stream waits for every blocking stream of its context, and each of them for it.
+void order_with_legacy(Lock& lock, Stream* stream) {
+    if (!stream->blocking()) return;
+    Stream* legacy = stream->context->legacy;
+    if (!legacy) return;
+    if (stream != legacy) {
+        wait_for(lock, stream, {legacy, legacy->queued}, legacy->clock);
+        return;
+    }
+    for (std::size_t i = 0; i < driver().streams.size(); i++) {
+        Stream* other = driver().streams[i];
+        if (other != stream && other->context == stream->context && other->blocking())
+            wait_for(lock, stream, {other, other->queued}, other->clock);
+    }
+}
+
+}  // namespace
+
+// As on hardware, a launch on a full queue blocks until the device has caught up.
+void make_room(Lock& lock, Stream* stream) {
+    std::size_t limit = driver().config.queue_limit;
+    if (stream->queue.size() < limit) return;
+    stream->stalled++;
+    run_until(lock, stream, stream->queued - limit + 1);
+    stream->stalled--;
+}
+
+void wait_for(Lock& lock, Stream* stream, Position position, const Clock& clock) {
+    if (position.stream == stream || stream->clock.covers(position.stream->slot, position.sequence)) return;
+    stream->clock.join(clock);
+    if (position.stream->reached(position.sequence)) return;
+    Queued wait;
+    wait.name = "wait";
+    wait.after = position;
+    push(stream, std::move(wait));
+}
+
+CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position) {
+    if (stream->capture) return capture_work(stream, std::move(work));
+    if (CUresult error = check_legacy_use(stream)) return error;
+    make_room(lock, stream);
+    order_with_legacy(lock, stream);
+    Queued operation;
+    operation.name = work.name;
+    operation.run = std::move(work.run);
+    operation.host_function = work.host_function;
+    u64 sequence = push(stream, std::move(operation));
+    if (position) *position = sequence;
+    if (driver().config.races && work.range_count) {
+        Actor actor{stream, sequence, work.name};
+        for (unsigned i = 0; i < work.range_count; i++) check_range(actor, work.ranges[i]);
+    }
+    if (driver().config.policy == Policy::Eager && !stream->reached(sequence)) advance(lock, stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult record_event(Lock& lock, Event* event, Stream* stream) {
+    if (stream->capture) {
+        if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        event->captured = stream->capture;
+        return CUDA_SUCCESS;
+    }
+    Work work;
+    work.name = "record";
+    std::shared_ptr<double> time;
+    if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
+        time = std::make_shared<double>(0);
+        work.run = [time] { *time = double(driver().steps) * 1e-3; };
+    }
+    u64 sequence = 0;
+    if (CUresult error = submit(lock, stream, std::move(work), &sequence)) return error;
+    event->recorded = true;
+    event->captured = nullptr;
+    event->position = {stream, sequence};
+    event->clock = stream->clock;
+    event->time = std::move(time);
+    return CUDA_SUCCESS;
+}
+
+void host_learns(const Clock& clock) {
+    driver().host.join(clock);
+    driver().host_version++;
+}
+
+void synchronize(Lock& lock, Stream* stream, u64 sequence, const Clock& clock) {
+    Clock learned = clock;  // a copy: the stream may get more work while the lock is released
+    run_until(lock, stream, sequence);
+    host_learns(learned);
+    trim_to_thresholds();
+}
+
+void synchronize_context(Lock& lock, Context* context) {
+    for (std::size_t i = 0; i < driver().streams.size(); i++) {
+        Stream* stream = driver().streams[i];
+        if (stream->context == context) synchronize(lock, stream, stream->queued, stream->clock);
+    }
+}
+
+}  // namespace sim
