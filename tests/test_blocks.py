@@ -1,7 +1,9 @@
 """Handles: identity, state, addresses, and what happens to them when the block is gone."""
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 
@@ -15,6 +17,7 @@ from xlogmem import (
     DriverError,
     LaunchRecorder,
     OutOfDeviceMemoryError,
+    Stream,
     StreamMisuseError,
     StreamPool,
     UseAfterFreeError,
@@ -274,3 +277,44 @@ def test_resources_work_by_themselves():
         assert ptr % 256 == 0
         resource.deallocate(ptr, 4096, stream)
         assert resource.device_ordinal == 0
+
+
+def test_handles_made_around_their_factories_do_not_crash():
+    block, stream, pool = (kind.__new__(kind) for kind in (DeviceBlock, Stream, StreamPool))
+    repr(block), repr(stream), repr(pool)
+    runtime = DeviceRuntime()
+    for wrong in (lambda: stream.handle, lambda: LaunchRecorder(stream), lambda: use(runtime.default_stream, read=block),
+                  lambda: runtime.deallocate(block), lambda: runtime.allocate(64, stream), block.free,
+                  lambda: block.id, lambda: pool.acquire(), lambda: DeviceRuntime(stream_pool=pool)):
+        with pytest.raises((StreamMisuseError, TypeError, ValueError, AttributeError)):
+            wrong()
+    assert block.state is BlockState.FREED
+    assert block.frontier == {}
+
+
+def test_copies():
+    runtime = DeviceRuntime()
+    block = runtime.allocate(64)
+    assert copy.copy(block.id) == copy.deepcopy(block.id) == block.id
+    for owner in (runtime.stream_pool, block, block.stream, runtime):
+        with pytest.raises(TypeError):
+            copy.copy(owner)
+    with pytest.raises(TypeError):
+        pickle.dumps(block.id)
+
+
+def test_bad_input_is_refused_before_anything_happens():
+    runtime = DeviceRuntime()
+    for wrong in (lambda: runtime.allocate(64, tag=3), lambda: runtime.allocate(1.5), lambda: runtime.find_block(1.5),
+                  lambda: runtime.allocate(64, 0), lambda: runtime.deallocate(None)):
+        with pytest.raises(TypeError):
+            wrong()
+    assert runtime.counters()["allocations"] == 0
+    assert runtime.find_block(-1) is None
+    with pytest.raises(StreamMisuseError, match="unknown"):
+        runtime.stream_pool.stream(-1)
+    with pytest.raises(ValueError, match="release_threshold"):
+        AsyncMemoryResource(release_threshold=-1)
+    for address in (-1, 1 << 70):
+        with pytest.raises(StreamMisuseError, match="untracked"):
+            use(runtime.default_stream, read=address).preflight()

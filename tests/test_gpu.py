@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -76,7 +77,7 @@ def test_a_full_queue_stops_nobody_else(_context):
     thread = threading.Thread(target=fill_the_queue)
     thread.start()
     while len(queued) < 900:
-        pass
+        time.sleep(0.001)                                       # a busy loop would take the GIL from the other thread
     finished.wait(0.1)                                          # by now its next launch blocks
     done = 0
     while not finished.is_set() and done < 50:

@@ -298,12 +298,10 @@ def play(driver, name: str, policy: str | None = None, drop: int = 0) -> tuple[b
     return verdict, waits
 
 
-@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(("name", "policy"), [
+    (name, policy) for name, (_, options, _) in SCENARIOS.items() for policy in ("lazy", "precise", "adaptive")
+    if options.get("policy", policy) == policy])
 def test_scenario(driver, name, policy):
-    _, options, _ = SCENARIOS[name]
-    if options.get("policy", policy) != policy:
-        pytest.skip("about another policy")
     verdict, _ = play(driver, name, policy)
     assert verdict
 

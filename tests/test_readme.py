@@ -42,7 +42,7 @@ def _a_runtime_of_its_own(monkeypatch):
 
 
 def test_the_program_is_right():
-    small = PROGRAM.replace("1 << 26", "1 << 20") if SIMULATED else PROGRAM
+    small = PROGRAM.replace("1 << 28", "1 << 20") if SIMULATED else PROGRAM
     assert run(small)
 
 
@@ -50,7 +50,7 @@ def test_it_is_wrong_without_its_two_lines():
     without = re.sub(r"with xlogmem\.use\(.*", "if True:", PROGRAM)
     assert without.count("if True:") == 2
     if SIMULATED:
-        without = without.replace("1 << 26", "1 << 20")
+        without = without.replace("1 << 28", "1 << 20")
         sim.simulator().set_policy("min")
     assert not run(without)
 

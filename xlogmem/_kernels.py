@@ -133,7 +133,7 @@ done:
 """
 
 THREADS = 256
-WORD_VALUE_COUNT = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
+WORD_VALUE_COUNT: tuple[Any, ...] = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
 
 
 def check(result: tuple[Any, ...]) -> Any:

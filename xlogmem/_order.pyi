@@ -3,6 +3,8 @@ from typing import Self, final
 
 from xlogmem._driver import Context
 
+__all__ = ["Ordering"]
+
 @final
 class Ordering:
     def __new__(cls, context: Context) -> Self: ...

@@ -36,6 +36,8 @@ from xlogmem._driver cimport (
     take_event,
 )
 
+__all__ = ["Ordering"]
+
 cdef enum:
     RING = 4                                # fences that a stream keeps; more only while all are in use
 

@@ -8,7 +8,8 @@ import weakref
 
 cimport cython
 
-from libc.stdint cimport uint8_t, uint64_t
+from cpython.number cimport PyNumber_Index
+from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 
 from xlogmem._core cimport (
     ALLOCATED,
@@ -55,6 +56,8 @@ cdef class Core:
                   str policy="adaptive"):
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
+        if stream_pool.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
         if resource.table.order == UNDECLARED:
             raise StreamMisuseError(
                 f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
@@ -101,7 +104,7 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    def allocate(self, nbytes, Stream stream=None, *, tag=None):
+    def allocate(self, nbytes, Stream stream=None, *, str tag=None):
         """Allocate device memory, ordered on a stream.
 
         Parameters
@@ -137,6 +140,7 @@ cdef class Core:
         cdef size_t wanted
         cdef int failed
         cdef DeviceBlock handle
+        nbytes = PyNumber_Index(nbytes)
         if nbytes < 0:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
         if nbytes == 0:
@@ -223,7 +227,8 @@ cdef class Core:
         """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks."""
         cdef Found found
         cdef BlockId identity
-        if not self.find(ptr, &found):
+        ptr = PyNumber_Index(ptr)
+        if not 0 <= ptr <= UINT64_MAX or not self.find(ptr, &found):
             return None
         identity = BlockId.__new__(BlockId)
         identity.ptr = found.ptr
@@ -291,6 +296,9 @@ cdef class Core:
             "host_waits": ordered.host_waits, "known": ordered.known, "covered": ordered.covered,
         }
 
+    def __reduce__(self):
+        raise TypeError("a runtime cannot be copied: it owns its memory")
+
     def __repr__(self):
         return (f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} "
                 f"policy={self.policy}>")
@@ -342,6 +350,15 @@ cdef class BlockId:
     def __init__(self):
         raise TypeError("block identities are taken from blocks: use block.id or runtime.find_block(ptr)")
 
+    def __reduce__(self):
+        raise TypeError("a block identity means nothing to another process")
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
     def __eq__(self, other):
         if not isinstance(other, BlockId):
             return NotImplemented
@@ -390,14 +407,21 @@ cdef class DeviceBlock:
         if self.block != NULL and not self.released:
             drop(&self.core.state, self.block)
 
+    def __reduce__(self):
+        raise TypeError("a block cannot be copied: it owns its memory")
+
     def free(self, Stream stream=None):
         """Free the block now; see `DeviceRuntime.deallocate`."""
+        if self.core is None:
+            raise StreamMisuseError("the block was never allocated")
         self.core.deallocate(self, stream)
 
     @property
     def id(self):
         """The identity of the block, which may be kept longer than the block."""
         cdef BlockId identity = BlockId.__new__(BlockId)
+        if self.core is None:
+            raise StreamMisuseError("the block was never allocated")
         identity.ptr = self.ptr
         identity.generation = self.generation
         identity.alloc_stream = self.stream
@@ -413,8 +437,11 @@ cdef class DeviceBlock:
     @property
     def state(self):
         """A `BlockState`."""
-        cdef OrderState* order = &self.core.ordering.state
+        cdef OrderState* order
         cdef uint8_t state = FREED
+        if self.core is None:
+            return BlockState.FREED
+        order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
             if self.block.generation == self.generation:
@@ -427,9 +454,12 @@ cdef class DeviceBlock:
     @property
     def frontier(self):
         """What the next user would be ordered after: ``{(kind, stream id): position}``.  For tests and the curious."""
-        cdef OrderState* order = &self.core.ordering.state
+        cdef OrderState* order
         cdef vector[Entry] entries
         cdef size_t i
+        if self.core is None:
+            return {}
+        order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
             if self.block.generation == self.generation:
@@ -439,5 +469,7 @@ cdef class DeviceBlock:
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}
 
     def __repr__(self):
+        if self.core is None:
+            return "<DeviceBlock that was never allocated>"
         return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} stream={self.stream.id}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")

@@ -1,6 +1,6 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
+from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, type_check_only
 
 from xlogmem.blocks import BlockId, Core, DeviceBlock
 from xlogmem.streams import Stream
@@ -8,11 +8,12 @@ from xlogmem.streams import Stream
 __all__ = ["LaunchRecorder", "use"]
 
 @type_check_only
-class CudaArray(Protocol):
+class _CudaArray(Protocol):
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
 
-Trackable: TypeAlias = DeviceBlock | BlockId | int | CudaArray
+_Trackable: TypeAlias = DeviceBlock | BlockId | SupportsIndex | _CudaArray
+_What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
 
 @final
 class LaunchRecorder:
@@ -27,9 +28,9 @@ class LaunchRecorder:
     def preflighted(self) -> bool: ...
     @property
     def recorded_count(self) -> int: ...
-    def read(self, what: Trackable | Sequence[Trackable]) -> Self: ...
-    def write(self, what: Trackable | Sequence[Trackable]) -> Self: ...
-    def read_write(self, what: Trackable | Sequence[Trackable]) -> Self: ...
+    def read(self, what: _What) -> Self: ...
+    def write(self, what: _What) -> Self: ...
+    def read_write(self, what: _What) -> Self: ...
     def preflight(self) -> None: ...
     def commit(self) -> None: ...
     def cancel(self) -> None: ...
@@ -40,9 +41,9 @@ class LaunchRecorder:
 
 def use(
     stream: Stream,
-    read: Trackable | Sequence[Trackable] = (),
-    write: Trackable | Sequence[Trackable] = (),
-    read_write: Trackable | Sequence[Trackable] = (),
+    read: _What = (),
+    write: _What = (),
+    read_write: _What = (),
     *,
     mode: str = "strict",
     handback: str = "all",

@@ -7,6 +7,9 @@ import warnings
 
 cimport cython
 
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport UINT64_MAX
+
 from xlogmem._core cimport (
     HAND_BACK_ALL,
     HAND_BACK_WRITES,
@@ -138,17 +141,17 @@ cdef class LaunchRecorder:
             request.generation = (<BlockId>what).generation
             self.window.requests.push_back(request)
             return 0
-        if isinstance(what, int):
-            address = what
-        else:
-            interface = getattr(what, "__cuda_array_interface__", None)
-            if interface is None:
-                raise TypeError(f"LaunchRecorder.{method}: {type(what).__name__} is no block, address or CUDA array "
-                                "(it has no __cuda_array_interface__)")
+        interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
+        if interface is not None:
             address = interface["data"][0]
             if 0 in interface["shape"]:
                 return 0                                # nothing to touch (W24)
-        if self.runtime.find(address, &found):
+        elif PyIndex_Check(what):
+            address = PyNumber_Index(what)
+        else:
+            raise TypeError(f"LaunchRecorder.{method}: {type(what).__name__} is no block, address or CUDA array "
+                            "(it has no __cuda_array_interface__), nor a list or tuple of these")
+        if 0 <= address <= UINT64_MAX and self.runtime.find(address, &found):
             request.slot = found.slot
             request.generation = found.generation
             self.window.requests.push_back(request)
@@ -272,7 +275,7 @@ def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="s
     ----------
     stream : Stream
         Where the launch goes.
-    read, write, read_write : object or sequence of objects
+    read, write, read_write : object, or list or tuple of objects
         What it touches: blocks, their ids, integer device addresses, or anything with ``__cuda_array_interface__``.
         Addresses inside a block stand for the block.
     mode, handback : str

@@ -7,7 +7,6 @@ import threading
 cimport cython
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint32_t
 
 from xlogmem._driver cimport (
     Failure,
@@ -54,6 +53,8 @@ cdef class Stream:
     @property
     def handle(self):
         """The ``CUstream`` as an int, for driver calls of your own."""
+        if self.state == NULL:
+            raise StreamMisuseError("the stream was never made")
         return <size_t>self.state.handle
 
     @property
@@ -66,7 +67,7 @@ cdef class Stream:
         return {value: name for name, value in DISCIPLINES.items()}[self.state.discipline]
 
     def __cuda_stream__(self):
-        return 0, <size_t>self.state.handle
+        return 0, self.handle
 
     def __eq__(self, other):
         if not isinstance(other, Stream):
@@ -76,12 +77,19 @@ cdef class Stream:
     def __hash__(self):
         return hash(<size_t>self.state)
 
+    def __reduce__(self):
+        raise TypeError("a stream cannot be copied")
+
     def __repr__(self):
+        if self.state == NULL:
+            return "<Stream that was never made>"
         return f"<Stream {self.id} of device {self.ordering.context.ordinal}>"
 
 
 cdef object core_of(Stream stream):
     """The core of the runtime that the stream belongs to."""
+    if stream.state == NULL:
+        raise StreamMisuseError("the stream was never made")
     if stream.core is None:
         stream.core = stream.ordering.core() if stream.ordering.core is not None else None
         if stream.core is None:
@@ -115,6 +123,9 @@ cdef class StreamPool:
         self.lock = threading.Lock()
         self.ordering = Ordering.__new__(Ordering, context_of(ordinal))
         self._make(ORDINARY, 0)
+
+    def __reduce__(self):
+        raise TypeError("a stream pool cannot be copied: it owns its streams")
 
     def __dealloc__(self):
         cdef Failure ignored
@@ -164,6 +175,8 @@ cdef class StreamPool:
         """
         if discipline not in DISCIPLINES:
             raise ValueError(f"discipline {discipline!r} is unknown; choose one of {', '.join(DISCIPLINES)}")
+        if self.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
         with self.lock:
             if self.acquired >= self.max_streams:
                 raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): pass a larger max_streams "
@@ -177,7 +190,7 @@ cdef class StreamPool:
         """The pool's own stream, which allocations use when no other is named."""
         return self.stream(0)
 
-    def stream(self, uint32_t index):
+    def stream(self, index):
         """A handle of the stream with this id (contract 159).
 
         Raises
@@ -186,7 +199,7 @@ cdef class StreamPool:
             No stream of this pool has the id.
         """
         cdef Stream stream = Stream.__new__(Stream)
-        if index >= len(self.states):
+        if not 0 <= index < len(self.states):
             raise StreamMisuseError(f"stream {index} is unknown to this pool")
         stream.state = <StreamState*><size_t>self.states[index]
         stream.pool = self
@@ -199,4 +212,6 @@ cdef class StreamPool:
         return self.acquired
 
     def __repr__(self):
+        if self.ordering is None:
+            return "<StreamPool that was never initialised>"
         return f"<StreamPool device={self.ordering.context.ordinal} acquired={self.acquired} max={self.max_streams}>"

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import sim_support as cu
 
+pytestmark = pytest.mark.simulator
+
 HERE = Path(__file__).parent
 
 

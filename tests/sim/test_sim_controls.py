@@ -18,6 +18,8 @@ from sim_support import alloc, code, event, fill, free, ok, order, stream, sync
 
 from xlogmem import sim
 
+pytestmark = pytest.mark.simulator
+
 # Counting, failing, dropping, hooking ------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ import sim_support as cu
 from cuda.bindings import driver
 from sim_support import alloc, code, event, fill, free, ok, order, stream, sync
 
+pytestmark = pytest.mark.simulator
+
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 1, 2, 201, 400, 600
 
 

@@ -14,6 +14,8 @@ import sim_support as cu
 from cuda.bindings import driver
 from sim_support import alloc, event, fill, free, ok, stream, sync
 
+pytestmark = pytest.mark.simulator
+
 
 class Oracle:
     """Happens-before as plain sets of operation numbers."""

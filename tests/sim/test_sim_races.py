@@ -7,6 +7,8 @@ import sim_support as cu
 from cuda.bindings import driver
 from sim_support import alloc, event, fill, free, ok, order, stream, sync
 
+pytestmark = pytest.mark.simulator
+
 
 @pytest.fixture
 def two(scheduled):

@@ -59,7 +59,11 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         cdef Failure failure
         cdef bint pushed
         cdef int failed
-        cdef uint64_t threshold = UINT64_MAX if release_threshold is None else release_threshold
+        cdef uint64_t threshold = UINT64_MAX
+        if release_threshold is not None:
+            if not 0 <= release_threshold <= UINT64_MAX:
+                raise ValueError(f"release_threshold must be a number of bytes, got {release_threshold}")
+            threshold = release_threshold
         if self.table.self != NULL:
             raise RuntimeError("a resource is initialised once")
         self.context = context_of(ordinal)
