@@ -283,9 +283,10 @@ def test_handles_made_around_their_factories_do_not_crash():
     block, stream, pool = (kind.__new__(kind) for kind in (DeviceBlock, Stream, StreamPool))
     repr(block), repr(stream), repr(pool)
     runtime = DeviceRuntime()
-    for wrong in (lambda: stream.handle, lambda: LaunchRecorder(stream), lambda: use(runtime.default_stream, read=block),
-                  lambda: runtime.deallocate(block), lambda: runtime.allocate(64, stream), block.free,
-                  lambda: block.id, lambda: pool.acquire(), lambda: DeviceRuntime(stream_pool=pool)):
+    calls = [lambda: stream.handle, lambda: LaunchRecorder(stream), lambda: use(runtime.default_stream, read=block),
+             lambda: runtime.deallocate(block), lambda: runtime.allocate(64, stream), block.free, lambda: block.id,
+             lambda: pool.acquire(), lambda: DeviceRuntime(stream_pool=pool)]
+    for wrong in calls:
         with pytest.raises((StreamMisuseError, TypeError, ValueError, AttributeError)):
             wrong()
     assert block.state is BlockState.FREED

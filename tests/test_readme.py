@@ -13,7 +13,7 @@ from xlogmem._kernels import check
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PROGRAM = re.search(r"```python\n(from cuda.*?)```", README, re.DOTALL)[1]
+PROGRAM = re.search(r"```python\n(import ctypes.*?)```", README, re.DOTALL)[1]
 
 
 def run(program: str) -> bool:
@@ -24,9 +24,11 @@ def run(program: str) -> bool:
         exec(compile(program, "README.md", "exec"), names)
         y = names["y"]
         seen = bytearray(y.nbytes)
-        check(cuda.cuMemcpyDtoHAsync(seen, y.ptr, y.nbytes, names["consumer"].handle))
-        check(cuda.cuStreamSynchronize(names["consumer"].handle))
+        check(cuda.cuMemcpyDtoHAsync(seen, y.ptr, y.nbytes, names["worker"].handle))
+        check(cuda.cuStreamSynchronize(names["worker"].handle))
         right = right and seen == b"\1" * y.nbytes
+        check(cuda.cuCtxSynchronize())
+        check(cuda.cuMemFreeHost(names["host"]))
     if SIMULATED:
         right = right and not sim.simulator().races()
         sim.simulator().clear_races()
@@ -42,7 +44,7 @@ def _a_runtime_of_its_own(monkeypatch):
 
 
 def test_the_program_is_right():
-    small = PROGRAM.replace("1 << 28", "1 << 20") if SIMULATED else PROGRAM
+    small = PROGRAM.replace("1 << 26", "1 << 20") if SIMULATED else PROGRAM
     assert run(small)
 
 
@@ -50,7 +52,7 @@ def test_it_is_wrong_without_its_two_lines():
     without = re.sub(r"with xlogmem\.use\(.*", "if True:", PROGRAM)
     assert without.count("if True:") == 2
     if SIMULATED:
-        without = without.replace("1 << 28", "1 << 20")
+        without = without.replace("1 << 26", "1 << 20")
         sim.simulator().set_policy("min")
     assert not run(without)
 
