@@ -57,16 +57,16 @@ class Bench:
         """Queue kernels that nobody recorded: one for each (block, access), and the mark."""
         for block, access in uses:
             if access == READ:
-                self.kernels.count_unequal(stream.handle, self._next_word(), block.ptr, 0, 1)
+                self.kernels.count_unequal(stream.handle, self.next_word(), block.ptr, 0, 1)
             elif access == WRITE:
                 self.kernels.fill(stream.handle, block.ptr, 1, 1)
             else:
                 self.kernels.add(stream.handle, block.ptr, 1, 1)
-        word = self._next_word()
+        word = self.next_word()
         self.kernels.fill(stream.handle, word, 1, 1)
         return Operation(word)
 
-    def _next_word(self) -> int:
+    def next_word(self) -> int:
         self.marked += 1
         return self.words + 4 * (self.marked - 1)
 

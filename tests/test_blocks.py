@@ -307,7 +307,7 @@ def test_copies():
 def test_bad_input_is_refused_before_anything_happens():
     runtime = DeviceRuntime()
     for wrong in (lambda: runtime.allocate(64, tag=3), lambda: runtime.allocate(1.5), lambda: runtime.find_block(1.5),
-                  lambda: runtime.allocate(64, 0), lambda: runtime.deallocate(None)):
+                  lambda: runtime.allocate(64, "x"), lambda: runtime.deallocate(None)):
         with pytest.raises(TypeError):
             wrong()
     assert runtime.counters()["allocations"] == 0

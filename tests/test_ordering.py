@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 import pytest
 from bench import READ, READ_WRITE, WRITE, Bench
+from cuda.bindings import driver as cuda
 
 from xlogmem import DriverError
+from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
 
@@ -114,6 +116,24 @@ def w3_two_overlapping_writers(x: Bench) -> bool:
     second.commit()
     b.free()
     return x.ordered(one, x.S) and x.ordered(two, x.S)
+
+
+@scenario(spare=2)
+def a_writer_removes_only_what_has_not_changed_since(x: Bench) -> bool:
+    """A stream reads before a writer's prepare and again, ordered by its author, inside the writer's window: the
+    entry that the writer's ticket names is newer now and stays."""
+    b = x.alloc(x.S)
+    x.use(x.U, (b, READ))
+    window = x.prepare(x.T, (b, WRITE))
+    x.work(x.T, (b, WRITE))
+    event = check(cuda.cuEventCreate(2))
+    check(cuda.cuEventRecord(event, x.T.handle))
+    check(cuda.cuStreamWaitEvent(x.U.handle, event, 0))
+    check(cuda.cuEventDestroy(event))
+    read = x.use(x.U, (b, READ))
+    window.commit()
+    x.use(x.V, (b, WRITE))
+    return x.ordered(read, x.V)
 
 
 @scenario()

@@ -10,6 +10,8 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock
 from xlogmem.errors import (
+    BlockingStreamWarning,
+    DeviceLostError,
     DriverError,
     DriverNotFoundError,
     OutOfDeviceMemoryError,
@@ -30,7 +32,9 @@ __all__ = [
     "AsyncMemoryResource",
     "BlockId",
     "BlockState",
+    "BlockingStreamWarning",
     "DeviceBlock",
+    "DeviceLostError",
     "DeviceMemoryResource",
     "DeviceRuntime",
     "DirectMemoryResource",

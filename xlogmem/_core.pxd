@@ -2,8 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, map, vector
+from xlogmem._cpp cimport atomic, vector
 from xlogmem._driver cimport Failure
+from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
 from xlogmem.resources.base cimport ResourceTable
 
@@ -23,6 +24,11 @@ cdef enum State:
     FREEING
     FREED
 
+cdef enum Outcome:
+    LAUNCHED                    # or may have been
+    CANCELLED
+    NOT_PREPARED                # the waits could not be queued
+
 cdef enum HandBack:
     HAND_BACK_ALL
     HAND_BACK_WRITES
@@ -39,11 +45,15 @@ cdef cppclass Block:
     uint64_t generation         # identity; 0 while the slot is empty
     uint64_t ptr
     size_t nbytes
-    StreamState* stream         # allocated here: identity, for ever
-    StreamState* home           # freed here
+    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
+    StreamState* home           # freed here; NULL: the host waits
+    void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
+    bint adopted                # somebody else's memory: let go, not freed
     vector[Entry] frontier      # at most one entry for each kind and stream
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
+    uint32_t writers            # those of them that write
+    StreamState* window_stream  # the stream of all of them, NULL: of several
     uint8_t state
     bint fresh                  # no use on a foreign stream has been filed yet
     uint64_t operation          # scratch of prepare: already seen by this operation, as its use number `use`
@@ -54,8 +64,11 @@ cdef cppclass Block:
 cdef struct Found:
     uint64_t ptr
     uint64_t generation
+    size_t nbytes
     uint32_t slot
-    uint32_t stream
+    Block* block
+    StreamState* stream
+    bint adopted                # adopt: a new block was made
 
 
 cdef struct Request:
@@ -77,6 +90,7 @@ cdef cppclass Window:
     StreamState* stream
     HandBack hand_back
     bint is_open
+    bint exclusive              # a conflicting window on another stream is an error
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
@@ -101,6 +115,7 @@ cdef struct CoreCounters:
     uint64_t cancelled
     uint64_t abandoned          # windows whose recorder was dropped
     uint64_t failed_frees       # frees inside another operation that failed and will be tried again
+    uint64_t conflicts          # windows opened while a conflicting one was open on another stream (W11)
 
 
 cdef cppclass CoreState:
@@ -108,19 +123,28 @@ cdef cppclass CoreState:
     ResourceTable* resource
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
-    map[uint64_t, Block*] index                 # base address -> block that is LIVE or RETIRED
+    AddressIndex index                          # base address -> block that is LIVE or RETIRED
     vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
     uint64_t live_bytes
     uint64_t pending_bytes
     uint64_t live_blocks
     atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
-    Failure stuck_failure       # the newest reason of those
+    Block* put_off              # the newest of those that only a capture put off
+    Failure stuck_failure       # the newest failure that nobody was there to be told: the next reap tells
+    bint untold                 # ... because what failed is not tried again
+    uint64_t stuck              # frees that failed since the list of dropped blocks was last gone through
     atomic[Window*] abandoned   # by finalizers
+    vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
+    atomic[uint32_t] lost       # the device's context is broken
     CoreCounters counters
 
 
 # The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
+cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
+               Failure* failure) except -1 nogil
+cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
+                    Failure* failure) except -1 nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
@@ -129,7 +153,7 @@ cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
 
 # With the lock held; no driver call.
-cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil
+cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.

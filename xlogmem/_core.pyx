@@ -33,35 +33,42 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 from cuda.bindings cimport cydriver as cy
-from cython.operator cimport predecrement as dec
 
 from xlogmem._cpp cimport check, larger, mutex
 from xlogmem._driver cimport (
+    BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
+    DEVICE_IS_LOST,
     DRIVER_FAILED,
     STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    Scope,
     enter_context,
-    event_is_done,
+    is_sticky,
     leave_context,
     stream_is_capturing,
 )
+from xlogmem._index cimport erase, floor_of, insert, successor_of
 from xlogmem._order cimport (
     ADAPTIVE,
     BIRTH,
     CONTENTS,
+    LAZY,
     OPAQUE,
     PRECISE,
     SEALED,
     Fence,
     Policy,
-    covering,
+    ask_host,
+    bound_elsewhere,
+    bury_foreign,
     host_waits_for,
     knows,
     order_after,
     order_all,
     record_fence,
     refuse_capturing,
-    teach_host,
+    settle,
     touch,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS
@@ -99,6 +106,26 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
             return
 
 
+cdef StreamState* home_of(Block* block) noexcept nogil:
+    """Where the block will be freed.  When that stream has died its heir takes over, and the dead stream's last
+    position is filed: stream order protected the free from everything queued there, and the heir does not inherit
+    that."""
+    cdef StreamState* dead
+    while block.home != NULL and not block.home.alive:
+        dead = block.home
+        set_entry(block, ALLOCATED, dead.index, dead.count)
+        set_home(block, dead.heir)
+    return block.home
+
+
+cdef void set_home(Block* block, StreamState* home) noexcept nogil:
+    if block.home != NULL:
+        block.home.blocks -= 1
+    if home != NULL:
+        home.blocks += 1
+    block.home = home
+
+
 cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return source.discipline == OPAQUE or (
@@ -116,6 +143,7 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
     cdef size_t i
     cdef Entry* entry
     cdef StreamState* source
+    home_of(block)
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
         if entry.kind == HAS_READ and access == READ:
@@ -235,20 +263,73 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
     missing waits are queued.  If one cannot be queued the windows close as in a cancel.  What was queued stays
     known, so a retry is cheap.
     """
-    cdef bint pushed, capturing = False
+    cdef Scope scope
     cdef int failed
-    if enter_context(core.order.context, &pushed, failure):
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
-    failed = stream_is_capturing(window.stream.handle, &capturing, failure)
-    if not failed and capturing:
-        failure.kind = STREAM_IS_CAPTURING
-        failure.stream = window.stream.index
-        failed = 1
+    failed = refuse_stream(core, window.stream, failure)
     if not failed:
         failed = open_window(core, window, failure)
-    leave_context(pushed)
+    leave_context(&scope)
+    return note(core, failed, failure)
+
+
+cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
+    """Refuse to work on a stream that is dead or capturing.  Without the lock."""
+    cdef bint capturing = False
+    failure.stream = stream.number
+    if not stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        return 1
+    if stream_is_capturing(stream.handle, &capturing, failure):
+        return 1
+    if capturing:
+        failure.kind = STREAM_IS_CAPTURING
+        return 1
+    return 0
+
+
+cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
+    if core.lost.load() == 0:
+        return 0
+    failure.kind = DEVICE_IS_LOST
+    return 1
+
+
+cdef inline int note(CoreState* core, int failed, Failure* failure) noexcept nogil:
+    """Remember that the device is lost (W36)."""
+    if failed and is_sticky(failure):
+        core.lost.store(1)
     return failed
+
+
+cdef bint contested(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+    """Is a window open on another stream that conflicts with one of the uses?  What that launch does cannot be
+    waited for yet, because it was not filed (W11)."""
+    cdef size_t i
+    cdef Use* use
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        if (use.block.windows and use.block.window_stream != window.stream
+                and (use.access & WRITE or use.block.writers)):
+            core.counters.conflicts += 1
+            failure.kind = BLOCK_IS_CONTESTED
+            failure.generation = use.block.generation
+            failure.argument = i + 1
+            return True
+    return False
+
+
+cdef void open_on(Window* window, Use* use) noexcept nogil:
+    cdef Block* block = use.block
+    if block.windows == 0:
+        block.window_stream = window.stream
+    elif block.window_stream != window.stream:
+        block.window_stream = NULL
+    block.windows += 1
+    if use.access & WRITE:
+        block.writers += 1
 
 
 cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
@@ -256,11 +337,19 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
     cdef uint64_t operation
     cdef Use* use
     cdef size_t i
+    cdef Failure other
+    cdef bint more
     cdef int failed = 0
     order.lock.lock()
     order.operations += 1
     operation = order.operations
-    if merge_and_validate(core, window, operation, failure):
+    if not window.stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = window.stream.number
+        order.lock.unlock()
+        return 1
+    if merge_and_validate(core, window, operation, failure) or (
+            contested(core, window, failure) and window.exclusive):
         order.lock.unlock()
         return 1
     window.ticket.clear()
@@ -270,9 +359,11 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
         use.first = window.ticket.size()
         look(order, use.block, window.stream, use.access, operation, &window.ticket, &window.needs)
         use.end = window.ticket.size()
-        use.block.windows += 1
+        open_on(window, use)
     window.is_open = True
+    window.stream.windows += 1
     if not window.needs.empty():
+        order.in_flight += 1
         if window.needs.size() > 1:
             failed = refuse_capturing(order, window.stream, &window.needs, failure)
         if not failed:
@@ -281,9 +372,11 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
             for i in range(window.needs.size()):
                 if window.needs[i].stage != BIRTH:
                     window.needs[i].source.credit = PRECISE_FOR
+        order.in_flight -= 1
+    more = failed and file_window(core, window, NOT_PREPARED)
     order.lock.unlock()
-    if failed:
-        close_window(core, window, False)
+    if more:
+        finish_rest(core, window, &other)
     return failed
 
 
@@ -307,10 +400,10 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
 
 cdef void note_home(Window* window, Use* use) noexcept nogil:
     """Copied now: once the window is closed the block may be freed."""
-    cdef StreamState* home = use.block.home
+    cdef StreamState* home = home_of(use.block)
     cdef Need entry
     cdef size_t i
-    if home.discipline != OPAQUE or home == window.stream:
+    if home == NULL or home.discipline != OPAQUE or home == window.stream:
         return
     if window.hand_back == HAND_BACK_WRITES and not use.access & WRITE:
         return
@@ -323,7 +416,7 @@ cdef void note_home(Window* window, Use* use) noexcept nogil:
     window.homes.push_back(entry)
 
 
-cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogil:
+cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
     """Close the windows and file the launch, or forget it if nothing was launched.  Called with the lock held; refuses
     nothing and makes no driver call.  True if `finish_rest` has to follow."""
     cdef StreamState* stream = window.stream
@@ -334,18 +427,18 @@ cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogi
     window.record = False
     window.homes.clear()
     window.claimed.clear()
-    if filed:
+    if outcome == LAUNCHED:
         core.counters.uses += 1
         window.position = touch(stream)
         for i in range(window.uses.size()):
             use = &window.uses[i]
             file_use(core, window, use)
             note_home(window, use)
-        window.record = policy == PRECISE
+        window.record = policy == PRECISE or (stream.raw and policy == ADAPTIVE)
         if policy == ADAPTIVE and stream.credit:
             stream.credit -= 1
             window.record = True
-    else:
+    elif outcome == CANCELLED:
         core.counters.cancelled += 1
     for i in range(window.uses.size()):
         use = &window.uses[i]
@@ -353,10 +446,17 @@ cdef bint file_window(CoreState* core, Window* window, bint filed) noexcept nogi
         check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0,
               "a block is not freed inside a window")
         use.block.windows -= 1
+        if use.access & WRITE:
+            use.block.writers -= 1
         if use.block.state == RETIRED and use.block.windows == 0:
             use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
             window.claimed.push_back(use.block)
-    return window.record or not window.homes.empty() or not window.claimed.empty()
+    stream.windows -= 1
+    if not (window.record or not window.homes.empty() or not window.claimed.empty()):
+        return False
+    stream.busy += 1                                    # instead of the window, until `finish_rest` is done
+    core.order.in_flight += 1
+    return True
 
 
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
@@ -369,33 +469,29 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     cdef OrderState* order = core.order
     cdef Failure ignored
     cdef Fence* fence
-    cdef bint pushed
+    cdef Scope scope
     cdef int failed = 0
     cdef size_t i
-    if enter_context(order.context, &pushed, failure):
-        return give_up_claims(core, window)
+    failed = enter_context(order.context, &scope, failure)
     order.lock.lock()
-    if window.record:
-        record_fence(order, window.stream, &fence, &ignored)
-    for i in range(window.homes.size()):
-        if hand_back(order, window.homes[i].source, window.stream, window.position, failure):
-            failed = 1
-    for i in range(window.claimed.size()):
-        free_for_somebody_else(core, window.claimed[i])
+    if failed:                                          # the claimed frees are kept for a later call
+        for i in range(window.claimed.size()):
+            keep_for_later(core, window.claimed[i], failure)
+        failed = not window.homes.empty()
+    else:
+        if window.record and not bound_elsewhere(window.stream):
+            note(core, record_fence(order, window.stream, &fence, &ignored), &ignored)
+        for i in range(window.homes.size()):
+            if hand_back(order, window.homes[i].source, window.stream, window.position,
+                         &ignored if failed else failure):
+                failed = 1
+        for i in range(window.claimed.size()):
+            free_for_somebody_else(core, window.claimed[i])
+    window.stream.busy -= 1
+    order.in_flight -= 1
     order.lock.unlock()
-    leave_context(pushed)
-    return failed
-
-
-cdef int give_up_claims(CoreState* core, Window* window) noexcept nogil:
-    """The context cannot be made current: the claimed frees are kept for a later call.  Returns 1."""
-    cdef size_t i
-    core.order.lock.lock()
-    for i in range(window.claimed.size()):
-        window.claimed[i].state = RETIRED
-        drop(core, window.claimed[i])
-    core.order.lock.unlock()
-    return 1
+    leave_context(&scope)
+    return note(core, failed, failure)
 
 
 cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
@@ -403,28 +499,60 @@ cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, ui
     """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
     there later is ordered.  Called with the lock held, releases it."""
     cdef bint capturing = False
-    cdef int failed
-    order.lock.unlock()
-    failed = stream_is_capturing(home.handle, &capturing, failure)
-    order.lock.lock()
-    if not failed and not capturing and not order_after(order, home, stream, position, failure):
-        return 0
-    return host_waits_for(order, stream, position, failure)
+    cdef int failed = 1
+    if not home.alive:
+        return 0                                        # unregistered meanwhile: no hidden work there any more
+    if not bound_elsewhere(home):
+        home.busy += 1
+        order.lock.unlock()
+        failed = stream_is_capturing(home.handle, &capturing, failure)
+        order.lock.lock()
+        failed = failed or capturing or order_after(order, home, stream, position, failure)
+        home.busy -= 1
+    if failed:
+        failed = host_waits_for(order, stream, position, failure)
+    return failed
 
 
-cdef int close_window(CoreState* core, Window* window, bint filed) except -1 nogil:
-    """Close without anybody to report to: a cancel, a failed prepare, an abandoned window."""
+# ---------------------------------------------------------------------------------------------- work without a window
+cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
+                    Failure* failure) except -1 nogil:
+    """Work is already queued that nobody prepared: file it, remove nothing, keep the block fresh.  Of unknown
+    access (0) it counts as written, so that later readers are ordered after it too (W5).  On a retired block it
+    files, then refuses."""
+    cdef OrderState* order = core.order
     cdef Failure ignored
-    cdef bint more
-    core.order.lock.lock()
-    more = file_window(core, window, filed)
-    core.order.lock.unlock()
-    if more:
-        finish_rest(core, window, &ignored)
-    return 0
+    cdef Fence* fence
+    cdef Block* block
+    cdef Scope scope
+    cdef bint known
+    cdef int failed = 0
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    block = core.blocks[slot] if slot < core.blocks.size() else NULL
+    known = block != NULL and block.generation == generation and block.state in (LIVE, RETIRED)
+    if not stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = stream.number
+        failed = 1
+    elif known:
+        set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
+                  touch(stream))
+        if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
+            record_fence(order, stream, &fence, &ignored)
+    if not failed and (not known or block.state == RETIRED):
+        failure.kind = BLOCK_IS_STALE
+        failure.generation = generation
+        failure.argument = 0
+        failed = 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return failed
 
 
-# ---------------------------------------------------------------------------------------------- allocate
+# ---------------------------------------------------------------------------------------------- allocate, adopt
 cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
     cdef Block* block
     if core.empty.empty():
@@ -438,52 +566,72 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     block.generation = generations.fetch_add(1) + 1
     block.ptr = ptr
     block.nbytes = nbytes
-    block.stream = block.home = stream
-    block.windows = 0
+    block.stream = stream
+    block.home = NULL
+    block.owner = NULL
+    block.adopted = False
+    block.windows = block.writers = 0
     block.operation = 0
     block.state = LIVE
-    block.fresh = True
     block.frontier.clear()
-    set_entry(block, ALLOCATED, stream.index, touch(stream))
-    core.live_bytes += nbytes
-    core.live_blocks += 1
-    core.counters.allocations += 1
+    block.fresh = stream != NULL
+    if stream != NULL:
+        stream.blocks += 1
+        set_home(block, stream)
+        set_entry(block, ALLOCATED, stream.index, touch(stream))
+    insert(&core.index, ptr, block)
     return block
 
 
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
                   Failure* failure) except -1 nogil:
-    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's
-    call, so whatever covers it covers the birth of the memory."""
-    cdef bint pushed, capturing = False
+    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
+    so whatever covers it covers the birth of the memory."""
+    cdef OrderState* order = core.order
+    cdef Scope scope
     cdef uint64_t ptr = 0
     cdef int failed
-    if enter_context(core.order.context, &pushed, failure):
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
         return 1
     drain(core)
-    failed = stream_is_capturing(stream.handle, &capturing, failure)
-    if not failed and capturing:
-        failure.kind = STREAM_IS_CAPTURING
-        failure.stream = stream.index
-        failed = 1
+    failed = refuse_stream(core, stream, failure)
+    if not failed:
+        failed = begin_call(order, stream, failure)
     if not failed:
         failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
         if failed and failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY:
             failed = allocate_again(core, nbytes, stream, &ptr, failure)
-    if not failed:
-        core.order.lock.lock()
-        disown(core, ptr)
-        result[0] = new_block(core, ptr, nbytes, stream)
-        core.index[ptr] = result[0]
-        core.order.lock.unlock()
-    leave_context(pushed)
+        order.lock.lock()
+        stream.busy -= 1
+        if not failed:
+            disown(core, ptr)
+            result[0] = new_block(core, ptr, nbytes, stream)
+            core.live_bytes += nbytes
+            core.live_blocks += 1
+            core.counters.allocations += 1
+        order.lock.unlock()
+    leave_context(&scope)
+    return note(core, failed, failure)
+
+
+cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:
+    """Nobody may unregister the stream while a call uses its handle."""
+    cdef int failed = 0
+    order.lock.lock()
+    if stream.alive:
+        stream.busy += 1
+    else:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = stream.number
+        failed = 1
+    order.lock.unlock()
     return failed
 
 
 cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
                         Failure* failure) except -1 nogil:
-    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps,
-    and try once more (W34)."""
+    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and
+    try once more (W34)."""
     cdef Failure ignored
     reap(core, True, &ignored)
     if core.resource.trim != NULL:
@@ -492,40 +640,86 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
 
 
 cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
-    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is
-    taken out of the books without a free, so that its handles are stale and the new owner is safe."""
-    cdef map[uint64_t, Block*].iterator found = core.index.upper_bound(ptr)
-    cdef Block* block
-    if found == core.index.begin():
-        return
-    dec(found)
-    if found.first != ptr:
-        return
-    block = found.second
-    core.index.erase(ptr)
-    core.live_bytes -= block.nbytes
-    core.live_blocks -= 1
-    block.state = FREED                                 # the slot is not used again: a window may still point to it
-    block.generation = 0
+    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is taken
+    out of the books without a free, so that its handles are stale and the new owner is safe."""
+    cdef Block* block = <Block*>floor_of(&core.index, ptr)
+    if block != NULL and ptr - block.ptr < block.nbytes:
+        erase(&core.index, block.ptr)
+        forget(core, block)
+        block.state = FREED                             # the slot is not used again: a window may still point to it
+        block.generation = 0
+
+
+cdef void forget(CoreState* core, Block* block) noexcept nogil:
+    """Out of the books of bytes and streams."""
+    if block.adopted:
+        if block.owner != NULL:
+            core.orphans.push_back(block.owner)
+            block.owner = NULL
+    else:
+        check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
+        core.live_bytes -= block.nbytes
+        core.live_blocks -= 1
+    set_home(block, NULL)
+    if block.stream != NULL:
+        block.stream.blocks -= 1
+        block.stream = NULL
 
 
 cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
-    check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
-    core.live_bytes -= block.nbytes
-    core.live_blocks -= 1
+    forget(core, block)
     block.state = FREED
     block.generation = 0
     core.empty.push_back(block.slot)
+
+
+cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
+               Failure* failure) except -1 nogil:
+    """Track memory of somebody else, without taking it: what is inside a tracked block is that block, what overlaps
+    one in part is refused (failure BLOCK_IS_CONTESTED).  `stream` says where the owner's work on it was queued;
+    NULL says that it is ready for everybody.  Makes no driver call but for drained frees."""
+    cdef OrderState* order = core.order
+    cdef Block* below
+    cdef Block* above
+    cdef Block* block
+    cdef Scope scope
+    cdef int failed = 0
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    leave_context(&scope)
+    order.lock.lock()
+    below = <Block*>floor_of(&core.index, ptr)
+    above = <Block*>successor_of(&core.index, ptr)
+    result.adopted = False
+    if below != NULL and ptr - below.ptr < below.nbytes and nbytes <= below.nbytes - (ptr - below.ptr):
+        describe(below, result)
+    elif ((below != NULL and ptr - below.ptr < below.nbytes) or (above != NULL and above.ptr - ptr < nbytes)):
+        failure.kind = BLOCK_IS_CONTESTED
+        failure.generation = below.generation if below != NULL and ptr - below.ptr < below.nbytes else above.generation
+        failed = 1
+    elif stream != NULL and not stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = stream.number
+        failed = 1
+    else:
+        block = new_block(core, ptr, nbytes, stream)
+        block.adopted = True
+        block.owner = owner
+        describe(block, result)
+        result.adopted = True
+    order.lock.unlock()
+    return failed
 
 
 # ---------------------------------------------------------------------------------------------- free
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
                     Failure* failure) except -1 nogil:
     """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes."""
-    cdef bint pushed
+    cdef Scope scope
     cdef Block* block
     cdef int failed = 0
-    if enter_context(core.order.context, &pushed, failure):
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
     core.order.lock.lock()
@@ -535,21 +729,25 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.generation = generation
         failure.argument = 0
         failed = 1
+    elif stream != NULL and not stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = stream.number
+        failed = 1
     else:
-        if stream != NULL:
-            block.home = stream
+        if stream != NULL and stream != home_of(block):
+            set_home(block, stream)
         if block.windows:
             block.state = RETIRED
             core.counters.deferred_frees += 1
         else:
             failed = free_now(core, block, failure)
             if failed and failure.kind == STREAM_IS_CAPTURING:
-                block.state = RETIRED                   # carried out by the first call after the capture
-                drop(core, block)
+                keep_for_later(core, block, failure)    # carried out by the first call after the capture
+                core.counters.deferred_frees += 1
                 failed = 0
     core.order.lock.unlock()
-    leave_context(pushed)
-    return failed
+    leave_context(&scope)
+    return note(core, failed, failure)
 
 
 cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nogil:
@@ -561,61 +759,83 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     4. (lock) live bytes become pending, with a marker position taken after step 3, and the slot is released.
 
     On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index and keeps its state.
+    Adopted memory skips step 3: its owner is let go once its stream, or the host, is ordered after the frontier.
     """
     cdef OrderState* order = core.order
-    cdef StreamState* home = block.home
-    cdef bint on_host = core.resource.order == HOST_SYNCHRONOUS
-    cdef StreamState* waiting = home                     # who has to come after the uses; NULL: the host
+    cdef StreamState* home = home_of(block)
+    cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
+    cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef vector[Need] needs
     cdef bint capturing = False
-    cdef int failed
+    cdef int failed = 0
+    check(block.windows == 0, "a block is not freed inside a window")
+    if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
+        set_entry(block, ALLOCATED, home.index, touch(home))
+        home = order.streams[0]
+        set_home(block, home)
+    block.state = FREEING
+    erase(&core.index, block.ptr)
+    waiting = home
     if on_host:
         waiting = NULL
-    check(block.windows == 0, "a block is not freed inside a window")
-    block.state = FREEING
-    core.index.erase(block.ptr)
     order.operations += 1
     look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
-    if on_host:                                         # "freed on S" means after everything on S, recorded or not
+    if on_host and home != NULL:                         # "freed on S" means after everything on S, recorded or not
         need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
-    order.lock.unlock()
-    failed = stream_is_capturing(home.handle, &capturing, failure)
-    order.lock.lock()
+    order.in_flight += 1
+    if home != NULL:
+        home.busy += 1
+        order.lock.unlock()
+        failed = stream_is_capturing(home.handle, &capturing, failure)
+        order.lock.lock()
     if not failed and capturing:
         failure.kind = STREAM_IS_CAPTURING
-        failure.stream = home.index
+        failure.stream = home.number
         failed = 1
     if not failed and needs.size() > 1:
         failed = refuse_capturing(order, waiting, &needs, failure)
     if not failed:
         failed = order_all(order, waiting, &needs, failure)
-    if not failed:
+    if not failed and not block.adopted:
         order.lock.unlock()
         failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
         order.lock.lock()
+    order.in_flight -= 1
+    if home != NULL:
+        home.busy -= 1
     if failed:
         block.state = before
-        core.index[block.ptr] = block
-        return 1
-    if not on_host:
+        insert(&core.index, block.ptr, block)
+        return note(core, 1, failure)
+    if not on_host and not block.adopted:
         file_marker(core, home, block.nbytes)
-    core.counters.frees += 1
+    core.counters.frees += not block.adopted
     release_slot(core, block)
     return 0
 
 
 cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:
-    """A free inside another operation: its failure is not that operation's.  The block goes back on the list of dropped
-    ones, so the next operation tries again, and a reap tells.  Returns 1 on such a failure."""
+    """A free inside another operation: its failure is not that operation's."""
     cdef Failure failure
-    if not free_now(core, block, &failure):
+    if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
         return 0
+    if free_now(core, block, &failure):
+        keep_for_later(core, block, &failure)
+    return 0
+
+
+cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil:
+    """Back on the list of dropped blocks: the next operation tries again, and the next reap tells.  What a capture
+    puts off is no failure."""
     block.state = RETIRED
     drop(core, block)
-    core.stuck_failure = failure
+    if failure.kind == STREAM_IS_CAPTURING:
+        core.put_off = block
+        return
     core.counters.failed_frees += 1
-    return 1
+    core.stuck += 1
+    core.stuck_failure = failure[0]
 
 
 # ---------------------------------------------------------------------------------------------- dropped by finalizers
@@ -634,45 +854,69 @@ cdef void abandon(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef int drain(CoreState* core) except -1 nogil:
-    """Do what finalizers left behind and try failed frees again; returns how many frees failed.  The context is
-    current, the lock is not held."""
+    """Do what finalizers left behind and try failed frees again.  The context is current, the lock is not held."""
+    if core.lost.load():
+        return 0
     if core.abandoned.load() != NULL:
         drain_windows(core)
     if core.dropped.load() != NULL:
-        return drain_blocks(core)
+        drain_blocks(core)
     return 0
 
 
 cdef int drain_windows(CoreState* core) except -1 nogil:
-    cdef Window* window = core.abandoned.exchange(NULL)
+    """Taken from the list and filed in one acquisition: nobody finds the list empty and the uses not filed."""
+    cdef OrderState* order = core.order
+    cdef Window* window
     cdef Window* following
+    cdef vector[Window*] rest
+    cdef Failure failure
+    cdef size_t i
+    order.lock.lock()
+    window = core.abandoned.exchange(NULL)
     while window != NULL:
         following = window.next
-        close_window(core, window, True)
-        core.order.lock.lock()
         core.counters.abandoned += 1
-        core.order.lock.unlock()
-        give_window(window)
+        if file_window(core, window, LAUNCHED):
+            rest.push_back(window)
+        else:
+            give_window(window)
         window = following
+    order.lock.unlock()
+    for i in range(rest.size()):
+        if finish_rest(core, rest[i], &failure):
+            order.lock.lock()
+            core.stuck_failure = failure
+            core.untold = True
+            order.lock.unlock()
+        give_window(rest[i])
     return 0
 
 
 cdef int drain_blocks(CoreState* core) except -1 nogil:
+    cdef StreamState* capturing = NULL                  # just found capturing: asked once for all its blocks
+    cdef StreamState* home
     cdef Block* block
     cdef Block* following
-    cdef int stuck = 0
     core.order.lock.lock()
+    core.stuck = 0
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
+        home = block.home
         if block.state == LIVE and block.windows:
             block.state = RETIRED
             core.counters.deferred_frees += 1
+        elif block.state == RETIRED and home == capturing and home != NULL:
+            drop(core, block)
         else:
-            stuck += free_for_somebody_else(core, block)
+            core.put_off = NULL
+            free_for_somebody_else(core, block)
+            if core.put_off == block:
+                capturing = home
         block = following
     core.order.lock.unlock()
-    return stuck
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- accounting
@@ -717,74 +961,75 @@ cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil:
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure other
-    cdef bint pushed
-    cdef int stuck, failed = 0
+    cdef Scope scope
+    cdef int failed = 0
     cdef size_t i
-    if enter_context(order.context, &pushed, failure):
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
         return 1
-    stuck = drain(core)
+    drain(core)
     order.lock.lock()
-    for i in range(core.pending.size()):
+    order.in_flight += 1
+    for i in range(order.streams.size()):
         home = order.streams[i]
-        if core.pending[i].empty():
-            continue
-        if reap_stream(core, home, blocking, &other if failed else failure):
+        if i < core.pending.size() and not core.pending[i].empty():
+            if reap_stream(core, home, blocking, &other if failed else failure):
+                failed = 1
+            release_seen(core, home)
+        if settle(order, home, blocking, &other if failed else failure):
             failed = 1
-        release_seen(core, home)
-    if stuck and not failed:
+    order.in_flight -= 1
+    if (core.untold or (core.stuck and core.dropped.load() != NULL)) and not failed:
         failure[0] = core.stuck_failure
         failed = 1
+        core.untold = False
     order.lock.unlock()
-    leave_context(pushed)
-    return failed
+    leave_context(&scope)
+    return note(core, failed, failure)
 
 
 cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
-    """Teach the host the newest free of the stream, by waiting or by asking.  With the lock held, releases it."""
-    cdef OrderState* order = core.order
-    cdef uint64_t newest = core.pending[home.index].back().position
-    cdef Fence* fence
-    cdef bint done = False
-    cdef int failed
+    """Teach the host the frees of the stream, by waiting for the newest or by asking from the oldest on.  With the lock
+    held, releases it."""
+    cdef uint64_t oldest
     if blocking:
-        return host_waits_for(order, home, newest, failure)
-    if knows(order, NULL, home, newest):
-        return 0
-    fence = covering(home, newest)
-    if fence == NULL and record_fence(order, home, &fence, failure):
-        return 1
-    fence.pins += 1
-    order.lock.unlock()
-    failed = event_is_done(fence.event, &done, failure)
-    order.lock.lock()
-    fence.pins -= 1
-    if done:
-        teach_host(order, home, fence)
-    return failed
+        return host_waits_for(core.order, home, core.pending[home.index].back().position, failure)
+    while not core.pending[home.index].empty():
+        oldest = core.pending[home.index][0].position
+        if ask_host(core.order, home, oldest, failure):
+            return 1
+        if not knows(core.order, NULL, home, oldest):
+            break
+        release_seen(core, home)
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
-cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
-    cdef map[uint64_t, Block*].iterator place = core.index.upper_bound(ptr)
-    cdef Block* block
-    if place == core.index.begin():
-        return False
-    dec(place)
-    block = place.second
-    if ptr - block.ptr >= block.nbytes:
-        return False
+cdef inline void describe(Block* block, Found* found) noexcept nogil:
     found.ptr = block.ptr
     found.generation = block.generation
+    found.nbytes = block.nbytes
     found.slot = block.slot
-    found.stream = block.stream.index
+    found.block = block
+    found.stream = block.stream
+
+
+cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
+    cdef Block* block = <Block*>floor_of(&core.index, ptr)
+    if block == NULL or ptr - block.ptr >= block.nbytes:
+        return False
+    describe(block, found)
     return True
 
 
 cdef int tear_down(CoreState* core) except -1 nogil:
+    """Free what is left: no handle of a block, a stream or a recorder exists any more."""
     cdef Failure ignored
-    cdef bint pushed
-    if enter_context(core.order.context, &pushed, &ignored):
+    cdef Scope scope
+    if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
+    core.order.lock.lock()
+    bury_foreign(core.order, &ignored)
+    core.order.lock.unlock()
     drain(core)
-    leave_context(pushed)
+    leave_context(&scope)
     return 0

@@ -21,25 +21,6 @@ cdef extern from "<vector>" namespace "std" nogil:
         void clear()
 
 
-cdef extern from "<map>" namespace "std" nogil:
-    cdef cppclass map[K, V]:
-        cppclass iterator:
-            iterator()
-            iterator operator++()
-            iterator operator--()
-            bint operator==(iterator)
-            bint operator!=(iterator)
-            K first "operator->()->first"
-            V second "operator->()->second"
-        map()
-        V& operator[](K&)
-        size_t size()
-        size_t erase(K&)
-        iterator begin()
-        iterator end()
-        iterator upper_bound(K&)
-
-
 cdef extern from "<mutex>" namespace "std" nogil:
     cdef cppclass mutex:
         mutex()
@@ -56,6 +37,7 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T exchange(T)
         bint compare_exchange_weak(T&, T)
         T fetch_add(T)
+        T fetch_sub(T)
 
 
 cdef extern from *:

@@ -10,8 +10,12 @@ cdef enum FailureKind:
     DRIVER_FAILED               # code, call
     STREAM_IS_CAPTURING         # stream: the one that was asked to work
     SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
-    STREAM_IS_UNKNOWN           # stream
+    STREAM_IS_DEAD              # stream
+    STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument
+    BLOCK_IS_CONTESTED          # generation, argument: a conflicting window is open on another stream
+    DEVICE_IS_LOST
+    PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (owned)
 
 
@@ -22,8 +26,13 @@ cdef struct Failure:
     uint64_t stream
     uint64_t generation
     size_t argument
-    size_t nbytes
     void* exception
+
+
+cdef struct Scope:
+    # What `leave_context` has to restore.
+    bint pushed
+    cy.CUstreamCaptureMode mode
 
 
 cdef cppclass EventPool:
@@ -41,9 +50,10 @@ cdef class Context:
 
 cdef Context context_of(int ordinal)
 cdef bint process_is_closing() noexcept nogil
+cdef bint process_was_forked() noexcept nogil
 
-cdef int enter_context(cy.CUcontext context, bint* pushed, Failure* failure) except -1 nogil
-cdef int leave_context(bint pushed) except -1 nogil
+cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil
+cdef int leave_context(Scope* scope) except -1 nogil
 
 cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil
 cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil
@@ -53,7 +63,10 @@ cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil
 cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil
 cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil
 cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil
+cdef int context_synchronize(Failure* failure) except -1 nogil
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil
+cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil
+cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
@@ -66,4 +79,5 @@ cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, 
                        Failure* failure) except -1 nogil
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 
+cdef bint is_sticky(Failure* failure) noexcept nogil
 cdef int raise_failure(Failure* failure, str what=*) except -1

@@ -16,6 +16,7 @@ import os
 import threading
 
 from xlogmem.errors import (
+    DeviceLostError,
     DriverError,
     DriverNotFoundError,
     OutOfDeviceMemoryError,
@@ -27,7 +28,16 @@ from cpython.ref cimport Py_DECREF
 from libc.string cimport memset
 
 cdef extern from *:
+    """
+    #include <pthread.h>
+    // CUDA cannot be used in a forked child, and a lock may have been held by a thread that the child does not have.
+    static volatile int xlogmem_forked = 0;
+    static void xlogmem_in_child() { xlogmem_forked = 1; }
+    static int xlogmem_watch_forks() { return pthread_atfork(nullptr, nullptr, xlogmem_in_child); }
+    """
     const char* XLOGMEM_BUILD_NAME
+    int xlogmem_forked
+    int xlogmem_watch_forks()
 
 __all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
            "live_events", "supports_memory_pools"]
@@ -41,6 +51,9 @@ cdef object start = threading.Lock()
 cdef dict contexts = {}                     # ordinal -> Context; kept until the process ends
 
 
+xlogmem_watch_forks()
+
+
 @atexit.register
 def _close():
     """From here on finalizers make no driver call: the driver may be gone before our last object is (W57)."""
@@ -49,7 +62,12 @@ def _close():
 
 
 cdef bint process_is_closing() noexcept nogil:
-    return closing
+    """Whether finalizers have to leave the driver alone: at the end of the process, and in a forked child."""
+    return closing or xlogmem_forked
+
+
+cdef bint process_was_forked() noexcept nogil:
+    return xlogmem_forked
 
 
 # ---------------------------------------------------------------------------------------------- start
@@ -172,6 +190,17 @@ cdef tuple _describe(cy.CUresult code):
     return (name.decode() if name else f"CUDA error {int(code)}", text.decode() if text else "unknown error")
 
 
+cdef bint is_sticky(Failure* failure) noexcept nogil:
+    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult)."""
+    if failure.kind != DRIVER_FAILED:
+        return False
+    return failure.code in (
+        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
+        cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT, cy.CUDA_ERROR_HARDWARE_STACK_ERROR,
+        cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS, cy.CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED)
+
+
 cdef int raise_failure(Failure* failure, str what="") except -1:
     """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"."""
     cdef object exception
@@ -184,7 +213,8 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
     if failure.kind == DRIVER_FAILED:
         name, text = _describe(failure.code)
         call = failure.call.decode()
-        kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
+        kind = (OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY
+                else DeviceLostError if is_sticky(failure) else DriverError)
         raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code),
                    name=name)
     if failure.kind == BLOCK_IS_STALE:
@@ -200,8 +230,20 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
         raise StreamMisuseError(
             f"stream {failure.stream}, which this work has to wait for, is capturing a graph{context}: an event "
             "recorded there would belong to the graph. End that capture first")
-    if failure.kind == STREAM_IS_UNKNOWN:
-        raise StreamMisuseError(f"stream {failure.stream} is not registered with this runtime{context}")
+    if failure.kind == STREAM_IS_DEAD:
+        raise StreamMisuseError(f"stream {failure.stream} was unregistered{context}: register it again")
+    if failure.kind == STREAM_IS_IN_USE:
+        raise StreamMisuseError(f"stream {failure.stream} is in use{context}: a launch is prepared on it and not filed "
+                                "yet, or a call is in flight")
+    if failure.kind == BLOCK_IS_CONTESTED:
+        raise StreamMisuseError(
+            f"argument {failure.argument}: a conflicting use of generation {failure.generation} is prepared on another "
+            f"stream and not filed yet{context}. Commit it first, so that this one can be ordered after it")
+    if failure.kind == PROCESS_WAS_FORKED:
+        raise DriverError(f"this process was forked from one that used CUDA, which CUDA does not support{context}. "
+                          "Start workers with the spawn or forkserver method")
+    if failure.kind == DEVICE_IS_LOST:
+        raise DeviceLostError(f"the device was lost to an earlier error{context}: the process has to start again")
     raise SystemError(f"xlogmem reported a failure without a kind ({int(failure.kind)}){context}")
 
 
@@ -238,23 +280,35 @@ cdef Context context_of(int ordinal):
     return contexts.setdefault(ordinal, context)
 
 
-cdef int enter_context(cy.CUcontext context, bint* pushed, Failure* failure) except -1 nogil:
-    """Make the context current; `leave_context` restores the caller's (W60).  Costs one query where it is already."""
+cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
+    """Make the context current, and our calls harmless to graph captures; `leave_context` restores both.
+
+    The caller's context is kept (W60); where it is ours already, that costs one query.  While anybody in the process
+    captures in global mode, allocating, freeing, querying and synchronizing in this thread would be refused and would
+    spoil his capture, unless this thread is in relaxed mode.
+    """
     cdef cy.CUcontext current = NULL
-    pushed[0] = False
+    if process_was_forked():
+        failure.kind = PROCESS_WAS_FORKED
+        return 1
     if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
         return 1
-    if current == context:
-        return 0
-    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+    scope.pushed = current != context
+    if scope.pushed and _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
         return 1
-    pushed[0] = True
+    scope.mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
+    if _check(failure, "cuThreadExchangeStreamCaptureMode", cy.cuThreadExchangeStreamCaptureMode(&scope.mode)):
+        if scope.pushed:
+            cy.cuCtxPopCurrent(&current)
+        return 1
     return 0
 
 
-cdef int leave_context(bint pushed) except -1 nogil:
+cdef int leave_context(Scope* scope) except -1 nogil:
     cdef cy.CUcontext popped
-    if pushed:
+    if scope.mode != cy.CU_STREAM_CAPTURE_MODE_RELAXED:
+        cy.cuThreadExchangeStreamCaptureMode(&scope.mode)
+    if scope.pushed:
         cy.cuCtxPopCurrent(&popped)
     return 0
 
@@ -335,6 +389,19 @@ cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) excep
     cdef int status = _check(failure, "cuStreamGetId", cy.cuStreamGetId(stream, &value))
     number[0] = value
     return status
+
+
+cdef int context_synchronize(Failure* failure) except -1 nogil:
+    """Wait for everything in the current context."""
+    return _check(failure, "cuCtxSynchronize", cy.cuCtxSynchronize())
+
+
+cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamGetFlags", cy.cuStreamGetFlags(stream, flags))
+
+
+cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamGetCtx", cy.cuStreamGetCtx(stream, context))
 
 
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:

@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport mutex, vector
+from xlogmem._cpp cimport atomic, mutex, vector
 from xlogmem._driver cimport Context, EventPool, Failure
 
 cdef enum Discipline:
@@ -28,17 +28,31 @@ cdef cppclass Fence:
     cy.CUevent event
     uint64_t position
     vector[uint64_t] known
-    uint32_t pins               # calls in flight that use the event with the lock released
+    uint32_t pins               # calls in flight that use the event with the lock released; a tombstone counts as one
+    bint filed                  # in the ring of its stream
 
 
 cdef cppclass StreamState:
     # One registration of a CUDA stream.  `index` is its place in every vector of positions.
     cy.CUstream handle
     uint32_t index
+    uint64_t number             # the id that people see, never used again in this runtime
+    uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
+    uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     Discipline discipline
-    uint64_t count              # positions taken so far
+    bint raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
+    uint64_t count              # positions taken so far; of a dead stream: its last
     vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
+    bint alive
+    Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
+    StreamState* heir           # of a dead stream: where its blocks are freed
+    uint32_t windows            # open windows of launches on this stream
+    uint32_t busy               # calls in flight that use the handle with the lock released
+    uint32_t blocks             # blocks that name it as their stream or their home
+    atomic[uint32_t] handles    # Python handles
+    Fence* probe                # pinned: what `ask_host` asks about, until it is complete
+    StreamState* next           # in the list of own streams that nobody holds any more
     uint32_t credit             # adaptive: how many more commits record their fence at once
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
@@ -70,6 +84,9 @@ cdef cppclass OrderState:
     uint64_t operations         # numbers the operations that use the streams' scratch
     EventPool* events
     cy.CUcontext context
+    uint64_t registrations      # numbers the streams
+    uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
+    atomic[StreamState*] idle   # own streams whose last Python handle is gone
     OrderCounters counters
 
 
@@ -77,14 +94,20 @@ cdef class Ordering:
     cdef OrderState state
     cdef readonly Context context
     cdef object core            # weak reference to the runtime core that uses this ordering, or None
-    cdef StreamState* register(self, cy.CUstream handle, Discipline discipline) noexcept nogil
 
 
 # Unless it says otherwise, a function is called with the lock held and returns with it held.
+cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
+cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
+                           Failure* failure) except -1 nogil
+cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil
+cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil
+cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
+cdef bint bound_elsewhere(StreamState* stream) noexcept nogil
+cdef uint64_t this_thread() noexcept nogil
 cdef uint64_t touch(StreamState* stream) noexcept nogil
 cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef void teach_host(OrderState* order, StreamState* source, Fence* fence) noexcept nogil
-cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil
+cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil

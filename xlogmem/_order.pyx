@@ -16,6 +16,11 @@ knowledge
     For each stream the newest position that T is ordered after already, raised only after the driver accepted the
     wait, and transitive: waiting for S's fence also teaches T what S knew.  The host has knowledge too.
 
+A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whoever has to
+be ordered after the dead stream waits for that; once the host has seen it complete nobody has to any more, and the
+stream's place is given to the next registration, which goes on counting where the dead one stopped, so that old
+positions mean what they meant.
+
 Under the lock nobody makes a driver call, takes the GIL or touches a Python object.  The functions that need the
 driver release the lock around the call, and take it back before they touch pins, counts or rings; what they say
 about the state is true again only when they return.  `StreamState` objects are never moved or freed while their
@@ -28,6 +33,11 @@ cimport cython
 from xlogmem._cpp cimport check, larger
 from xlogmem._driver cimport (
     SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    STREAM_IS_IN_USE,
+    context_synchronize,
+    event_is_done,
     event_record,
     event_synchronize,
     give_event,
@@ -41,6 +51,23 @@ __all__ = ["Ordering"]
 cdef enum:
     RING = 4                                # fences that a stream keeps; more only while all are in use
 
+cdef extern from *:
+    """
+    #include <atomic>
+    #include <cstdint>
+    // A number for each thread, never used again: the system's thread ids are.
+    static std::atomic<uint64_t> xlogmem_threads{0};
+    static uint64_t xlogmem_this_thread() {
+        thread_local uint64_t number = ++xlogmem_threads;
+        return number;
+    }
+    """
+    uint64_t xlogmem_this_thread() noexcept nogil
+
+
+cdef uint64_t this_thread() noexcept nogil:
+    return xlogmem_this_thread()
+
 
 @cython.final
 @cython.no_gc
@@ -53,38 +80,26 @@ cdef class Ordering:
         self.state.events = &context.events
         self.state.ring = RING
         self.state.policy = ADAPTIVE
-        self.state.operations = 0
 
     def __dealloc__(self):
         cdef StreamState* stream
-        cdef Fence* fence
         cdef size_t i, k
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
+            if stream.probe != NULL and stream.probe != stream.last and not stream.probe.filed:
+                discard(&self.state, stream.probe)
             for k in range(stream.ring.size()):
-                fence = stream.ring[k]
-                give_event(self.state.events, fence.event)
-                del fence
+                discard(&self.state, stream.ring[k])
+            if stream.last != NULL:
+                discard(&self.state, stream.last)
             del stream
-
-    cdef StreamState* register(self, cy.CUstream handle, Discipline discipline) noexcept nogil:
-        """A new registration.  Takes the lock itself."""
-        cdef StreamState* stream = new StreamState()
-        stream.handle = handle
-        stream.discipline = discipline
-        stream.count = 0
-        stream.credit = 0
-        stream.operation = stream.touched = stream.need = 0
-        self.state.lock.lock()
-        stream.index = self.state.streams.size()
-        self.state.streams.push_back(stream)
-        self.state.lock.unlock()
-        return stream
 
 
 # ---------------------------------------------------------------------------------------------- positions, knowledge
 cdef uint64_t touch(StreamState* stream) noexcept nogil:
-    stream.count += 1
+    """A new position; of a dead stream its last, which nothing can follow."""
+    if stream.alive:
+        stream.count += 1
     return stream.count
 
 
@@ -114,36 +129,55 @@ cdef void _learn(vector[uint64_t]* known, StreamState* source, Fence* fence) noe
             _raise_to(known, i, fence.known[i])
 
 
-cdef void teach_host(OrderState* order, StreamState* source, Fence* fence) noexcept nogil:
-    """The host has seen the fence complete; whatever is queued from now on is ordered after it."""
-    _learn(&order.host_known, source, fence)
-
-
 # ---------------------------------------------------------------------------------------------- fences
 cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
-    """The oldest fence that covers the position, NULL if there is none."""
+    """The oldest fence that covers the position, NULL if there is none; a dead stream answers with its last."""
     cdef size_t i
+    if not source.alive:
+        return source.last
     for i in range(source.ring.size()):
         if source.ring[i].position >= position:
             return source.ring[i]
     return NULL
 
 
+cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
+    if fence.event != NULL:
+        give_event(order.events, fence.event)
+    del fence
+
+
+cdef void unpin(OrderState* order, Fence* fence) noexcept nogil:
+    """A call, or a tombstone, does not use the fence any more."""
+    check(fence.pins > 0, "a fence that is let go was in use")
+    fence.pins -= 1
+    if fence.pins == 0 and not fence.filed:
+        discard(order, fence)
+
+
+cdef void unfile(StreamState* source, size_t place) noexcept nogil:
+    """Out of the ring."""
+    cdef size_t k
+    source.ring[place].filed = False
+    for k in range(place + 1, source.ring.size()):
+        source.ring[k - 1] = source.ring[k]
+    source.ring.pop_back()
+
+
 cdef Fence* _fence_to_record(OrderState* order, StreamState* source) noexcept nogil:
     """A fence in no ring: the oldest of a full ring that nobody is using, else a new one without an event."""
-    cdef size_t i, k
+    cdef size_t i
     cdef Fence* fence
     if source.ring.size() >= order.ring:
         for i in range(source.ring.size()):
             fence = source.ring[i]
             if fence.pins == 0:
-                for k in range(i + 1, source.ring.size()):
-                    source.ring[k - 1] = source.ring[k]
-                source.ring.pop_back()
+                unfile(source, i)
                 return fence
     fence = new Fence()
     fence.event = NULL
     fence.pins = 0
+    fence.filed = False
     return fence
 
 
@@ -155,10 +189,11 @@ cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
         source.ring[place] = source.ring[place - 1]
         place -= 1
     source.ring[place] = fence
+    fence.filed = True
 
 
 cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
-    """Record a fence on the stream.  Releases the lock.
+    """Record a fence on the stream, which is alive and not bound to another thread.  Releases the lock.
 
     Position and knowledge are sampled before the call and the fence is filed after it: what somebody commits meanwhile
     is not claimed, and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is
@@ -169,6 +204,7 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     cdef int failed = 0
     fence.position = source.count
     fence.known = source.known
+    source.busy += 1
     order.lock.unlock()
     if fence.event == NULL:
         failed = take_event(order.events, &fence.event, failure)
@@ -180,19 +216,43 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
             failed = stream_is_capturing(source.handle, &capturing, failure)
     if not failed and capturing:
         failure.kind = SOURCE_IS_CAPTURING
-        failure.stream = source.index
+        failure.stream = source.number
         failed = 1
     order.lock.lock()
+    source.busy -= 1
     check(fence.pins == 0, "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
-        if fence.event != NULL:
-            give_event(order.events, fence.event)
-        del fence
+        discard(order, fence)
         return 1
     order.counters.records += 1
     _file(source, fence)
     result[0] = fence
+    return 0
+
+
+cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
+    """A per-thread default stream can be named in its own thread only."""
+    return stream.thread != 0 and stream.thread != xlogmem_this_thread()
+
+
+cdef int synchronize_all(OrderState* order, Failure* failure) except -1 nogil:
+    """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
+    lock."""
+    cdef vector[uint64_t] positions
+    cdef uint32_t i
+    cdef int failed
+    positions.resize(order.streams.size())
+    for i in range(<uint32_t>order.streams.size()):
+        positions[i] = order.streams[i].count
+    order.lock.unlock()
+    failed = context_synchronize(failure)
+    order.lock.lock()
+    if failed:
+        return 1
+    order.counters.host_waits += 1
+    for i in range(<uint32_t>positions.size()):
+        _raise_to(&order.host_known, i, positions[i])
     return 0
 
 
@@ -206,21 +266,21 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
         order.counters.known += 1
         return 0
     fence = covering(source, position)
-    if fence == NULL:
-        if record_fence(order, source, &fence, failure):
-            return 1
-    else:
+    if fence != NULL:
         order.counters.covered += 1
+    elif bound_elsewhere(source):
+        return synchronize_all(order, failure)
+    elif record_fence(order, source, &fence, failure):
+        return 1
     fence.pins += 1
     order.lock.unlock()
     failed = stream_wait(stream.handle, fence.event, failure)
     order.lock.lock()
-    fence.pins -= 1
-    if failed:
-        return 1
-    order.counters.waits += 1
-    _learn(&stream.known, source, fence)
-    return 0
+    if not failed:
+        order.counters.waits += 1
+        _learn(&stream.known, source, fence)
+    unpin(order, fence)
+    return failed
 
 
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position,
@@ -231,18 +291,54 @@ cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t positio
     if knows(order, NULL, source, position):
         return 0
     fence = covering(source, position)
-    if fence == NULL and record_fence(order, source, &fence, failure):
-        return 1
+    if fence == NULL:
+        if bound_elsewhere(source):
+            return synchronize_all(order, failure)
+        if record_fence(order, source, &fence, failure):
+            return 1
     fence.pins += 1
     order.lock.unlock()
     failed = event_synchronize(fence.event, failure)
     order.lock.lock()
-    fence.pins -= 1
-    if failed:
-        return 1
-    order.counters.host_waits += 1
-    teach_host(order, source, fence)
-    return 0
+    if not failed:
+        order.counters.host_waits += 1
+        _learn(&order.host_known, source, fence)
+    unpin(order, fence)
+    return failed
+
+
+cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
+    """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
+
+    The fence that is asked about is kept until it is complete: on a busy stream the fences of the ring are recorded
+    again before they are.  Releases the lock.
+    """
+    cdef Fence* fence = source.probe
+    cdef bint done = False
+    cdef int failed
+    if knows(order, NULL, source, position):
+        return 0
+    if fence == NULL:
+        fence = covering(source, position)
+        if fence == NULL:
+            if bound_elsewhere(source):
+                return 0
+            if record_fence(order, source, &fence, failure):
+                return 1
+        if source.probe == NULL:
+            source.probe = fence
+            fence.pins += 1
+    fence.pins += 1
+    order.lock.unlock()
+    failed = event_is_done(fence.event, &done, failure)
+    order.lock.lock()
+    if done:
+        _learn(&order.host_known, source, fence)
+        if source.probe == fence:
+            source.probe = NULL
+            fence.pins -= 1
+    unpin(order, fence)
+    return failed
 
 
 cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* needs,
@@ -255,17 +351,20 @@ cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* 
     cdef size_t i
     for i in range(needs.size()):
         source = needs[0][i].source
-        if knows(order, stream, source, needs[0][i].position) or covering(source, needs[0][i].position) != NULL:
+        if (bound_elsewhere(source) or knows(order, stream, source, needs[0][i].position)
+                or covering(source, needs[0][i].position) != NULL):
             continue
+        source.busy += 1
         order.lock.unlock()
         capturing = False
         failed = stream_is_capturing(source.handle, &capturing, failure)
         order.lock.lock()
+        source.busy -= 1
         if failed:
             return 1
         if capturing:
             failure.kind = SOURCE_IS_CAPTURING
-            failure.stream = source.index
+            failure.stream = source.number
             return 1
     return 0
 
@@ -292,3 +391,148 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, 
             elif order_after(order, stream, source, position, failure):
                 return 1
     return 0
+
+
+# ---------------------------------------------------------------------------------------------- registrations
+cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
+    """A new registration, in the place of a dead stream that nobody needs any more if there is one."""
+    cdef StreamState* stream = new StreamState()
+    cdef StreamState* dead
+    cdef size_t i
+    stream.handle = handle
+    stream.discipline = discipline
+    stream.alive = True
+    stream.number = order.registrations
+    order.registrations += 1
+    for i in range(order.streams.size() if order.in_flight == 0 else 0):
+        dead = order.streams[i]
+        if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
+                and dead.handles.load() == 0 and not is_heir(order, dead)):
+            stream.index = dead.index
+            stream.count = dead.count           # positions of the dead one stay what they were: known to the host
+            order.streams[i] = stream
+            del dead
+            return stream
+    stream.index = order.streams.size()
+    order.streams.push_back(stream)
+    return stream
+
+
+cdef bint is_heir(OrderState* order, StreamState* stream) noexcept nogil:
+    cdef size_t i
+    for i in range(order.streams.size()):
+        if order.streams[i].heir == stream:
+            return True
+    return False
+
+
+cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
+                           Failure* failure) except -1 nogil:
+    """Record a last fence, which answers for every position of the stream from now on.  Releases the lock.
+
+    Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  Everything
+    is looked at again after the fence was recorded; on a failure the stream simply stays registered.
+    """
+    cdef Fence* fence = NULL
+    if may_die(stream, heir, failure):
+        return 1
+    touch(stream)                               # hidden work so far: fills of fresh blocks, opaque work
+    if bound_elsewhere(stream):
+        return bury_stream(order, stream, heir, failure)
+    if record_fence(order, stream, &fence, failure):
+        if failure.kind == SOURCE_IS_CAPTURING:
+            failure.kind = STREAM_IS_CAPTURING
+        return 1
+    if may_die(stream, heir, failure):
+        return 1
+    if fence.position < stream.count:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
+    stream.last = fence
+    die(order, stream, heir)
+    return 0
+
+
+cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil:
+    """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
+    The host waits for the whole context.  Releases the lock."""
+    cdef uint64_t position
+    if may_die(stream, heir, failure):
+        return 1
+    position = touch(stream)
+    if synchronize_all(order, failure) or may_die(stream, heir, failure):
+        return 1
+    if position < stream.count:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    die(order, stream, heir)
+    return 0
+
+
+cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil:
+    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is touched again; the host
+    waits for the whole context once.  Releases the lock."""
+    cdef StreamState* stream
+    cdef bint any = False
+    cdef size_t i
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.driver_id and stream.alive:
+            touch(stream)
+            any = True
+    if not any:
+        return 0
+    if synchronize_all(order, failure):
+        return 1
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.driver_id and stream.alive:
+            die(order, stream, order.streams[0])
+    return 0
+
+
+cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexcept nogil:
+    if not stream.alive or not heir.alive or stream == heir:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = heir.number if stream.alive else stream.number
+        return 1
+    if stream.windows or stream.busy:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    return 0
+
+
+cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcept nogil:
+    cdef Fence* fence
+    stream.alive = False
+    stream.heir = heir
+    while not stream.ring.empty():
+        fence = stream.ring.back()
+        stream.ring.pop_back()
+        fence.filed = False
+        if fence.pins == 0:
+            discard(order, fence)
+
+
+cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
+    """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
+    lock."""
+    cdef Fence* fence
+    cdef int failed
+    if stream.alive or stream.last == NULL:
+        return 0
+    order.in_flight += 1
+    if blocking:
+        failed = host_waits_for(order, stream, stream.count, failure)
+    else:
+        failed = ask_host(order, stream, stream.count, failure)
+    if not failed and stream.last != NULL and knows(order, NULL, stream, stream.count):
+        fence = stream.last
+        stream.last = NULL
+        unpin(order, fence)
+    order.in_flight -= 1
+    return failed

@@ -1,9 +1,10 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._core cimport Block, CoreState, Found
+from xlogmem._driver cimport Failure
 from xlogmem._order cimport Ordering, StreamState
 from xlogmem.resources.base cimport DeviceMemoryResource
-from xlogmem.streams cimport Stream, StreamPool
+from xlogmem.streams cimport Stream, StreamPool, StreamRegistry
 
 
 cdef class Core:
@@ -11,9 +12,16 @@ cdef class Core:
     cdef readonly Ordering ordering
     cdef readonly StreamPool stream_pool
     cdef readonly DeviceMemoryResource resource
+    cdef StreamRegistry streams
     cdef object __weakref__
     cdef tuple _bytes(self)
-    cdef StreamState* stream_of(self, Stream stream) except NULL
+    cdef BlockId identity(self, Found* found)
+    cdef DeviceBlock handle(self, Block* block, Stream stream, str tag)
+    cdef dict opened            # (generation, stream id) -> recorders of prepare_block_use
+    cdef Stream stream_of(self, object stream)
+    cdef int resolve(self, object what, Found* found, str where) except -1
+    cdef int fail(self, Failure* failure, str what) except -1
+    cdef int let_go(self) except -1
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
 
 
@@ -29,6 +37,7 @@ cdef class DeviceBlock:
 
 
 cdef class BlockId:
+    cdef Ordering ordering
     cdef readonly uint64_t ptr
     cdef readonly uint64_t generation
     cdef readonly Stream alloc_stream

@@ -8,7 +8,8 @@ import weakref
 
 cimport cython
 
-from cpython.number cimport PyNumber_Index
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 
 from xlogmem._core cimport (
@@ -19,21 +20,32 @@ from xlogmem._core cimport (
     WRITTEN,
     CoreCounters,
     Entry,
+    adopt,
     allocate,
     drop,
     find_by_address,
     free_block,
     reap,
+    record_use,
     tear_down,
 )
 from xlogmem._cpp cimport vector
-from xlogmem._driver cimport Failure, process_is_closing, raise_failure
+from xlogmem._driver cimport BLOCK_IS_CONTESTED, process_is_closing, raise_failure
+from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
 from xlogmem.resources.base cimport UNDECLARED
+from xlogmem.streams cimport handle_of
 
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+
+cdef object id_of(Core core, object what):
+    cdef Found found
+    if core.resolve(what, &found, "block") != 1:
+        raise StreamMisuseError(f"{type(what).__name__} is not memory of {core!r}")
+    return found.generation
+
 
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
 
@@ -75,6 +87,8 @@ cdef class Core:
         self.state.order.policy = POLICIES[policy]
         self.state.resource = &resource.table
         self.ordering.core = weakref.ref(self)
+        self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
+        self.opened = {}
 
     def __dealloc__(self):
         """No handle is left, so every block that is still live was dropped or failed to be freed."""
@@ -82,14 +96,38 @@ cdef class Core:
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 tear_down(&self.state)
+        self.let_go()
         for i in range(self.state.blocks.size()):
+            Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
             del self.state.blocks[i]
+        destroy(&self.state.index)
 
-    cdef StreamState* stream_of(self, Stream stream) except NULL:
-        """The registration behind a stream handle, if it is ours (W12)."""
-        if stream.ordering is not self.ordering:
-            raise StreamMisuseError(f"{stream!r} belongs to another runtime than {self!r}")
-        return stream.state
+    cdef Stream stream_of(self, object stream):
+        """The handle of a stream argument: ours (W12), or somebody else's, registered at first sight; None is the
+        pool's default stream."""
+        if stream is None:
+            return self.stream_pool.default
+        return self.streams.find(stream)
+
+    cdef int fail(self, Failure* failure, str what) except -1:
+        self.let_go()
+        raise_failure(failure, what)
+
+    cdef int let_go(self) except -1:
+        """Drop the owners of adopted memory that the last operations let go.  Never under the lock: a finalizer may do
+        anything."""
+        cdef vector[void*] orphans
+        cdef size_t i
+        if self.state.orphans.empty():
+            return 0
+        with nogil:
+            self.state.order.lock.lock()
+            orphans = self.state.orphans
+            self.state.orphans.clear()
+            self.state.order.lock.unlock()
+        for i in range(orphans.size()):
+            Py_XDECREF(<PyObject*>orphans[i])
+        return 0
 
     cdef bint find(self, uint64_t ptr, Found* found) noexcept:
         """The live block that contains an address."""
@@ -104,16 +142,61 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    def allocate(self, nbytes, Stream stream=None, *, str tag=None):
+    cdef int resolve(self, object what, Found* found, str where) except -1:
+        """What `what` names: 1 and the identity in `found`, 0 for memory that is not tracked here, 2 for nothing to
+        touch at all (W24).  Blocks of other runtimes are refused; whether a block is alive is the core's
+        question."""
+        cdef DeviceBlock block
+        cdef BlockId identity
+        if isinstance(what, DeviceBlock):
+            block = <DeviceBlock>what
+            if block.core is not self:
+                raise StreamMisuseError(f"{where}: {block!r} belongs to another runtime than {self!r}")
+            found.slot = block.block.slot
+            found.generation = block.generation
+            return 1
+        if isinstance(what, BlockId):
+            identity = <BlockId>what
+            if identity.ordering is not self.ordering:
+                raise StreamMisuseError(f"{where}: {identity!r} belongs to another runtime than {self!r}")
+            found.slot = identity.slot
+            found.generation = identity.generation
+            return 1
+        interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
+        if interface is not None:
+            address = interface["data"][0]
+            if 0 in interface["shape"]:
+                return 2
+        elif PyIndex_Check(what):
+            address = PyNumber_Index(what)
+        else:
+            raise TypeError(f"{where}: {type(what).__name__} is no block, address or CUDA array (it has no "
+                            "__cuda_array_interface__), nor a list or tuple of these")
+        return 0 <= address <= UINT64_MAX and self.find(address, found)
+
+    cdef DeviceBlock handle(self, Block* block, Stream stream, str tag):
+        cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
+        handle.core = self
+        handle.block = block
+        handle.released = False
+        handle.stream = stream
+        handle.tag = tag
+        handle.generation = block.generation
+        handle.ptr = block.ptr
+        handle.nbytes = block.nbytes
+        return handle
+
+    # ------------------------------------------------------------------------------------------ memory
+    def allocate(self, nbytes, stream=None, *, str tag=None):
         """Allocate device memory, ordered on a stream.
 
         Parameters
         ----------
         nbytes : int
             Bytes wanted, at least 1.
-        stream : Stream, optional
+        stream : stream, optional
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
-            default stream.
+            default stream.  Foreign streams are registered at first sight; see `register_stream`.
         tag : str, optional
             A label for messages and logs.
 
@@ -128,51 +211,44 @@ cdef class Core:
         OutOfDeviceMemoryError
             There is no memory left, also after pending frees were waited for and the resource was trimmed (W34).
         StreamMisuseError
-            The stream belongs to another runtime (contract 38) or is capturing a graph.
+            The stream belongs to another runtime (contract 38), was unregistered, or is capturing a graph.
+        DeviceLostError
+            The device was lost to an earlier error.
 
         Notes
         -----
         Thread-safe; the GIL is released.  The memory is not initialised.
         """
+        cdef Stream ordered
         cdef StreamState* state
         cdef Block* block = NULL
         cdef Failure failure
         cdef size_t wanted
         cdef int failed
-        cdef DeviceBlock handle
         nbytes = PyNumber_Index(nbytes)
         if nbytes < 0:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
         if nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
         wanted = nbytes
-        if stream is None:
-            stream = self.stream_pool.default
-        state = self.stream_of(stream)
-        handle = DeviceBlock.__new__(DeviceBlock)
+        ordered = self.stream_of(stream)
+        state = ordered.state
         with nogil:
             failed = allocate(&self.state, wanted, state, &block, &failure)
         if failed:
-            raise_failure(&failure, f"allocating {nbytes} bytes on {stream!r}")
-        handle.core = self
-        handle.block = block
-        handle.released = False
-        handle.stream = stream
-        handle.tag = tag
-        handle.generation = block.generation
-        handle.ptr = block.ptr
-        handle.nbytes = wanted
-        return handle
+            self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
+        self.let_go()
+        return self.handle(block, ordered, tag)
 
-    def deallocate(self, DeviceBlock block not None, Stream stream=None):
+    def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it, without waiting on the host.
 
         Parameters
         ----------
         block : DeviceBlock
             A block of this runtime.
-        stream : Stream, optional
-            Where the free is queued; the default is the stream of the allocation.
+        stream : stream, optional
+            Where the free is queued; the default is the stream of the allocation, or its heir if that was unregistered.
 
         Raises
         ------
@@ -184,10 +260,12 @@ cdef class Core:
         Notes
         -----
         While a window is open on the block the free is carried out by the last close; the state is ``RETIRED`` until
-        then.  On a stream that is capturing, it is carried out by the first call after the capture.  Thread-safe; the
-        GIL is released.
+        then.  On a stream that is capturing, it is carried out by the first call after the capture.  Adopted memory is
+        let go instead: its owner is dropped once the stream, or without one the host, is ordered after every use.
+        Thread-safe; the GIL is released.
         """
         cdef StreamState* home = NULL
+        cdef Stream given
         cdef Failure failure
         cdef int failed
         if block.core is not self:
@@ -195,12 +273,74 @@ cdef class Core:
         if block.released:
             raise UseAfterFreeError(block.generation)
         if stream is not None:
-            home = self.stream_of(stream)
+            given = self.stream_of(stream)
+            home = given.state
         with nogil:
             failed = free_block(&self.state, block.block.slot, block.generation, home, &failure)
         if failed:
-            raise_failure(&failure, f"freeing {block!r}")
+            self.fail(&failure, f"freeing {block!r}")
         block.released = True
+        self.let_go()
+
+    def adopt(self, ptr, nbytes, stream=None, *, owner=None, str tag=None):
+        """Track memory that somebody else allocated, so that it can be used like a block.
+
+        Parameters
+        ----------
+        ptr, nbytes : int
+            The range.
+        stream : stream, optional
+            Where the owner's work on the memory was queued so far: the first use elsewhere is ordered after that.
+            Without one the caller says that the memory is ready for everybody.
+        owner : object, optional
+            Held until the memory is let go: until the handle is freed or dropped and every use is ordered before the
+            stream's further work (without a stream: complete).
+        tag : str, optional
+            A label.
+
+        Returns
+        -------
+        DeviceBlock
+            Inside a block that is tracked already: another handle of that block, which owns nothing.
+
+        Raises
+        ------
+        StreamMisuseError
+            The range overlaps a tracked block in part.
+        """
+        cdef Found found
+        cdef Failure failure
+        cdef Stream home = None
+        cdef StreamState* state = NULL
+        cdef DeviceBlock block
+        cdef uint64_t address
+        cdef size_t length
+        cdef void* held = NULL
+        cdef int failed
+        ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
+        if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
+            raise ValueError(f"no range of device memory: {nbytes} bytes at {ptr}")
+        address, length = ptr, nbytes
+        if stream is not None:
+            home = self.stream_of(stream)
+            state = home.state
+        if owner is not None:
+            held = <void*>owner
+            Py_INCREF(owner)
+        with nogil:
+            failed = adopt(&self.state, address, length, state, held, &found, &failure)
+        if held != NULL and (failed or not found.adopted):
+            Py_DECREF(owner)
+        if failed and failure.kind == BLOCK_IS_CONTESTED:
+            raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
+                                    f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
+        if failed:
+            self.fail(&failure, f"adopting {nbytes} bytes")
+        self.let_go()
+        block = self.handle(found.block, home, tag)
+        block.generation = found.generation
+        block.released = not found.adopted
+        return block
 
     def reap_pending(self, *, bint blocking=True):
         """Release the bytes of frees that the device has completed.
@@ -214,29 +354,160 @@ cdef class Core:
         ------
         DriverError
             A stream could not be waited for, or a free inside another call failed and still does.  Every stream was
-            visited; what failed stays pending and is tried again by the next call.
+            visited; what failed stays pending and is tried again by the next call (W28).
+
+        Notes
+        -----
+        Thread-safe; no lock and no GIL is held while waiting.
         """
         cdef Failure failure
         cdef int failed
         with nogil:
             failed = reap(&self.state, blocking, &failure)
         if failed:
-            raise_failure(&failure, "reaping pending frees")
+            self.fail(&failure, "reaping pending frees")
+        self.let_go()
 
     def find_block(self, ptr):
         """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks."""
         cdef Found found
-        cdef BlockId identity
         ptr = PyNumber_Index(ptr)
         if not 0 <= ptr <= UINT64_MAX or not self.find(ptr, &found):
             return None
-        identity = BlockId.__new__(BlockId)
+        return self.identity(&found)
+
+    cdef BlockId identity(self, Found* found):
+        cdef BlockId identity = BlockId.__new__(BlockId)
         identity.ptr = found.ptr
         identity.generation = found.generation
-        identity.alloc_stream = self.stream_pool.stream(found.stream)
+        identity.alloc_stream = handle_of(self.ordering, found.stream) if found.stream != NULL else None
         identity.device_ordinal = self.ordering.context.ordinal
         identity.slot = found.slot
+        identity.ordering = self.ordering
         return identity
+
+    # ------------------------------------------------------------------------------------------ streams
+    def register_stream(self, stream, *, str discipline=None):
+        """The handle of somebody else's stream, which the runtime learns to know at first sight.
+
+        Parameters
+        ----------
+        stream : object
+            An int (the ``CUstream``), or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings:
+            anything with ``__cuda_stream__``.  The object is held while the stream is registered.
+        discipline : {"ordinary", "opaque", "sealed"}, optional
+            See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
+            streams. For a stream that is known with another discipline this is `unregister_stream` with the new
+            registration as heir.
+
+        Raises
+        ------
+        TypeError, ValueError
+            This is no stream.
+        StreamMisuseError
+            The stream is on another device, is capturing a graph, or is in use and would have to change its discipline.
+
+        Warns
+        -----
+        BlockingStreamWarning
+            The stream and the legacy default stream wait for each other (W14).
+
+        Notes
+        -----
+        Everything that takes a stream registers it.  A registration is known by the driver's own number of the
+        stream: a handle that the driver used again is another stream.  Handles 0 and 1 are the legacy default
+        stream; handle 2 is a different stream in every thread.  Streams whose object nobody else holds are
+        unregistered in time.  Thread-safe.
+        """
+        if discipline is None or isinstance(stream, Stream):
+            found = self.streams.find(stream)
+            if discipline in (None, found.discipline):
+                return found
+            raise StreamMisuseError(f"{found!r} is registered as {found.discipline}; give the foreign stream itself to "
+                                    "register it anew" if found.foreign else
+                                    f"{found!r} is one of the pool's own: acquire one with discipline={discipline!r}")
+        return self.streams.register(stream, discipline)
+
+    def unregister_stream(self, stream, *, heir=None):
+        """Forget a foreign stream before its owner destroys it.
+
+        Parameters
+        ----------
+        stream : object
+            The stream.
+        heir : stream, optional
+            Where the blocks that were allocated there are freed from now on; the default is the pool's default stream.
+
+        Raises
+        ------
+        StreamMisuseError
+            The stream is not registered, is one of the pool's own, is in use (a window or a call is open on it), is
+            capturing a graph, or the heir is dead or the same.
+        DriverError
+            The last event could not be recorded; the stream stays registered.
+        """
+        self.streams.unregister(self.streams.find(stream), self.stream_of(heir))
+
+    def stream_count(self):
+        """How many places the tables of streams have: those registered, and dead ones that are still waited for."""
+        return self.state.order.streams.size()
+
+    # ------------------------------------------------------------------------------------------ single uses
+    def record_block_use(self, block, stream):
+        """File work of unknown access that is queued already, with no prepare.
+
+        It counts as a write: later readers and writers are ordered after it, and so is the free (W5).  Nothing protects
+        the work itself; use `use` for that.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed.  While a window keeps its memory, the work is filed all the same.
+        """
+        self._file(block, stream, 0)
+
+    def prepare_block_use(self, block, stream, access):
+        """Open a window on one block: queue the waits that a use on `stream` needs (contract 28).
+
+        `access` is an `Access`.  Close it with `finish_block_use`; for launches that touch several blocks, `use` is one
+        window and one position for all of them.
+        """
+        from xlogmem.launch import LaunchRecorder
+
+        recorder = LaunchRecorder(self.stream_of(stream))
+        getattr(recorder, METHODS[access])(block)
+        recorder.preflight()
+        self.opened.setdefault((id_of(self, block), recorder.stream.id), []).append(recorder)
+
+    def finish_block_use(self, block, stream, access):
+        """File the use that `prepare_block_use` opened (contract 30).
+
+        Without one, the use is filed for those who come later and removes nothing (W4).
+        """
+        recorders = self.opened.get((id_of(self, block), self.stream_of(stream).id))
+        if recorders:
+            recorders.pop().commit()
+        else:
+            self._file(block, stream, access.value)
+
+    def _file(self, what, stream, int access):
+        cdef Found found
+        cdef Stream used = self.stream_of(stream)
+        cdef StreamState* state = used.state
+        cdef Failure failure
+        cdef int failed
+        if self.resolve(what, &found, "block") != 1:
+            raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
+        with nogil:
+            failed = record_use(&self.state, found.slot, found.generation, state, access, &failure)
+        if failed:
+            self.fail(&failure, f"recording a use on {used!r}")
+        self.let_go()
+
+    @property
+    def lost(self):
+        """Whether the device was lost to an error that nothing but a new process cures (W36)."""
+        return self.state.lost.load() != 0
 
     @property
     def ordinal(self):
@@ -292,7 +563,8 @@ cdef class Core:
         return {
             "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
             "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
-            "abandoned": counted.abandoned, "live_blocks": blocks, "records": ordered.records, "waits": ordered.waits,
+            "abandoned": counted.abandoned, "conflicts": counted.conflicts, "live_blocks": blocks,
+            "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.known, "covered": ordered.covered,
         }
 
@@ -320,6 +592,9 @@ class Access(enum.Flag):
     def writes(self):
         """Whether the use changes the block's contents."""
         return bool(self & Access.WRITE)
+
+
+METHODS = {Access.READ: "read", Access.WRITE: "write", Access.READ_WRITE: "read_write"}
 
 
 class BlockState(enum.Enum):
@@ -368,11 +643,12 @@ cdef class BlockId:
         return hash(self.generation)
 
     def __repr__(self):
-        return f"<BlockId generation={self.generation} device={self.device_ordinal} stream={self.alloc_stream.id}>"
+        stream = self.alloc_stream.id if self.alloc_stream is not None else None
+        return f"<BlockId generation={self.generation} device={self.device_ordinal} stream={stream}>"
 
 
 @cython.final
-@cython.no_gc
+@cython.no_gc_clear                         # __dealloc__ needs the core
 @cython.freelist(64)
 cdef class DeviceBlock:
     """One allocation.  Dropping the last reference frees it, after every recorded use and without waiting on the host.
@@ -410,7 +686,7 @@ cdef class DeviceBlock:
     def __reduce__(self):
         raise TypeError("a block cannot be copied: it owns its memory")
 
-    def free(self, Stream stream=None):
+    def free(self, stream=None):
         """Free the block now; see `DeviceRuntime.deallocate`."""
         if self.core is None:
             raise StreamMisuseError("the block was never allocated")
@@ -427,6 +703,7 @@ cdef class DeviceBlock:
         identity.alloc_stream = self.stream
         identity.device_ordinal = self.core.ordering.context.ordinal
         identity.slot = self.block.slot
+        identity.ordering = self.core.ordering
         return identity
 
     @property
@@ -471,5 +748,6 @@ cdef class DeviceBlock:
     def __repr__(self):
         if self.core is None:
             return "<DeviceBlock that was never allocated>"
-        return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} stream={self.stream.id}"
+        return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} "
+                f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")

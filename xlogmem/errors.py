@@ -6,6 +6,8 @@ imports them.  The fragments of text that other programs may rely on are kept fr
 from __future__ import annotations
 
 __all__ = [
+    "BlockingStreamWarning",
+    "DeviceLostError",
     "DriverError",
     "DriverNotFoundError",
     "OutOfDeviceMemoryError",
@@ -40,6 +42,13 @@ class DriverError(XlogmemError):
         self.name = name
 
 
+class DeviceLostError(DriverError):
+    """The device's context is broken (illegal address, failed launch, uncorrectable memory error, ...).
+
+    Every later call of the runtime fails with this error at once, without touching the driver.
+    """
+
+
 class DriverNotFoundError(DriverError):
     """There is no CUDA driver on this machine, or it is too old."""
 
@@ -67,3 +76,11 @@ class UseAfterFreeError(XlogmemError):
     def __init__(self, generation: int, message: str | None = None) -> None:
         super().__init__(message or f"use-after-free on generation {generation}")
         self.generation = generation
+
+
+class BlockingStreamWarning(UserWarning):
+    """A stream was registered that the legacy default stream waits for, and that waits for it.
+
+    Work on the two is ordered implicitly, which hides missing waits and serialises what could overlap.  Create streams
+    as non-blocking.
+    """

@@ -1,4 +1,4 @@
-from xlogmem._core cimport Window
+from xlogmem._core cimport Outcome, Window
 from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 
@@ -9,9 +9,11 @@ cdef class LaunchRecorder:
     cdef bint strict
     cdef readonly bint preflighted
     cdef bint done
+    cdef bint busy              # preflight is running, without the GIL
     cdef Window* window
     cdef list rejections
     cdef int register(self, object what, int access, str method) except -1
-    cdef int resolve(self, object what, int access, str method) except -1
+    cdef int note(self, object what, int access, str method) except -1
     cdef int open(self) except -1
-    cdef int finish(self, bint filed) except -1
+    cdef int finish(self, Outcome outcome) except -1
+    cdef int refuse_busy(self) except -1

@@ -7,16 +7,16 @@ import warnings
 
 cimport cython
 
-from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport UINT64_MAX
-
 from xlogmem._core cimport (
+    CANCELLED,
     HAND_BACK_ALL,
     HAND_BACK_WRITES,
+    LAUNCHED,
     READ,
     READ_WRITE,
     WRITE,
     Found,
+    Outcome,
     Request,
     abandon,
     file_window,
@@ -25,10 +25,10 @@ from xlogmem._core cimport (
     prepare,
     take_window,
 )
-from xlogmem._driver cimport Failure, raise_failure
+from xlogmem._driver cimport Failure, process_was_forked
 from xlogmem._order cimport OrderState
-from xlogmem.blocks cimport BlockId, DeviceBlock
-from xlogmem.streams cimport core_of
+from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.streams cimport Stream, core_of, device_of
 
 from xlogmem.errors import StreamMisuseError
 
@@ -48,14 +48,20 @@ cdef class LaunchRecorder:
 
     Parameters
     ----------
-    stream : Stream
-        Where the launch goes.
+    stream : stream
+        Where the launch goes: one of the runtime's, or anybody else's, which is registered at first sight (see
+        `DeviceRuntime.register_stream`).
+    runtime : DeviceRuntime, optional
+        Whose blocks are meant, for a foreign stream; the default is the process's own for the stream's device.
     mode : {"strict", "permissive"}
         What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out
         memory is not protected.
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block is made to wait (see `Stream.discipline`): after all, or after
         those that write, for programs that know that nobody writes in place there.
+    on_conflict : {"count", "raise"}
+        What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
+        this one cannot be ordered after it (W11).  Count it (``counters()["conflicts"]``), or refuse at preflight.
 
     Notes
     -----
@@ -64,16 +70,26 @@ cdef class LaunchRecorder:
     and commit is freed by the commit.
     """
 
-    def __cinit__(self, Stream stream not None, *, str mode="strict", str handback="all"):
+    def __cinit__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",
+                  str on_conflict="count"):
         if mode not in ("strict", "permissive"):
             raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
         if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
-        self.runtime = core_of(stream)
-        self.stream = stream
+        if on_conflict not in ("count", "raise"):
+            raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose count or raise")
+        if isinstance(stream, Stream):
+            self.runtime = core_of(<Stream>stream)
+            self.stream = <Stream>stream
+            if runtime is not None and runtime is not self.runtime:
+                raise StreamMisuseError(f"{stream!r} belongs to another runtime than {runtime!r}")
+        else:
+            self.runtime = runtime if runtime is not None else runtime_of(stream)
+            self.stream = self.runtime.stream_of(stream)
         self.strict = mode == "strict"
         self.window = take_window()
-        self.window.stream = stream.state
+        self.window.stream = self.stream.state
+        self.window.exclusive = on_conflict == "raise"
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
     def __dealloc__(self):
@@ -106,60 +122,42 @@ cdef class LaunchRecorder:
         return self
 
     cdef int register(self, object what, int access, str method) except -1:
+        self.refuse_busy()
         if self.preflighted or self.done:
             raise StreamMisuseError(
                 f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files "
                 "what was preflighted. Register everything first")
         if isinstance(what, tuple):
             for item in <tuple>what:
-                self.resolve(item, access, method)
+                self.note(item, access, method)
         elif isinstance(what, list):
             for item in <list>what:
-                self.resolve(item, access, method)
+                self.note(item, access, method)
         else:
-            self.resolve(what, access, method)
+            self.note(what, access, method)
         return 0
 
-    cdef int resolve(self, object what, int access, str method) except -1:
-        """Find the block behind an object and note its identity."""
+    cdef int note(self, object what, int access, str method) except -1:
+        """Find the block behind an object and note its identity; keep no hold on it."""
         cdef Request request
         cdef Found found
-        cdef DeviceBlock block
-        cdef object interface
+        cdef int known
         request.access = access
-        if isinstance(what, DeviceBlock):
-            block = <DeviceBlock>what
-            if block.core is not self.runtime:
-                raise StreamMisuseError(
-                    f"LaunchRecorder.{method}: {block!r} belongs to another runtime than {self.stream!r}")
-            request.slot = block.block.slot
-            request.generation = block.generation
+        if isinstance(what, DeviceBlock) and (<DeviceBlock>what).core is self.runtime:
+            request.slot = (<DeviceBlock>what).block.slot
+            request.generation = (<DeviceBlock>what).generation
             self.window.requests.push_back(request)
             return 0
-        if isinstance(what, BlockId):
-            request.slot = (<BlockId>what).slot
-            request.generation = (<BlockId>what).generation
-            self.window.requests.push_back(request)
-            return 0
-        interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
-        if interface is not None:
-            address = interface["data"][0]
-            if 0 in interface["shape"]:
-                return 0                                # nothing to touch (W24)
-        elif PyIndex_Check(what):
-            address = PyNumber_Index(what)
-        else:
-            raise TypeError(f"LaunchRecorder.{method}: {type(what).__name__} is no block, address or CUDA array "
-                            "(it has no __cuda_array_interface__), nor a list or tuple of these")
-        if 0 <= address <= UINT64_MAX and self.runtime.find(address, &found):
+        known = self.runtime.resolve(what, &found, f"LaunchRecorder.{method}")
+        if known == 1:
             request.slot = found.slot
             request.generation = found.generation
             self.window.requests.push_back(request)
-        elif self.strict:
+        elif known == 0 and self.strict:
             self.rejections = self.rejections or []
             self.rejections.append(
                 f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory of "
-                f"{self.runtime!r}. Allocate it there, or use mode='permissive' and order it yourself")
+                f"{self.runtime!r}. Allocate it there, adopt it, or use mode='permissive' and order it yourself")
         return 0
 
     # ------------------------------------------------------------------------------------------ the window
@@ -178,18 +176,28 @@ cdef class LaunchRecorder:
         """
         self.open()
 
+    cdef int refuse_busy(self) except -1:
+        if self.busy:
+            raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
+        if process_was_forked():
+            raise StreamMisuseError("this process was forked from one that used CUDA, which CUDA does not support")
+        return 0
+
     cdef int open(self) except -1:
         cdef Failure failure
         cdef int failed
+        self.refuse_busy()
         if self.preflighted or self.done:
             raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
         if self.rejections:
             raise StreamMisuseError("; ".join(self.rejections))
         if not self.window.requests.empty():
+            self.busy = True
             with nogil:
                 failed = prepare(&self.runtime.state, self.window, &failure)
+            self.busy = False
             if failed:
-                raise_failure(&failure, f"preparing a launch on {self.stream!r}")
+                self.runtime.fail(&failure, f"preparing a launch on {self.stream!r}")
         self.preflighted = True
         return 0
 
@@ -206,39 +214,41 @@ cdef class LaunchRecorder:
             An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
             are filed all the same.
         """
-        if not self.preflighted and not self.window.requests.empty():
-            raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
         if self.rejections:
             raise StreamMisuseError("; ".join(self.rejections))
-        self.finish(True)
+        if not self.preflighted and not self.window.requests.empty():
+            raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
+        self.finish(LAUNCHED)
 
     def cancel(self):
         """Say that nothing was launched: close without filing."""
-        self.finish(False)
+        self.finish(CANCELLED)
 
-    cdef int finish(self, bint filed) except -1:
+    cdef int finish(self, Outcome outcome) except -1:
         cdef OrderState* order = self.runtime.state.order
         cdef Failure failure
         cdef bint more
         cdef int failed = 0
+        self.refuse_busy()
         if self.done:
             raise StreamMisuseError("the recorder was committed or cancelled before")
         self.done = True
         if not self.window.is_open:
             return 0
         if order.lock.try_lock():
-            more = file_window(&self.runtime.state, self.window, filed)
+            more = file_window(&self.runtime.state, self.window, outcome)
             order.lock.unlock()
         else:
             with nogil:
                 order.lock.lock()
-                more = file_window(&self.runtime.state, self.window, filed)
+                more = file_window(&self.runtime.state, self.window, outcome)
                 order.lock.unlock()
         if more:
             with nogil:
                 failed = finish_rest(&self.runtime.state, self.window, &failure)
             if failed:
-                raise_failure(&failure, f"handing blocks back after a launch on {self.stream!r}")
+                self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
+            self.runtime.let_go()
         return 0
 
     def __enter__(self):
@@ -247,7 +257,7 @@ cdef class LaunchRecorder:
 
     def __exit__(self, kind, exception, traceback):
         if not self.done:
-            self.finish(True)
+            self.finish(LAUNCHED)
 
     @property
     def mode(self):
@@ -264,7 +274,23 @@ cdef class LaunchRecorder:
         return f"<LaunchRecorder {self.mode} on stream {self.stream.id}: {self.recorded_count} uses, {state}>"
 
 
-def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="strict", str handback="all"):
+cdef Core runtime_of(object stream):
+    """The process's own runtime for the device of a foreign stream."""
+    from xlogmem.runtime import get_runtime
+
+    return get_runtime(device_of(stream))
+
+
+cdef Core owner_of(object what):
+    """The runtime of the first block among the arguments of `use`, None if there is none."""
+    for item in what if isinstance(what, (list, tuple)) else (what,):
+        if isinstance(item, DeviceBlock):
+            return (<DeviceBlock>item).core
+    return None
+
+
+def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict", str handback="all",
+        str on_conflict="count"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
     On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it
@@ -273,12 +299,15 @@ def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="s
 
     Parameters
     ----------
-    stream : Stream
-        Where the launch goes.
+    stream : stream
+        Where the launch goes: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings.
     read, write, read_write : object, or list or tuple of objects
         What it touches: blocks, their ids, integer device addresses, or anything with ``__cuda_array_interface__``.
         Addresses inside a block stand for the block.
-    mode, handback : str
+    runtime : DeviceRuntime, optional
+        For a foreign stream: whose blocks are meant.  The default is the runtime of the blocks given, else the
+        process's own for the stream's device.
+    mode, handback, on_conflict : str
         See `LaunchRecorder`.
 
     Returns
@@ -297,10 +326,13 @@ def use(Stream stream not None, read=(), write=(), read_write=(), *, str mode="s
     ...     kernel[grid, block, stream](a, b, c)
     """
     cdef LaunchRecorder recorder
-    if mode == "strict" and handback == "all":
+    if runtime is None and not isinstance(stream, Stream):
+        runtime = owner_of(read) or owner_of(write) or owner_of(read_write)
+    if runtime is None and mode == "strict" and handback == "all" and on_conflict == "count":
         recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
     else:
-        recorder = LaunchRecorder.__new__(LaunchRecorder, stream, mode=mode, handback=handback)
+        recorder = LaunchRecorder.__new__(LaunchRecorder, stream, runtime=runtime, mode=mode, handback=handback,
+                                          on_conflict=on_conflict)
     recorder.register(read, READ, "read")
     recorder.register(write, WRITE, "write")
     recorder.register(read_write, READ_WRITE, "read_write")

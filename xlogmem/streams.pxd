@@ -1,11 +1,11 @@
+from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
-from xlogmem._order cimport Ordering, StreamState
+from xlogmem._order cimport Discipline, Ordering, StreamState
 
 
 cdef class Stream:
     cdef StreamState* state
-    cdef readonly StreamPool pool
     cdef readonly Ordering ordering
     cdef object core            # the runtime core; None until the pool is given to one
     cdef readonly uint64_t id
@@ -14,11 +14,36 @@ cdef class Stream:
 cdef class StreamPool:
     cdef readonly Ordering ordering
     cdef readonly int max_streams
-    cdef readonly int acquired
-    cdef Stream first
-    cdef list states                        # addresses of StreamState, by id
+    cdef list states            # addresses of StreamState, the default stream first
+    cdef dict spare             # (discipline, priority) -> addresses of streams that nobody holds
+    cdef dict priorities        # address -> priority
     cdef object lock
-    cdef Stream _make(self, int discipline, int priority)
+    cdef Stream make(self, int discipline, int priority)
+    cdef int take_back(self) except -1
 
 
+cdef class Registration:
+    # One foreign stream: its state, and the object that keeps it alive.
+    cdef StreamState* state
+    cdef object owner
+
+
+cdef class StreamRegistry:
+    cdef Ordering ordering
+    cdef dict known             # the driver's number -> Registration
+    cdef dict by_handle         # the driver's handle -> Registration, the newest
+    cdef dict by_owner          # id of an owner that we hold -> Registration
+    cdef object lock
+    cdef int sweep_at
+    cdef Stream find(self, object what)
+    cdef Stream register(self, object what, object discipline)
+    cdef int forget(self, Registration entry, Stream heir) except -1
+    cdef int hold(self, Registration entry, object what) except -1
+    cdef int sweep(self) except -1
+    cdef int unregister(self, Stream stream, Stream heir) except -1
+
+
+cdef Stream handle_of(Ordering ordering, StreamState* state)
 cdef object core_of(Stream stream)
+cdef int device_of(object what) except -1
+cdef cy.CUstream parse(object what) except? <cy.CUstream>-1

@@ -1,45 +1,86 @@
-"""Streams as users hold them: handles that carry their identity, and the pool that makes them.
+"""Streams as users hold them: handles, the pool that makes our own, and the registry of everybody else's.
 
 The state behind a handle (positions, knowledge, events) is `_order`'s; nothing here decides what comes after what.
+
+Own streams are never destroyed while their pool lives.  One whose last handle is dropped goes back to the pool and is
+handed out again under a new id; its positions go on.
+
+Foreign streams are registered at first sight.  The driver reuses the handle of a destroyed stream, so a registration is
+known by the driver's own number of the stream, and a handle that nobody is known to keep alive is asked for its number
+each time.  The object that a stream came in is held, so that the stream lives at least as long as its registration; the
+registry lets go of streams that nobody else holds.
 """
 import threading
+import warnings
 
 cimport cython
 
-from cuda.bindings cimport cydriver as cy
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.ref cimport PyObject
 
 from xlogmem._driver cimport (
+    STREAM_IS_CAPTURING,
     Failure,
     context_of,
+    Scope,
     enter_context,
     leave_context,
     process_is_closing,
     raise_failure,
+    stream_context,
     stream_create,
     stream_destroy,
+    stream_flags,
+    stream_id,
+    stream_is_capturing,
 )
-from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline
+from xlogmem._order cimport (
+    OPAQUE,
+    ORDINARY,
+    SEALED,
+    OrderState,
+    bury_stream,
+    register_stream,
+    this_thread,
+    unregister_stream,
+)
 
-from xlogmem.errors import StreamMisuseError
+from xlogmem import _driver
+from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 
 __all__ = ["Stream", "StreamPool"]
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject*)
+
+cdef enum:
+    LEGACY = 1                  # CU_STREAM_LEGACY; 0 means the same stream
+    PER_THREAD = 2              # CU_STREAM_PER_THREAD: another stream in every thread
+    NON_BLOCKING = 1            # CU_STREAM_NON_BLOCKING
+    SWEEP_AT = 32               # foreign streams registered before the registry looks for unused ones
 
 DISCIPLINES = {"ordinary": ORDINARY, "opaque": OPAQUE, "sealed": SEALED}
 
 
+cdef int discipline_of(object name) except -1:
+    if name not in DISCIPLINES:
+        raise ValueError(f"discipline {name!r} is unknown; choose one of {', '.join(DISCIPLINES)}")
+    return DISCIPLINES[name]
+
+
+# ---------------------------------------------------------------------------------------------- handles
 @cython.final
+@cython.no_gc_clear                         # __dealloc__ needs the ordering
 cdef class Stream:
     """A CUDA stream that one runtime knows.
 
-    Made by `StreamPool.acquire` or `DeviceRuntime.acquire_stream`.  Two handles are equal if they are the same
-    registration; the driver's handle value is no identity, since the driver reuses it.
+    Made by `DeviceRuntime.acquire_stream` (our own) and `DeviceRuntime.register_stream` (somebody else's).  Two handles
+    are equal if they are the same registration; the driver's handle value is no identity, since the driver reuses it.
 
     Attributes
     ----------
     id : int
-        Number of the registration within its pool, never reused; 0 is the pool's default stream.
-    pool : StreamPool
-        The pool that made it.
+        Number of the registration within its runtime, never used again; 0 is the pool's default stream.
 
     Notes
     -----
@@ -48,11 +89,22 @@ cdef class Stream:
     """
 
     def __init__(self):
-        raise TypeError("streams are made by StreamPool.acquire() or DeviceRuntime.acquire_stream()")
+        raise TypeError("streams are made by DeviceRuntime.acquire_stream() and DeviceRuntime.register_stream()")
+
+    def __dealloc__(self):
+        cdef StreamState* state = self.state
+        if state == NULL or state.handles.fetch_sub(1) != 1 or state.driver_id or state.index == 0:
+            return
+        state.next = self.ordering.state.idle.load()    # an own stream that nobody holds goes back to its pool
+        while not self.ordering.state.idle.compare_exchange_weak(state.next, state):
+            pass
 
     @property
     def handle(self):
-        """The ``CUstream`` as an int, for driver calls of your own."""
+        """The ``CUstream`` as an int, for driver calls of your own.
+
+        Keep this object as long as you use it: the stream may be handed to somebody else afterwards.
+        """
         if self.state == NULL:
             raise StreamMisuseError("the stream was never made")
         return <size_t>self.state.handle
@@ -64,7 +116,19 @@ cdef class Stream:
         ``"ordinary"``: people fill blocks that were allocated here and that nobody else has used yet.  ``"opaque"``:
         anybody at any time.  ``"sealed"``: nobody, a promise that saves waits.
         """
+        if self.state == NULL:
+            raise StreamMisuseError("the stream was never made")
         return {value: name for name, value in DISCIPLINES.items()}[self.state.discipline]
+
+    @property
+    def registered(self):
+        """Whether the runtime still knows the stream; False after `DeviceRuntime.unregister_stream`."""
+        return self.state != NULL and self.state.alive
+
+    @property
+    def foreign(self):
+        """Whether somebody else made the stream."""
+        return self.state != NULL and self.state.driver_id != 0
 
     def __cuda_stream__(self):
         return 0, self.handle
@@ -72,10 +136,10 @@ cdef class Stream:
     def __eq__(self, other):
         if not isinstance(other, Stream):
             return NotImplemented
-        return self.state == (<Stream>other).state
+        return self.state == (<Stream>other).state and self.id == (<Stream>other).id
 
     def __hash__(self):
-        return hash(<size_t>self.state)
+        return hash((<size_t>self.state, self.id))
 
     def __reduce__(self):
         raise TypeError("a stream cannot be copied")
@@ -84,6 +148,17 @@ cdef class Stream:
         if self.state == NULL:
             return "<Stream that was never made>"
         return f"<Stream {self.id} of device {self.ordering.context.ordinal}>"
+
+
+cdef Stream handle_of(Ordering ordering, StreamState* state):
+    """A handle of a registration that cannot go away meanwhile: the caller holds the GIL and knows it to be alive."""
+    cdef Stream stream = Stream.__new__(Stream)
+    state.handles.fetch_add(1)
+    stream.state = state
+    stream.ordering = ordering
+    stream.id = state.number
+    stream.core = ordering.core() if ordering.core is not None else None
+    return stream
 
 
 cdef object core_of(Stream stream):
@@ -97,6 +172,20 @@ cdef object core_of(Stream stream):
     return stream.core
 
 
+# ---------------------------------------------------------------------------------------------- our own
+cdef int destroy_own(OrderState* order) except -1 nogil:
+    cdef Failure ignored
+    cdef Scope scope
+    cdef size_t i
+    if enter_context(order.context, &scope, &ignored):
+        return 0
+    for i in range(order.streams.size()):
+        if order.streams[i].driver_id == 0:
+            stream_destroy(order.streams[i].handle, &ignored)
+    leave_context(&scope)
+    return 0
+
+
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
 cdef class StreamPool:
     """Makes the streams of one runtime.
@@ -108,7 +197,8 @@ cdef class StreamPool:
     ordinal : int
         The device.
     max_streams : int
-        How many streams `acquire` hands out at most; at least 1 (contract 155).  The default stream does not count.
+        How many streams `acquire` has out at most; at least 1 (contract 155).  The default stream does not count, and a
+        stream whose last handle is dropped is given back (W38).
 
     Notes
     -----
@@ -120,44 +210,54 @@ cdef class StreamPool:
             raise RuntimeError("a stream pool is initialised once")
         self.max_streams = max(1, max_streams)
         self.states = []
+        self.spare = {}
+        self.priorities = {}
         self.lock = threading.Lock()
         self.ordering = Ordering.__new__(Ordering, context_of(ordinal))
-        self._make(ORDINARY, 0)
+        self.make(ORDINARY, 0)
 
     def __reduce__(self):
         raise TypeError("a stream pool cannot be copied: it owns its streams")
 
     def __dealloc__(self):
-        cdef Failure ignored
-        cdef bint pushed
-        if self.ordering is None or process_is_closing():
-            return
-        if enter_context(self.ordering.context.handle, &pushed, &ignored):
-            return
-        for state in self.states:
-            stream_destroy((<StreamState*><size_t>state).handle, &ignored)
-        leave_context(pushed)
+        cdef Ordering ordering = self.ordering
+        if ordering is not None and not process_is_closing():
+            with nogil:
+                destroy_own(&ordering.state)
 
-    cdef Stream _make(self, int discipline, int priority):
+    cdef Stream make(self, int discipline, int priority):
         cdef cy.CUstream handle = NULL
         cdef Failure failure
-        cdef bint pushed
+        cdef Scope scope
         cdef int failed
         cdef StreamState* state
         with nogil:
-            failed = enter_context(self.ordering.context.handle, &pushed, &failure)
+            failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
                 failed = stream_create(priority, &handle, &failure)
-                leave_context(pushed)
+                leave_context(&scope)
         if failed:
             raise_failure(&failure, "creating a stream")
         with nogil:
-            state = self.ordering.register(handle, <Discipline>discipline)
+            self.ordering.state.lock.lock()
+            state = register_stream(&self.ordering.state, handle, <Discipline>discipline)
+            self.ordering.state.lock.unlock()
         self.states.append(<size_t>state)
-        return self.stream(state.index)
+        self.priorities[<size_t>state] = priority
+        return handle_of(self.ordering, state)
+
+    cdef int take_back(self) except -1:
+        """Sort the streams whose last handle is gone."""
+        cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
+        while state != NULL:
+            key = (<int>state.discipline, self.priorities[<size_t>state])
+            if state.handles.load() == 0:
+                self.spare.setdefault(key, []).append(<size_t>state)
+            state = state.next
+        return 0
 
     def acquire(self, *, str discipline="ordinary", int priority=0):
-        """A new stream.
+        """A stream that nobody else holds.
 
         Parameters
         ----------
@@ -173,40 +273,52 @@ cdef class StreamPool:
         DriverError
             The driver could not make a stream.
         """
-        if discipline not in DISCIPLINES:
-            raise ValueError(f"discipline {discipline!r} is unknown; choose one of {', '.join(DISCIPLINES)}")
+        cdef StreamState* state
+        cdef int wanted = discipline_of(discipline)
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
         with self.lock:
+            self.take_back()
+            spare = self.spare.get((wanted, priority))
+            if spare:
+                state = <StreamState*><size_t>spare.pop()
+                with nogil:
+                    self.ordering.state.lock.lock()
+                    state.number = self.ordering.state.registrations
+                    self.ordering.state.registrations += 1
+                    self.ordering.state.lock.unlock()
+                return handle_of(self.ordering, state)
             if self.acquired >= self.max_streams:
-                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): pass a larger max_streams "
-                                        "to StreamPool, or share streams")
-            stream = self._make(DISCIPLINES[discipline], priority)
-            self.acquired += 1
-        return stream
+                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
+                                        "larger max_streams to StreamPool, or share streams")
+            return self.make(wanted, priority)
+
+    @property
+    def acquired(self):
+        """How many streams are out, the default stream not counted."""
+        return sum(1 for state in self.states[1:] if (<StreamState*><size_t>state).handles.load())
 
     @property
     def default(self):
         """The pool's own stream, which allocations use when no other is named."""
-        return self.stream(0)
+        if self.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
+        return handle_of(self.ordering, <StreamState*><size_t>self.states[0])
 
-    def stream(self, index):
-        """A handle of the stream with this id (contract 159).
+    def stream(self, id):
+        """Another handle of the stream that is out under this id (contract 159).
 
         Raises
         ------
         StreamMisuseError
-            No stream of this pool has the id.
+            The id is unknown to this pool, or its stream was given back.
         """
-        cdef Stream stream = Stream.__new__(Stream)
-        if not 0 <= index < len(self.states):
-            raise StreamMisuseError(f"stream {index} is unknown to this pool")
-        stream.state = <StreamState*><size_t>self.states[index]
-        stream.pool = self
-        stream.ordering = self.ordering
-        stream.id = index
-        stream.core = self.ordering.core() if self.ordering.core is not None else None
-        return stream
+        cdef StreamState* state
+        for address in self.states:
+            state = <StreamState*><size_t>address
+            if state.number == id and (state.handles.load() or state.index == 0):
+                return handle_of(self.ordering, state)
+        raise StreamMisuseError(f"stream {id} is unknown to this pool")
 
     def __len__(self):
         return self.acquired
@@ -215,3 +327,225 @@ cdef class StreamPool:
         if self.ordering is None:
             return "<StreamPool that was never initialised>"
         return f"<StreamPool device={self.ordering.context.ordinal} acquired={self.acquired} max={self.max_streams}>"
+
+
+# ---------------------------------------------------------------------------------------------- everybody else's
+cdef object value_of(object what):
+    """The ``CUstream`` inside whatever people call a stream, as an int; None if it is no stream."""
+    if PyIndex_Check(what):
+        return PyNumber_Index(what)
+    protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
+    if protocol is not None:
+        return (protocol() if callable(protocol) else protocol)[1]
+    for name in ("cuda_stream", "ptr", "handle"):                   # PyTorch, older CuPy, older Numba
+        value = getattr(what, name, None)
+        if value is not None:
+            value = getattr(value, "value", value)                  # a ctypes pointer; its null is None
+            return 0 if value is None else PyNumber_Index(value)
+    value = getattr(what, "value", None)                            # RMM before it spoke the protocol
+    if callable(value):
+        return PyNumber_Index(value())
+    try:
+        return int(what)                                            # cuda.bindings
+    except (TypeError, ValueError):
+        return None
+
+
+cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
+    value = value_of(what)
+    if value is None:
+        raise TypeError(f"{type(what).__name__} is no CUDA stream: give a Stream, an int, or an object with "
+                        "__cuda_stream__ (CuPy, Numba, PyTorch, RMM, cuda.core, cuda.bindings)")
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} is no CUDA stream handle")
+    return <cy.CUstream><size_t>(value or LEGACY)
+
+
+cdef int device_of(object what) except -1:
+    """The ordinal of the device that a foreign stream is on; of the default streams, of the current context."""
+    from cuda.bindings import driver
+
+    cdef cy.CUstream handle = parse(what)
+    _driver.initialize()
+    if <size_t>handle <= PER_THREAD:
+        result, context = driver.cuCtxGetCurrent()
+    else:
+        result, context = driver.cuStreamGetCtx(<size_t>handle)
+    if int(result):
+        raise DriverError(f"the device of stream {<size_t>handle:#x} could not be found: {result.name}",
+                          code=int(result))
+    if not int(context):
+        return 0
+    driver.cuCtxPushCurrent(context)
+    result, device = driver.cuCtxGetDevice()
+    driver.cuCtxPopCurrent()
+    return int(device)
+
+
+@cython.final
+cdef class Registration:
+    """One foreign stream."""
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class StreamRegistry:
+    """The foreign streams of one runtime."""
+
+    def __cinit__(self, Ordering ordering not None):
+        self.ordering = ordering
+        self.known = {}
+        self.by_handle = {}
+        self.by_owner = {}
+        self.lock = threading.RLock()
+        self.sweep_at = SWEEP_AT
+
+    cdef Stream find(self, object what):
+        """The handle of a stream, which is registered at first sight."""
+        cdef Registration found
+        if isinstance(what, Stream):
+            if (<Stream>what).state == NULL or (<Stream>what).ordering is not self.ordering:
+                raise StreamMisuseError(f"{what!r} belongs to another runtime")
+            return <Stream>what
+        found = self.by_owner.get(id(what))
+        if found is not None and found.owner is what and found.state.alive:
+            return handle_of(self.ordering, found.state)            # we hold the owner: it is still that stream
+        return self.register(what, None)
+
+    cdef Stream register(self, object what, object discipline):
+        """The handle of a stream with this discipline (None: as it is, ordinary at first sight)."""
+        cdef Registration entry
+        cdef StreamState* state
+        cdef Failure failure
+        cdef cy.CUstream handle = parse(what)
+        cdef cy.CUcontext context = NULL
+        cdef uint64_t number = 0
+        cdef unsigned int flags = 0
+        cdef Scope scope
+        cdef bint capturing = False
+        cdef int failed, wanted
+        wanted = -1 if discipline is None else discipline_of(discipline)
+        with nogil:
+            failed = enter_context(self.ordering.context.handle, &scope, &failure)
+            if not failed:
+                failed = stream_is_capturing(handle, &capturing, &failure)
+                if not failed and not capturing:                    # asking for the number would spoil a capture
+                    failed = (stream_context(handle, &context, &failure) or stream_id(handle, &number, &failure)
+                              or stream_flags(handle, &flags, &failure))
+                leave_context(&scope)
+        if failed:
+            raise_failure(&failure, f"looking at stream {<size_t>handle:#x}")
+        if capturing:
+            failure.kind = STREAM_IS_CAPTURING
+            failure.stream = <size_t>handle
+            raise_failure(&failure, "registering it")
+        if context != self.ordering.context.handle:
+            raise StreamMisuseError(f"stream {<size_t>handle:#x} belongs to another context or device than this "
+                                    f"runtime (device {self.ordering.context.ordinal})")
+        with self.lock:
+            entry = self.known.get(number)
+            if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
+                self.hold(entry, what)
+                return handle_of(self.ordering, entry.state)
+            if wanted < 0:                                          # the default streams: somebody queues work there
+                wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
+            if len(self.known) >= self.sweep_at:
+                self.sweep()
+            with nogil:
+                self.ordering.state.lock.lock()
+                state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
+                state.driver_id = number
+                state.thread = this_thread() if <size_t>handle == PER_THREAD else 0
+                state.raw = False
+                self.ordering.state.lock.unlock()
+            stream = handle_of(self.ordering, state)
+            try:
+                if entry is not None and entry.state.alive:         # another discipline: the new registration inherits
+                    self.forget(entry, stream)
+                entry = self.by_handle.get(<size_t>handle)
+                if entry is not None and entry.state.alive and <size_t>handle > PER_THREAD:
+                    self.forget(entry, stream)                      # destroyed by its owner, and its handle came back
+            except BaseException:
+                with nogil:
+                    self.ordering.state.lock.lock()
+                    state.alive = False
+                    self.ordering.state.lock.unlock()
+                raise
+            entry = Registration.__new__(Registration)
+            entry.state = state
+            self.known[number] = self.by_handle[<size_t>handle] = entry
+            self.hold(entry, what)
+            state.raw = <size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD)
+        if not flags & NON_BLOCKING and <size_t>handle > PER_THREAD:
+            warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
+                          "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
+        return stream
+
+    cdef int hold(self, Registration entry, object what) except -1:
+        """Keep the first object that the stream came in, if that can keep it alive."""
+        if entry.owner is None and not PyIndex_Check(what):
+            entry.owner = what
+            entry.state.raw = False
+            self.by_owner[id(what)] = entry
+        return 0
+
+    cdef int forget(self, Registration entry, Stream heir) except -1:
+        """Unregister: `heir` frees the blocks that would have been freed there."""
+        cdef OrderState* order = &self.ordering.state
+        cdef StreamState* state = entry.state
+        cdef StreamState* inherits = heir.state
+        cdef uint64_t number = 0
+        cdef Failure failure
+        cdef Scope scope
+        cdef bint capturing = False, gone = False
+        cdef int failed
+        with nogil:
+            failed = enter_context(order.context, &scope, &failure)
+            if not failed:
+                if <size_t>state.handle > PER_THREAD:               # is it still the stream that we know?
+                    failed = stream_is_capturing(state.handle, &capturing, &failure)
+                    if not failed and not capturing:
+                        failed = stream_id(state.handle, &number, &failure)
+                    gone = failed or (not capturing and number != state.driver_id)
+                order.lock.lock()
+                if gone:
+                    failed = bury_stream(order, state, inherits, &failure)
+                else:
+                    failed = unregister_stream(order, state, inherits, &failure)
+                order.lock.unlock()
+                leave_context(&scope)
+        if failed:
+            raise_failure(&failure, "unregistering it")
+        self.known.pop(state.driver_id, None)
+        if self.by_handle.get(<size_t>state.handle) is entry:
+            del self.by_handle[<size_t>state.handle]
+        if entry.owner is not None:
+            self.by_owner.pop(id(entry.owner), None)
+            entry.owner = None
+        return 0
+
+    cdef int unregister(self, Stream stream, Stream heir) except -1:
+        cdef Registration entry
+        with self.lock:
+            entry = self.known.get(stream.state.driver_id)
+            if entry is None or entry.state != stream.state:
+                raise StreamMisuseError(f"{stream!r} is not registered" if stream.foreign else
+                                        f"{stream!r} is one of the pool's own: drop it instead")
+            self.forget(entry, heir)
+        return 0
+
+    cdef int sweep(self) except -1:
+        """Unregister streams whose owner only we hold, and raw ones that nobody has a handle of."""
+        cdef Registration entry
+        heir = handle_of(self.ordering, self.ordering.state.streams[0])
+        for entry in list(self.known.values()):
+            if <size_t>entry.state.handle <= PER_THREAD or entry.state.handles.load():
+                continue
+            if entry.owner is not None and Py_REFCNT(<PyObject*>entry.owner) > 1:
+                continue
+            try:
+                self.forget(entry, heir)
+            except (StreamMisuseError, DriverError):
+                continue                                            # in use: the next sweep looks again
+        self.sweep_at = max(SWEEP_AT, 2 * len(self.known))
+        return 0

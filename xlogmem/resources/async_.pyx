@@ -5,6 +5,7 @@ from libc.stdint cimport UINT64_MAX, uint64_t
 from xlogmem._driver cimport (
     Failure,
     context_of,
+    Scope,
     enter_context,
     leave_context,
     pool_allocate,
@@ -57,7 +58,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     def __init__(self, int ordinal=0, *, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
-        cdef bint pushed
+        cdef Scope scope
         cdef int failed
         cdef uint64_t threshold = UINT64_MAX
         if release_threshold is not None:
@@ -68,10 +69,10 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             raise RuntimeError("a resource is initialised once")
         self.context = context_of(ordinal)
         with nogil:
-            failed = enter_context(self.context.handle, &pushed, &failure)
+            failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
                 failed = pool_create(self.context.device, threshold, &pool, &failure)
-                leave_context(pushed)
+                leave_context(&scope)
         if failed:
             raise_failure(&failure, f"creating a memory pool on device {ordinal}")
         self.table.self = pool

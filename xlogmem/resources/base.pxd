@@ -4,7 +4,6 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
 from xlogmem._driver cimport Context, Failure
-from xlogmem.streams cimport Stream
 
 cdef enum ResourceOrder:
     UNDECLARED                  # the core refuses it: it cannot say when a free takes effect
@@ -24,4 +23,4 @@ cdef struct ResourceTable:
 cdef class DeviceMemoryResource:
     cdef ResourceTable table
     cdef readonly Context context
-    cdef int _check(self, Stream stream) except -1
+    cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1

@@ -1,28 +1,118 @@
 """The base class of every memory resource, and the only way from a resource to the core: a table of C functions."""
 cimport cython
 
-from xlogmem._driver cimport enter_context, leave_context, raise_failure
-from xlogmem.streams cimport Stream
+from cpython.number cimport PyNumber_Index
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport UINT64_MAX
+
+from xlogmem._driver cimport PYTHON_RAISED, Scope, context_of, enter_context, leave_context, raise_failure
+from xlogmem.streams cimport Stream, parse
 
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]
 
 
+# ---------------------------------------------------------------------------------------------- resources in Python
+cdef int keep_exception(Failure* failure, object exception) except -1:
+    Py_INCREF(exception)
+    failure.kind = PYTHON_RAISED
+    failure.exception = <void*>exception
+    return 1
+
+
+cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
+                         Failure* failure) except -1 nogil:
+    """Call the method of a Python subclass.  The core holds no lock here; what the method raises is raised to the
+    caller."""
+    cdef int failed
+    with gil:
+        failed = call_allocate(<DeviceMemoryResource>self, nbytes, <size_t>stream, ptr, failure)
+    return failed
+
+
+cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stream, uint64_t* ptr,
+                       Failure* failure) except -1:
+    try:
+        address = PyNumber_Index(resource.allocate(nbytes, stream))
+        if not 0 < address <= UINT64_MAX:
+            raise ValueError(f"{type(resource).__name__}.allocate returned {address}, which is no device address")
+        ptr[0] = address
+    except BaseException as exception:
+        return keep_exception(failure, exception)
+    return 0
+
+
+cdef int python_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
+                           Failure* failure) except -1 nogil:
+    cdef int failed
+    with gil:
+        failed = call_deallocate(<DeviceMemoryResource>self, ptr, nbytes, <size_t>stream, failure)
+    return failed
+
+
+cdef int call_deallocate(DeviceMemoryResource resource, uint64_t ptr, size_t nbytes, size_t stream,
+                         Failure* failure) except -1:
+    try:
+        resource.deallocate(ptr, nbytes, stream)
+    except BaseException as exception:
+        return keep_exception(failure, exception)
+    return 0
+
+
+ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
+
+
 @cython.no_gc_clear                         # __dealloc__ of the subclasses needs the context
 cdef class DeviceMemoryResource:
     """Hands out device memory of one device and takes it back.
 
-    Use one of the subclasses.  A resource may be used by itself, in which case nothing is tracked and the caller orders
-    everything; `DeviceRuntime` puts the tracking on top.
+    Use one of the subclasses, or write one::
+
+        class Mine(xlogmem.DeviceMemoryResource):
+            order = "stream"                            # or "host": see below
+
+            def allocate(self, nbytes, stream): ...     # returns an address; `stream` is the CUstream as an int
+            def deallocate(self, ptr, nbytes, stream): ...
+
+    A resource may be used by itself, in which case nothing is tracked and the caller orders everything; `DeviceRuntime`
+    puts the tracking on top.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device that the memory is on.
+
+    Attributes
+    ----------
+    order : {"stream", "host"}
+        What a subclass promises.  ``"stream"``: memory and frees are ordered on the stream given to the call.
+        ``"host"``: a free takes effect at once; the runtime waits on the host for every use before it frees.
 
     Notes
     -----
-    Thread-safe.  Resources whose frees are neither ordered on a stream nor waited for on the host are refused by the
-    runtime, loudly (contract 25): false safety is worse than none.
+    Methods of subclasses are called without any lock of the runtime, from any thread, and may use the runtime
+    themselves. What they raise is raised to the caller; a free that raises leaves the block live.  Resources whose
+    frees are neither ordered on a stream nor waited for on the host are refused by the runtime, loudly (contract
+    25): false safety is worse than none.
     """
 
-    def allocate(self, size_t nbytes, Stream stream not None):
+    order = None
+
+    def __init__(self, int ordinal=0):
+        if type(self) is DeviceMemoryResource:
+            raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
+                            "write a subclass with allocate() and deallocate()")
+        self.context = context_of(ordinal)
+        self.table.self = <void*>self
+        if self.order is not None and self.order not in ORDERS:
+            raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
+        self.table.order = ORDERS.get(self.order, UNDECLARED)
+        self.table.allocate = python_allocate
+        self.table.deallocate = python_deallocate
+        self.table.trim = NULL
+
+    def allocate(self, size_t nbytes, stream):
         """Allocate `nbytes` bytes, ordered on `stream`; returns the device address as an int.
 
         Raises
@@ -34,19 +124,19 @@ cdef class DeviceMemoryResource:
         """
         cdef Failure failure
         cdef uint64_t ptr = 0
-        cdef bint pushed
+        cdef Scope scope
         cdef int failed
-        self._check(stream)
+        cdef cy.CUstream handle = self.check(stream, "allocate")
         with nogil:
-            failed = enter_context(self.context.handle, &pushed, &failure)
+            failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.allocate(self.table.self, nbytes, stream.state.handle, &ptr, &failure)
-                leave_context(pushed)
+                failed = self.table.allocate(self.table.self, nbytes, handle, &ptr, &failure)
+                leave_context(&scope)
         if failed:
             raise_failure(&failure, f"allocating {nbytes} bytes on {stream!r}")
         return ptr
 
-    def deallocate(self, uint64_t ptr, size_t nbytes, Stream stream not None):
+    def deallocate(self, uint64_t ptr, size_t nbytes, stream):
         """Take back memory that `allocate` gave out, ordered on `stream`.
 
         Every use must be ordered before the call on that stream (or be complete, for a host-synchronous resource): the
@@ -58,23 +148,26 @@ cdef class DeviceMemoryResource:
             The driver refused; the memory is still allocated.
         """
         cdef Failure failure
-        cdef bint pushed
+        cdef Scope scope
         cdef int failed
-        self._check(stream)
+        cdef cy.CUstream handle = self.check(stream, "deallocate")
         with nogil:
-            failed = enter_context(self.context.handle, &pushed, &failure)
+            failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.deallocate(self.table.self, ptr, nbytes, stream.state.handle, &failure)
-                leave_context(pushed)
+                failed = self.table.deallocate(self.table.self, ptr, nbytes, handle, &failure)
+                leave_context(&scope)
         if failed:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")
 
-    cdef int _check(self, Stream stream) except -1:
-        if self.context is None or self.table.allocate == NULL:
-            raise StreamMisuseError(f"{type(self).__name__} cannot allocate (unsupported): it is no complete resource")
-        if stream.ordering.context is not self.context:
+    cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1:
+        """The handle of a stream on this device; refuses resources that do not say how to `method`."""
+        if self.context is None or self.table.allocate == NULL or self.table.allocate == python_allocate:
+            raise StreamMisuseError(f"{type(self).__name__} does not support {method} (unsupported): the class does "
+                                    "not define it, or its __init__ was not called")
+        if isinstance(stream, Stream) and (
+                (<Stream>stream).state == NULL or (<Stream>stream).ordering.context is not self.context):
             raise StreamMisuseError(f"{stream!r} is on another device than the resource ({self.context.ordinal})")
-        return 0
+        return <cy.CUstream><size_t>(<Stream>stream).handle if isinstance(stream, Stream) else parse(stream)
 
     @property
     def device_ordinal(self):
