@@ -66,7 +66,6 @@ cdef struct Found:
     uint64_t generation
     size_t nbytes
     uint32_t slot
-    Block* block
     StreamState* stream
     bint adopted                # adopt: a new block was made
 
@@ -159,6 +158,9 @@ cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil
 cdef void give_window(Window* window) noexcept nogil
+
+# Takes the lock itself; no driver call.
+cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 
 # For finalizers: no lock, no driver call.
 cdef void drop(CoreState* core, Block* block) noexcept nogil

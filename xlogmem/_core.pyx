@@ -48,7 +48,7 @@ from xlogmem._driver cimport (
     leave_context,
     stream_is_capturing,
 )
-from xlogmem._index cimport erase, floor_of, insert, successor_of
+from xlogmem._index cimport Tracked, erase, floor_of, insert, successor_of
 from xlogmem._order cimport (
     ADAPTIVE,
     BIRTH,
@@ -579,8 +579,18 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
         stream.blocks += 1
         set_home(block, stream)
         set_entry(block, ALLOCATED, stream.index, touch(stream))
-    insert(&core.index, ptr, block)
+    link(core, block)
     return block
+
+
+cdef void link(CoreState* core, Block* block) noexcept nogil:
+    """Into the address index."""
+    cdef Tracked known
+    known.generation = block.generation
+    known.nbytes = block.nbytes
+    known.stream = block.stream
+    known.slot = block.slot
+    insert(&core.index, block.ptr, &known)
 
 
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
@@ -642,9 +652,12 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
 cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
     """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is taken
     out of the books without a free, so that its handles are stale and the new owner is safe."""
-    cdef Block* block = <Block*>floor_of(&core.index, ptr)
-    if block != NULL and ptr - block.ptr < block.nbytes:
-        erase(&core.index, block.ptr)
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&core.index, ptr, &base)
+    cdef Block* block
+    if known != NULL and ptr - base < known.nbytes:
+        block = core.blocks[known.slot]
+        erase(&core.index, base)
         forget(core, block)
         block.state = FREED                             # the slot is not used again: a window may still point to it
         block.generation = 0
@@ -679,24 +692,27 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
     one in part is refused (failure BLOCK_IS_CONTESTED).  `stream` says where the owner's work on it was queued;
     NULL says that it is ready for everybody.  Makes no driver call but for drained frees."""
     cdef OrderState* order = core.order
-    cdef Block* below
-    cdef Block* above
+    cdef Tracked* below
+    cdef Tracked* above
     cdef Block* block
     cdef Scope scope
+    cdef uint64_t base = 0, following = 0
+    cdef bint inside
     cdef int failed = 0
     if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
         return 1
     drain(core)
     leave_context(&scope)
     order.lock.lock()
-    below = <Block*>floor_of(&core.index, ptr)
-    above = <Block*>successor_of(&core.index, ptr)
+    below = floor_of(&core.index, ptr, &base)
+    above = successor_of(&core.index, ptr, &following)
+    inside = below != NULL and ptr - base < below.nbytes
     result.adopted = False
-    if below != NULL and ptr - below.ptr < below.nbytes and nbytes <= below.nbytes - (ptr - below.ptr):
-        describe(below, result)
-    elif ((below != NULL and ptr - below.ptr < below.nbytes) or (above != NULL and above.ptr - ptr < nbytes)):
+    if inside and nbytes <= below.nbytes - (ptr - base):
+        describe(base, below, result)
+    elif inside or (above != NULL and following - ptr < nbytes):
         failure.kind = BLOCK_IS_CONTESTED
-        failure.generation = below.generation if below != NULL and ptr - below.ptr < below.nbytes else above.generation
+        failure.generation = below.generation if inside else above.generation
         failed = 1
     elif stream != NULL and not stream.alive:
         failure.kind = STREAM_IS_DEAD
@@ -706,7 +722,11 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
         block = new_block(core, ptr, nbytes, stream)
         block.adopted = True
         block.owner = owner
-        describe(block, result)
+        result.ptr = ptr
+        result.nbytes = nbytes
+        result.generation = block.generation
+        result.slot = block.slot
+        result.stream = stream
         result.adopted = True
     order.lock.unlock()
     return failed
@@ -806,7 +826,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
         home.busy -= 1
     if failed:
         block.state = before
-        insert(&core.index, block.ptr, block)
+        link(core, block)
         return note(core, 1, failure)
     if not on_host and not block.adopted:
         file_marker(core, home, block.nbytes)
@@ -1004,21 +1024,29 @@ cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure*
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
-cdef inline void describe(Block* block, Found* found) noexcept nogil:
-    found.ptr = block.ptr
-    found.generation = block.generation
-    found.nbytes = block.nbytes
-    found.slot = block.slot
-    found.block = block
-    found.stream = block.stream
+cdef inline void describe(uint64_t base, Tracked* known, Found* found) noexcept nogil:
+    found.ptr = base
+    found.generation = known.generation
+    found.nbytes = known.nbytes
+    found.slot = known.slot
+    found.stream = known.stream
 
 
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
-    cdef Block* block = <Block*>floor_of(&core.index, ptr)
-    if block == NULL or ptr - block.ptr >= block.nbytes:
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&core.index, ptr, &base)
+    if known == NULL or ptr - base >= known.nbytes:
         return False
-    describe(block, found)
+    describe(base, known, found)
     return True
+
+
+cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
+    cdef Block* block
+    core.order.lock.lock()
+    block = core.blocks[slot]
+    core.order.lock.unlock()
+    return block
 
 
 cdef int tear_down(CoreState* core) except -1 nogil:

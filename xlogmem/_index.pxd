@@ -1,22 +1,39 @@
 # The address index; see _index.pyx.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
+from xlogmem._order cimport StreamState
+
+cdef enum:
+    CHUNK = 64
 
 
-cdef cppclass Chunk:
-    vector[uint64_t] keys                   # base addresses, ascending
-    vector[void*] values
+cdef struct Tracked:
+    # What a lookup wants to know of a block, so that it need not touch the block itself.
+    uint64_t generation
+    size_t nbytes
+    StreamState* stream
+    uint32_t slot
+
+
+cdef struct Chunk:
+    uint32_t size
+    uint64_t keys[CHUNK]                    # base addresses, ascending
+    Tracked values[CHUNK]
+
+
+cdef struct Guide:
+    uint64_t first                          # not above the smallest key of the chunk
+    Chunk* chunk
 
 
 cdef cppclass AddressIndex:
-    vector[uint64_t] firsts                 # of each chunk, a key that is not above its smallest
-    vector[Chunk*] chunks                   # in the order of their addresses, none empty
+    vector[Guide] guides                    # in the order of their addresses; no chunk is empty but the only one
 
 
-cdef void insert(AddressIndex* index, uint64_t key, void* value) noexcept nogil
+cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nogil
 cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil
-cdef void* floor_of(AddressIndex* index, uint64_t address) noexcept nogil
-cdef void* successor_of(AddressIndex* index, uint64_t address) noexcept nogil
+cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil
+cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil
 cdef void destroy(AddressIndex* index) noexcept nogil

@@ -22,6 +22,7 @@ from xlogmem._core cimport (
     Entry,
     adopt,
     allocate,
+    block_at,
     drop,
     find_by_address,
     free_block,
@@ -337,8 +338,9 @@ cdef class Core:
         if failed:
             self.fail(&failure, f"adopting {nbytes} bytes")
         self.let_go()
-        block = self.handle(found.block, home, tag)
+        block = self.handle(block_at(&self.state, found.slot), home, tag)
         block.generation = found.generation
+        block.ptr, block.nbytes = found.ptr, found.nbytes
         block.released = not found.adopted
         return block
 
