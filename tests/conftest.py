@@ -9,6 +9,7 @@ import gc
 import os
 
 import pytest
+from contract import Ledger
 from cuda.bindings import driver as cuda
 
 os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
@@ -26,6 +27,10 @@ except DriverNotFoundError:
     _driver.initialize()
 
 SIMULATED = _driver.is_simulated()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Ledger(), "contract")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

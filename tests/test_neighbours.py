@@ -130,7 +130,7 @@ def test_one_stream_under_all_its_names():
     cp, torch_module = library("cupy"), library("torch")
     stream = cp.cuda.Stream(non_blocking=True)
     registered = runtime.register_stream(stream)
-    for other in (stream.ptr, torch_module.cuda.ExternalStream(stream.ptr), cp.cuda.ExternalStream(stream.ptr)):
+    for other in (stream.ptr, torch_module.cuda.ExternalStream(stream.ptr), cp.cuda.Stream.from_external(registered)):
         assert runtime.register_stream(other) == registered
     assert runtime.register_stream(cp.cuda.Stream.null).discipline == "opaque"
     assert runtime.register_stream(torch_module.cuda.default_stream()) == runtime.register_stream(0)

@@ -3,7 +3,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, type_check_only
 
 from xlogmem.blocks import BlockId, Core, DeviceBlock
-from xlogmem.streams import Stream
+from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["LaunchRecorder", "use"]
 
@@ -17,7 +17,15 @@ _What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
 
 @final
 class LaunchRecorder:
-    def __new__(cls, stream: Stream, *, mode: str = "strict", handback: str = "all") -> Self: ...
+    def __new__(
+        cls,
+        stream: _StreamLike,
+        *,
+        runtime: Core | None = None,
+        mode: str = "strict",
+        handback: str = "all",
+        on_conflict: str = "count",
+    ) -> Self: ...
     @property
     def runtime(self) -> Core: ...
     @property
@@ -40,11 +48,13 @@ class LaunchRecorder:
     ) -> None: ...
 
 def use(
-    stream: Stream,
+    stream: _StreamLike,
     read: _What = (),
     write: _What = (),
     read_write: _What = (),
     *,
+    runtime: Core | None = None,
     mode: str = "strict",
     handback: str = "all",
+    on_conflict: str = "count",
 ) -> LaunchRecorder: ...

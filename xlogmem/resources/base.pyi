@@ -1,18 +1,20 @@
-from typing import Self
+from typing import Any
 
 from typing_extensions import disjoint_base
 
 from xlogmem._driver import Context
-from xlogmem.streams import Stream
 
 __all__ = ["DeviceMemoryResource"]
 
 @disjoint_base
 class DeviceMemoryResource:
-    def __new__(cls, *args: object, **kwargs: object) -> Self: ...  # the subclasses look at them
+    order: str | None  # "stream" or "host": a subclass in Python says what it promises
+
+    def __init__(self, ordinal: int = 0) -> None: ...
     @property
     def context(self) -> Context | None: ...
     @property
     def device_ordinal(self) -> int | None: ...
-    def allocate(self, nbytes: int, stream: Stream) -> int: ...
-    def deallocate(self, ptr: int, nbytes: int, stream: Stream) -> None: ...
+    # The stream: whatever people call one (see `streams._StreamLike`); the runtime gives methods of subclasses an int.
+    def allocate(self, nbytes: int, stream: Any) -> int: ...
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None: ...
