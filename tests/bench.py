@@ -6,6 +6,8 @@ everything that is queued on that stream from now on, whatever the schedule.
 """
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuda.bindings import driver as cuda
@@ -105,3 +107,21 @@ class Bench:
 
     def waits(self) -> int:
         return self.driver.calls("cuStreamWaitEvent")
+
+
+# Driver calls that ask and change nothing, and those around every call of ours.
+QUERIES = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuGetErrorName",
+           "cuGetErrorString", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId", "cuStreamIsCapturing",
+           "cuThreadExchangeStreamCaptureMode"}
+
+
+@contextlib.contextmanager
+def nothing_happens(driver: Simulator, *runtimes: DeviceRuntime) -> Iterator[None]:
+    """No driver call but queries is made inside, and no counter of the runtimes changes."""
+    def state() -> tuple[object, ...]:
+        effects = {name: count for name, count in driver.all_calls().items() if name not in QUERIES and count}
+        return effects, [(x.counters(), x.live_bytes, x.pending_bytes, x.stream_count()) for x in runtimes]
+
+    before = state()
+    yield
+    assert state() == before

@@ -123,3 +123,34 @@ except TypeError:
     pass
 """, XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
     assert run.returncode == 0, run.stderr
+
+
+def test_a_forked_child_is_refused_and_its_finalizers_are_silent():
+    """CUDA cannot be used there, and on an H200 cuMemAllocAsync returns success all the same (W56)."""
+    run = python("""
+import os, threading, warnings, xlogmem
+warnings.simplefilter("ignore")                     # Python's own about forking with threads
+runtime = xlogmem.get_runtime()
+stream = runtime.acquire_stream()
+block, other = runtime.allocate(64, stream), runtime.allocate(64, stream)
+recorder = xlogmem.use(stream, read=other)
+recorder.preflight()
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (lambda: runtime.allocate(64), block.free, runtime.reap_pending, lambda: runtime.acquire_stream(),
+                 lambda: xlogmem.use(stream, read=block).preflight(), recorder.commit, lambda: xlogmem.DeviceRuntime()):
+        try:
+            call()
+        except xlogmem.XlogmemError as error:
+            refused += "forked" in str(error)
+    del block, other, recorder
+    os._exit(100 + refused)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert status == 107, status
+recorder.commit()
+block.free()
+runtime.reap_pending()
+assert runtime.bytes_outstanding == 64
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr

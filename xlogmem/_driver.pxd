@@ -32,7 +32,6 @@ cdef struct Failure:
 cdef struct Scope:
     # What `leave_context` has to restore.
     bint pushed
-    cy.CUstreamCaptureMode mode
 
 
 cdef cppclass EventPool:
@@ -54,6 +53,8 @@ cdef bint process_was_forked() noexcept nogil
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil
 cdef int leave_context(Scope* scope) except -1 nogil
+cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil
+cdef int restore_capture(cy.CUstreamCaptureMode mode) except -1 nogil
 
 cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil
 cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil

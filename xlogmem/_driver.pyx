@@ -43,6 +43,8 @@ __all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize
            "live_events", "supports_memory_pools"]
 
 OLDEST_DRIVER = 12000
+FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the spawn or "
+          "forkserver method")
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release or debug; see setup.py
 
 cdef bint closing = False
@@ -82,6 +84,8 @@ def initialize():
     global initialized
     cdef cy.CUresult result
     cdef int version = 0
+    if xlogmem_forked:
+        raise DriverError(FORKED)
     if initialized:
         return
     with start:
@@ -240,8 +244,7 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
             f"argument {failure.argument}: a conflicting use of generation {failure.generation} is prepared on another "
             f"stream and not filed yet{context}. Commit it first, so that this one can be ordered after it")
     if failure.kind == PROCESS_WAS_FORKED:
-        raise DriverError(f"this process was forked from one that used CUDA, which CUDA does not support{context}. "
-                          "Start workers with the spawn or forkserver method")
+        raise DriverError(FORKED)
     if failure.kind == DEVICE_IS_LOST:
         raise DeviceLostError(f"the device was lost to an earlier error{context}: the process has to start again")
     raise SystemError(f"xlogmem reported a failure without a kind ({int(failure.kind)}){context}")
@@ -281,12 +284,7 @@ cdef Context context_of(int ordinal):
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
-    """Make the context current, and our calls harmless to graph captures; `leave_context` restores both.
-
-    The caller's context is kept (W60); where it is ours already, that costs one query.  While anybody in the process
-    captures in global mode, allocating, freeing, querying and synchronizing in this thread would be refused and would
-    spoil his capture, unless this thread is in relaxed mode.
-    """
+    """Make the context current; `leave_context` restores the caller's (W60).  Costs one query where it is already."""
     cdef cy.CUcontext current = NULL
     if process_was_forked():
         failure.kind = PROCESS_WAS_FORKED
@@ -294,22 +292,28 @@ cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) exc
     if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
         return 1
     scope.pushed = current != context
-    if scope.pushed and _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
-        return 1
-    scope.mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
-    if _check(failure, "cuThreadExchangeStreamCaptureMode", cy.cuThreadExchangeStreamCaptureMode(&scope.mode)):
-        if scope.pushed:
-            cy.cuCtxPopCurrent(&current)
-        return 1
-    return 0
+    return scope.pushed and _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context))
 
 
 cdef int leave_context(Scope* scope) except -1 nogil:
     cdef cy.CUcontext popped
-    if scope.mode != cy.CU_STREAM_CAPTURE_MODE_RELAXED:
-        cy.cuThreadExchangeStreamCaptureMode(&scope.mode)
     if scope.pushed:
         cy.cuCtxPopCurrent(&popped)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- captures
+cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil:
+    """While anybody in the process captures a graph in global mode, allocating, freeing, querying and synchronizing are
+    refused in every thread, and spoil his capture, unless the thread is in relaxed mode.  These calls are made in it; the
+    mode returned is given to `restore_capture`."""
+    cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
+    cy.cuThreadExchangeStreamCaptureMode(&mode)
+    return mode
+
+
+cdef int restore_capture(cy.CUstreamCaptureMode mode) except -1 nogil:
+    cy.cuThreadExchangeStreamCaptureMode(&mode)
     return 0
 
 
@@ -361,11 +365,16 @@ cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) ex
 
 
 cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil:
-    return _check(failure, "cuEventSynchronize", cy.cuEventSynchronize(event))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuEventSynchronize(event)
+    restore_capture(mode)
+    return _check(failure, "cuEventSynchronize", result)
 
 
 cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuEventQuery(event)
+    restore_capture(mode)
     done[0] = result == cy.CUDA_SUCCESS
     if result == cy.CUDA_ERROR_NOT_READY:
         return 0
@@ -393,7 +402,10 @@ cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) excep
 
 cdef int context_synchronize(Failure* failure) except -1 nogil:
     """Wait for everything in the current context."""
-    return _check(failure, "cuCtxSynchronize", cy.cuCtxSynchronize())
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuCtxSynchronize()
+    restore_capture(mode)
+    return _check(failure, "cuCtxSynchronize", result)
 
 
 cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil:
@@ -418,11 +430,17 @@ cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) exc
 
 # ---------------------------------------------------------------------------------------------- memory
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemAlloc", cy.cuMemAlloc(ptr, nbytes))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemAlloc(ptr, nbytes)
+    restore_capture(mode)
+    return _check(failure, "cuMemAlloc", result)
 
 
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemFree", cy.cuMemFree(ptr))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemFree(ptr)
+    restore_capture(mode)
+    return _check(failure, "cuMemFree", result)
 
 
 cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
@@ -447,13 +465,22 @@ cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
 
 
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemPoolTrimTo", cy.cuMemPoolTrimTo(pool, keep))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemPoolTrimTo(pool, keep)
+    restore_capture(mode)
+    return _check(failure, "cuMemPoolTrimTo", result)
 
 
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                        Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream)
+    restore_capture(mode)
+    return _check(failure, "cuMemAllocFromPoolAsync", result)
 
 
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemFreeAsync(ptr, stream)
+    restore_capture(mode)
+    return _check(failure, "cuMemFreeAsync", result)

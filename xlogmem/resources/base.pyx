@@ -5,7 +5,16 @@ from cpython.number cimport PyNumber_Index
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport UINT64_MAX
 
-from xlogmem._driver cimport PYTHON_RAISED, Scope, context_of, enter_context, leave_context, raise_failure
+from xlogmem._driver cimport (
+    PYTHON_RAISED,
+    Scope,
+    context_of,
+    enter_context,
+    leave_context,
+    raise_failure,
+    relax_capture,
+    restore_capture,
+)
 from xlogmem.streams cimport Stream, parse
 
 from xlogmem.errors import StreamMisuseError
@@ -25,9 +34,11 @@ cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t
                          Failure* failure) except -1 nogil:
     """Call the method of a Python subclass.  The core holds no lock here; what the method raises is raised to the
     caller."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
         failed = call_allocate(<DeviceMemoryResource>self, nbytes, <size_t>stream, ptr, failure)
+    restore_capture(mode)
     return failed
 
 
@@ -45,9 +56,11 @@ cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stre
 
 cdef int python_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
                            Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
         failed = call_deallocate(<DeviceMemoryResource>self, ptr, nbytes, <size_t>stream, failure)
+    restore_capture(mode)
     return failed
 
 
