@@ -154,3 +154,15 @@ runtime.reap_pending()
 assert runtime.bytes_outstanding == 64
 """, XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
     assert run.returncode == 0, run.stderr
+
+
+def test_a_child_may_start_what_its_parent_only_imported():
+    run = python("""
+import os, xlogmem
+child = os.fork()
+if child == 0:
+    xlogmem.get_runtime().allocate(64).free()
+    os._exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr

@@ -31,11 +31,13 @@ cdef extern from *:
     """
     #include <pthread.h>
     // CUDA cannot be used in a forked child, and a lock may have been held by a thread that the child does not have.
+    static int xlogmem_started = 0;
     static volatile int xlogmem_forked = 0;
-    static void xlogmem_in_child() { xlogmem_forked = 1; }
+    static void xlogmem_in_child() { xlogmem_forked = xlogmem_started; }
     static int xlogmem_watch_forks() { return pthread_atfork(nullptr, nullptr, xlogmem_in_child); }
     """
     const char* XLOGMEM_BUILD_NAME
+    int xlogmem_started
     int xlogmem_forked
     int xlogmem_watch_forks()
 
@@ -81,7 +83,7 @@ def initialize():
     DriverNotFoundError
         There is no driver, no device, or the driver is older than CUDA 12.0.  The next call tries again.
     """
-    global initialized
+    global initialized, xlogmem_started
     cdef cy.CUresult result
     cdef int version = 0
     if xlogmem_forked:
@@ -116,6 +118,7 @@ def initialize():
                 f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or "
                 "later")
         initialized = True
+        xlogmem_started = 1
 
 
 def is_simulated():
