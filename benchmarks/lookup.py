@@ -2,8 +2,8 @@
 
     python benchmarks/lookup.py [--json FILE]
 
-Blocks are adopted ranges of 512 bytes, so that no driver is measured.  Each row is the best of several passes over 20,000
-random blocks, in ns per call from Python, less the cost of the loop itself.
+Blocks are adopted ranges of 512 bytes, so that no driver is measured.  Each row is the best of several passes over
+20,000 random blocks, in ns per call from Python, less the cost of the loop itself.
 """
 from __future__ import annotations
 

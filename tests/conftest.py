@@ -92,3 +92,19 @@ def _clean_driver(_context):
 def driver():
     """The simulated driver, with its switches."""
     return sim.simulator()
+
+
+@pytest.fixture
+def bench(driver):
+    """Makes benches (see bench.py), which are closed at the end."""
+    from bench import Bench
+
+    benches = []
+
+    def make(**options: str) -> Bench:
+        benches.append(Bench(driver, **options))
+        return benches[-1]
+
+    yield make
+    for x in benches:
+        x.close()

@@ -6,7 +6,7 @@ import threading
 import weakref
 
 import pytest
-from bench import READ, READ_WRITE, WRITE, Bench
+from bench import READ, READ_WRITE, WRITE
 from conftest import SIMULATED
 from cuda.bindings import driver as cuda
 
@@ -36,19 +36,6 @@ class Owner:
 
     def __del__(self) -> None:
         check(cuda.cuMemFree(self.ptr))
-
-
-@pytest.fixture
-def bench(driver):
-    benches = []
-
-    def make(**options) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
-
-    yield make
-    for x in benches:
-        x.close()
 
 
 # ---------------------------------------------------------------------------------------- adopted memory
@@ -152,6 +139,7 @@ def test_ranges_that_make_no_sense(ptr, nbytes):
 # ---------------------------------------------------------------------------------------- single uses
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [None, 1, 3])
+@pytest.mark.contract(24, 63)
 def test_record_block_use_protects_the_free_and_later_readers(bench, driver, dropped):
     """W5: work of unknown access counts as a write."""
     x = bench()
@@ -174,6 +162,7 @@ def test_record_block_use_protects_the_free_and_later_readers(bench, driver, dro
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(26)
 def test_h16_record_block_use_on_a_retired_block(bench, driver):
     """The work is in flight already: refusing to file it would leave it unprotected."""
     x = bench()
@@ -192,6 +181,7 @@ def test_h16_record_block_use_on_a_retired_block(bench, driver):
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(28, 66)
 def test_prepare_and_finish_of_one_block(bench, driver):
     x = bench()
     b = x.alloc(x.S)
@@ -210,6 +200,7 @@ def test_prepare_and_finish_of_one_block(bench, driver):
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(30, 67)
 def test_w4_finish_without_prepare_removes_nothing(bench, driver):
     x = bench()
     b = x.alloc(x.S)
@@ -297,6 +288,7 @@ class Mine(DeviceMemoryResource):
         check(cuda.cuMemFreeAsync(ptr, stream))
 
 
+@pytest.mark.contract(27)
 def test_a_resource_with_two_methods(_context):
     resource = Mine()
     runtime = DeviceRuntime(resource=resource)
@@ -397,6 +389,7 @@ def test_a_resource_may_use_the_runtime_and_threads():
     resource.runtime = None
 
 
+@pytest.mark.contract(25, 27, 29, 31)
 def test_incomplete_resources_are_refused_loudly():
     class Silent(DeviceMemoryResource):
         """Does not say how its frees are ordered (contract 25)."""
@@ -427,6 +420,7 @@ def test_incomplete_resources_are_refused_loudly():
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(42)
 def test_an_address_that_comes_back_while_its_block_lives_poisons_the_old_one():
     """W19: the old block is the corrupt one; it is never freed, its handles are stale."""
     class Twice(Mine):

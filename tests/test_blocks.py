@@ -25,6 +25,7 @@ from xlogmem import (
 )
 
 
+@pytest.mark.contract(11, 12, 18, 44)
 def test_a_block_knows_what_it_is():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -37,6 +38,7 @@ def test_a_block_knows_what_it_is():
     assert hex(block.ptr)[2:] not in repr(block)
 
 
+@pytest.mark.contract(4, 6)
 def test_generations_are_never_reused_addresses_are():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -51,6 +53,7 @@ def test_generations_are_never_reused_addresses_are():
     assert sorted(seen) == list(range(min(seen), min(seen) + 50))
 
 
+@pytest.mark.contract(43)
 def test_interior_addresses_find_their_block():
     runtime = DeviceRuntime()
     blocks = [runtime.allocate(n) for n in (1, 256, 1000, 4096, 1 << 20)]
@@ -68,6 +71,7 @@ def test_interior_addresses_find_their_block():
     assert runtime.find_block(ptr + 5) is None
 
 
+@pytest.mark.contract(8, 9)
 def test_identity():
     runtime = DeviceRuntime()
     a, b = runtime.allocate(64), runtime.allocate(64)
@@ -90,6 +94,7 @@ def test_handles_are_not_made_by_hand():
         block.nbytes = 1 << 30                          # the books are not kept by the caller (W20)
 
 
+@pytest.mark.contract(48, 68)
 def test_double_free_and_use_after_free():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -138,6 +143,7 @@ def test_a_block_outlives_the_name_of_its_runtime():
 
 
 @pytest.mark.parametrize("nbytes", [0, -1])
+@pytest.mark.contract(37)
 def test_sizes_that_make_no_sense(nbytes):
     runtime = DeviceRuntime()
     with pytest.raises((DriverError, ValueError), match=r"zero-byte|negative"):
@@ -149,6 +155,7 @@ def test_sizes_that_make_no_sense(nbytes):
     assert runtime.counters()["allocations"] == 0
 
 
+@pytest.mark.contract(38, 46)
 def test_foreign_blocks_and_streams_are_refused():
     one, two = DeviceRuntime(), DeviceRuntime()
     stream, block = one.acquire_stream(), two.allocate(64)
@@ -164,6 +171,7 @@ def test_foreign_blocks_and_streams_are_refused():
 
 
 @pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
+@pytest.mark.contract(22, 53, 132)
 def test_accounting(resource):
     runtime = DeviceRuntime(resource=resource())
     stream = runtime.acquire_stream()
@@ -188,6 +196,7 @@ def test_a_reap_that_does_not_wait():
     assert runtime.bytes_outstanding == 0
 
 
+@pytest.mark.contract(54)
 def test_many_frees_between_reaps_are_still_exact():
     runtime = DeviceRuntime()
     for number in range(1, 1001):
@@ -198,6 +207,7 @@ def test_many_frees_between_reaps_are_still_exact():
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(127, 133)
 def test_direct_frees_wait_on_the_host(driver):
     runtime = DeviceRuntime(resource=DirectMemoryResource())
     driver.set_policy("min")
@@ -228,6 +238,7 @@ def test_out_of_memory_reaps_trims_and_tries_once_more(driver):
     assert runtime.live_bytes == block.nbytes
 
 
+@pytest.mark.contract(2, 155, 157, 159)
 def test_streams_and_pools():
     pool = StreamPool(max_streams=2)
     runtime = DeviceRuntime(stream_pool=pool)
@@ -247,6 +258,7 @@ def test_streams_and_pools():
     assert StreamPool(max_streams=-3).max_streams == 1
 
 
+@pytest.mark.contract(80)
 def test_composition_is_checked():
     pool = StreamPool()
     runtime = DeviceRuntime(stream_pool=pool)
@@ -262,6 +274,7 @@ def test_composition_is_checked():
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(80)
 def test_parts_on_different_devices_are_refused():
     with pytest.raises(StreamMisuseError, match="device 1"):
         DeviceRuntime(stream_pool=StreamPool(0), resource=AsyncMemoryResource(1))
@@ -293,6 +306,7 @@ def test_handles_made_around_their_factories_do_not_crash():
     assert block.frontier == {}
 
 
+@pytest.mark.contract(8, 11)
 def test_copies():
     runtime = DeviceRuntime()
     block = runtime.allocate(64)

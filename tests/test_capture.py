@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from bench import READ, WRITE, Bench
+from bench import READ, WRITE
 from cuda.bindings import driver as cuda
 
 from xlogmem import BlockState, DeviceRuntime, LaunchRecorder, StreamMisuseError, use
@@ -24,19 +24,6 @@ class Capture:
 
     def __exit__(self, *_) -> None:
         check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(self.stream.handle))))
-
-
-@pytest.fixture
-def bench(driver):
-    benches = []
-
-    def make(**options) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
-
-    yield make
-    for x in benches:
-        x.close()
 
 
 def test_work_on_a_capturing_stream_is_refused(driver):

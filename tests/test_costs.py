@@ -18,6 +18,7 @@ def x(driver, policy):
 
 
 @pytest.mark.parametrize(("policy", "records"), [("lazy", 0), ("adaptive", 0), ("precise", 200)])
+@pytest.mark.contract(40, 49)
 def test_one_stream_only(x, records):
     for _ in range(100):
         b = x.alloc(x.S)
@@ -41,6 +42,7 @@ def test_twelve_blocks_used_a_hundred_times_elsewhere(x, records):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.contract(36, 49)
 def test_the_free_of_a_block_read_a_thousand_times(x):
     b = x.alloc(x.S)
     for _ in range(1000):
@@ -96,6 +98,7 @@ def test_sixty_four_blocks_in_one_use(x):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.contract(52)
 def test_no_event_is_made_in_the_steady_state(x):
     def rounds(count: int) -> None:
         for _ in range(count):

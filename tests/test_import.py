@@ -83,6 +83,7 @@ def test_settings_that_make_no_sense_are_named(variable, value):
     assert value in run.stderr
 
 
+@pytest.mark.contract(77)
 def test_the_exit_is_silent():
     """Blocks, windows and runtimes that are alive at the end make no driver call and print nothing."""
     run = python("""
@@ -99,6 +100,7 @@ cycle = [blocks]; cycle.append(cycle)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+@pytest.mark.contract(70, 72, 74, 76, 79)
 def test_one_runtime_for_each_device():
     run = python("""
 import threading, xlogmem

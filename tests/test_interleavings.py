@@ -7,27 +7,15 @@ across driver calls. Where a wait protects the outcome, a twin without it must b
 from __future__ import annotations
 
 import pytest
-from bench import READ, WRITE, Bench
+from bench import READ, WRITE
 
-from xlogmem import BlockState, DeviceRuntime, DriverError, LaunchRecorder, use
+from xlogmem import BlockState, DeviceRuntime, DriverError, LaunchRecorder, _driver, use
 
 pytestmark = pytest.mark.simulator
 
 
-@pytest.fixture
-def bench(driver):
-    benches = []
-
-    def make(**options) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
-
-    yield make
-    for x in benches:
-        x.close()
-
-
 @pytest.mark.parametrize("dropped", [None, 2])
+@pytest.mark.contract(66)
 def test_h11_free_while_another_thread_queues_its_waits(bench, driver, dropped):
     """The block is validated and pinned; before the wait is queued somebody frees it."""
     x = bench()
@@ -46,6 +34,7 @@ def test_h11_free_while_another_thread_queues_its_waits(bench, driver, dropped):
     assert x.ordered(use, x.S) == (not dropped)
 
 
+@pytest.mark.contract(51, 54)
 def test_h13_reap_in_the_gap(bench, driver):
     """Bytes must not be released before the free is queued."""
     x = bench()
@@ -65,6 +54,7 @@ def test_h13_reap_in_the_gap(bench, driver):
     assert x.runtime.bytes_outstanding == 0
 
 
+@pytest.mark.contract(51)
 def test_h13_the_marker_waits_for_the_free(bench, driver):
     """A reap waits for a position that was taken after the free: the free is complete when its bytes are released."""
     x = bench()
@@ -173,6 +163,7 @@ def test_failed_free_keeps_the_block(bench, driver):
 
 
 @pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing"])
+@pytest.mark.contract(29, 64, 100)
 def test_failed_prepare_leaves_nothing_open(bench, driver, call):
     x = bench()
     b, c = x.alloc(x.S), x.alloc(x.V)
@@ -191,7 +182,8 @@ def test_failed_prepare_leaves_nothing_open(bench, driver, call):
 
 
 def test_an_event_that_cannot_be_made_leaves_nothing_open(driver):
-    runtime = DeviceRuntime(1)                          # no other test leaves spare events on this device
+    runtime = DeviceRuntime()
+    _driver.trim_events()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
     b = runtime.allocate(64, S)
     driver.fail("cuEventCreate", code=999)
@@ -261,6 +253,7 @@ def test_hand_back_of_writes_only_leaves_readers_overlapping(bench):
     assert x.ordered(read, x.S)
 
 
+@pytest.mark.contract(39)
 def test_a_driver_that_refuses_the_allocation_leaves_nothing(bench, driver):
     x = bench()
     driver.fail("cuMemAllocFromPoolAsync", code=999)

@@ -17,6 +17,7 @@ class CudaArray:
 
 
 @pytest.mark.parametrize("mode", ["strict", "permissive"])
+@pytest.mark.contract(102)
 def test_empty(mode):
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -25,6 +26,7 @@ def test_empty(mode):
         assert recorder.recorded_count == 0
 
 
+@pytest.mark.contract(90, 166)
 def test_every_form_of_naming_a_block():
     runtime = DeviceRuntime()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
@@ -42,6 +44,7 @@ def test_a_stream_keeps_its_runtime():
     assert recorder.runtime.allocate(64, stream).stream == stream
 
 
+@pytest.mark.contract(103, 104, 106)
 def test_uses_of_one_block_are_merged_to_the_strongest():
     runtime = DeviceRuntime()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
@@ -62,6 +65,7 @@ def test_uses_of_one_block_are_merged_to_the_strongest():
     assert set(block.frontier) == {("allocated", S.id), ("has-read", T.id)}
 
 
+@pytest.mark.contract(7)
 def test_access_says_what_it_does():
     assert (Access.READ.reads, Access.READ.writes) == (True, False)
     assert (Access.WRITE.reads, Access.WRITE.writes) == (False, True)
@@ -69,6 +73,7 @@ def test_access_says_what_it_does():
     assert Access.READ | Access.WRITE is Access.READ_WRITE
 
 
+@pytest.mark.contract(94, 95)
 def test_strict_refuses_untracked_memory_at_preflight():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -79,6 +84,7 @@ def test_strict_refuses_untracked_memory_at_preflight():
         raise AssertionError("not reached")
 
 
+@pytest.mark.contract(93, 96)
 def test_permissive_leaves_untracked_memory_out():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -108,6 +114,7 @@ def test_what_is_no_memory_is_a_type_error():
         use(stream, handback="never")
 
 
+@pytest.mark.contract(97)
 def test_registering_after_preflight_is_refused_and_nothing_is_lost():
     """W7: the late call raises at once; what was preflighted is filed all the same."""
     runtime = DeviceRuntime()
@@ -122,6 +129,7 @@ def test_registering_after_preflight_is_refused_and_nothing_is_lost():
     assert ("has-read", stream.id) not in late.frontier
 
 
+@pytest.mark.contract(101)
 def test_commit_needs_a_preflight():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -136,6 +144,7 @@ def test_commit_needs_a_preflight():
             again()
 
 
+@pytest.mark.contract(100, 110)
 def test_a_stale_block_is_found_before_anything_opens():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -169,6 +178,7 @@ def test_an_exception_files_and_goes_on():
     assert ("written", stream.id) in block.frontier
 
 
+@pytest.mark.contract(107)
 def test_a_recorder_dropped_in_its_window_warns_and_is_filed_by_the_next_call():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -193,6 +203,7 @@ def test_a_recorder_dropped_before_preflight_is_silent():
         gc.collect()
 
 
+@pytest.mark.contract(91)
 def test_a_recorder_keeps_its_runtime_and_no_block():
     runtime = DeviceRuntime()
     recorder = LaunchRecorder(runtime.acquire_stream()).read(runtime.allocate(64))

@@ -46,19 +46,6 @@ class Foreign:
         self.destroy()
 
 
-@pytest.fixture
-def bench(driver):
-    benches = []
-
-    def make(**options) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
-
-    yield make
-    for x in benches:
-        x.close()
-
-
 # ---------------------------------------------------------------------------------------- what may be called a stream
 def test_every_spelling_of_a_stream():
     runtime = DeviceRuntime()
@@ -166,6 +153,7 @@ def test_the_owner_is_held_and_released_when_only_we_hold_it():
     block.free()
 
 
+@pytest.mark.contract(158)
 def test_pools_give_streams_back():
     pool = StreamPool(max_streams=2)
     runtime = DeviceRuntime(stream_pool=pool)
@@ -331,6 +319,7 @@ def test_h8_last_fence_covers_the_fill(bench, driver, dropped):
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.contract(47)
 def test_h9_free_on_the_heir_remembers_stream_order(bench, driver, dropped):
     """T wrote b, so S's entry is gone; then S is used again, ordered by its author; S dies and b is freed on V."""
     x = bench()
@@ -431,6 +420,7 @@ def test_a_stream_cannot_die_while_a_fence_is_recorded_on_it(bench, driver):
 
 
 @pytest.mark.simulator
+@pytest.mark.contract(47)
 def test_refused_unregistrations(bench, driver):
     x = bench()
     owner, S = foreign(x)

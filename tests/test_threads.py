@@ -39,6 +39,7 @@ def together(work, count=THREADS):
 
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
 @pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.contract(16)
 def test_allocate_use_and_free_from_many_threads(policy, _context):
     runtime = DeviceRuntime(policy=policy, stream_pool=StreamPool(max_streams=THREADS))
     streams = [runtime.acquire_stream() for _ in range(THREADS)]
@@ -81,6 +82,7 @@ def test_allocate_use_and_free_from_many_threads(policy, _context):
 
 
 @pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.contract(54)
 def test_accounting_never_loses_a_byte_in_between():
     """A reader never sees bytes in neither live nor pending while they move (W27)."""
     runtime = DeviceRuntime()

@@ -42,7 +42,7 @@ cdef extern from *:
     int xlogmem_watch_forks()
 
 __all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
-           "live_events", "supports_memory_pools"]
+           "live_events", "supports_memory_pools", "trim_events"]
 
 OLDEST_DRIVER = 12000
 FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the spawn or "
@@ -361,6 +361,31 @@ def live_events(int ordinal=0):
         spare = context.events.spare.size()
         context.events.lock.unlock()
     return created - spare, created
+
+
+def trim_events(int ordinal=0):
+    """Destroy the spare events of a device's context; they are made again when needed."""
+    cdef Context context = contexts.get(ordinal)
+    cdef vector[cy.CUevent] spare
+    cdef Scope scope
+    cdef Failure failure
+    cdef size_t i
+    cdef int failed
+    if context is None:
+        return
+    with nogil:
+        failed = enter_context(context.handle, &scope, &failure)
+        if not failed:
+            context.events.lock.lock()
+            spare = context.events.spare
+            context.events.spare.clear()
+            context.events.created -= spare.size()
+            context.events.lock.unlock()
+            for i in range(spare.size()):
+                failed |= _check(&failure, "cuEventDestroy", cy.cuEventDestroy(spare[i]))
+            leave_context(&scope)
+    if failed:
+        raise_failure(&failure, "destroying spare events")
 
 
 cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) except -1 nogil:

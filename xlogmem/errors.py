@@ -10,6 +10,8 @@ __all__ = [
     "DeviceLostError",
     "DriverError",
     "DriverNotFoundError",
+    "OutOfBoundsError",
+    "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "StreamMisuseError",
     "UseAfterFreeError",
@@ -55,6 +57,38 @@ class DriverNotFoundError(DriverError):
 
 class OutOfDeviceMemoryError(DriverError, MemoryError):
     """The device has no memory left for an allocation."""
+
+
+class OutOfBudgetError(XlogmemError, MemoryError):
+    """A resource's byte limit does not admit the request; nothing was allocated (contract 14, 149).
+
+    Attributes
+    ----------
+    requested, remaining, current, limit : int
+        Bytes, exact at the moment of the decision.
+    """
+
+    def __init__(self, requested: int, remaining: int, current: int, limit: int) -> None:
+        super().__init__(f"out of budget: requested {requested} bytes, remaining {remaining} bytes "
+                         f"(current {current}, limit {limit})")
+        self.requested = requested
+        self.remaining = remaining
+        self.current = current
+        self.limit = limit
+
+
+class OutOfBoundsError(XlogmemError):
+    """Something was written beside a block (contract 14).
+
+    Attributes
+    ----------
+    generation : int
+        The block.
+    """
+
+    def __init__(self, generation: int) -> None:
+        super().__init__(f"out-of-bounds write on generation {generation}")
+        self.generation = generation
 
 
 class StreamMisuseError(XlogmemError):
