@@ -333,3 +333,13 @@ def test_bad_input_is_refused_before_anything_happens():
     for address in (-1, 1 << 70):
         with pytest.raises(StreamMisuseError, match="untracked"):
             use(runtime.default_stream, read=address).preflight()
+
+
+@pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
+@pytest.mark.parametrize("nbytes", [1 << 50, 1 << 62, 2**64 - 512, 2**64 - 1])
+def test_huge_sizes_are_out_of_memory(resource, nbytes):
+    runtime = DeviceRuntime(resource=resource())
+    with pytest.raises(DriverError):
+        runtime.allocate(nbytes)
+    assert runtime.bytes_outstanding == 0
+    runtime.allocate(64).free()

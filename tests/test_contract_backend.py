@@ -311,14 +311,17 @@ def test_what_each_access_waits_for(bench):
 @pytest.mark.simulator
 @pytest.mark.contract(65)
 def test_the_first_use_of_a_fresh_block(bench):
-    """Elsewhere one wait, which covers the fill too; on the stream of the allocation none."""
+    """Elsewhere one wait, which covers the fill too, also where S was waited for before it; on S itself none."""
     x = bench()
-    block = x.alloc(x.S)
+    block, earlier = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.S, (earlier, READ))
+    assert (x.records(), x.waits()) == (0, 0)
+    x.use(x.T, (earlier, READ))                         # T knows the allocation of both now
     fill = x.work(x.S, (block, WRITE))
     x.use(x.S, (block, READ))
-    assert (x.records(), x.waits()) == (0, 0)
-    x.use(x.T, (block, READ))
     assert x.waits() == 1
+    x.use(x.T, (block, READ))
+    assert x.waits() == 2
     assert x.ordered(fill, x.T)
 
 
