@@ -23,6 +23,9 @@ after them, which covers whatever was queued there so far.  Streams whose owner 
 after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner cannot be told to
 wait.
 
+Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
+owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
+
 Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
 no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one
 acquisition and makes its driver calls outside.  What must not change meanwhile is protected by an open window, a
@@ -462,8 +465,8 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
 
-    A fence that cannot be recorded now is recorded when it is needed.  A free that fails goes to the retry list.
-    Only a hand-back that failed on the stream and on the host is a failure, reported after everything else was
+    A fence that cannot be recorded now is recorded when it is needed.  A free that fails is tried again by the next
+    call.  Only a hand-back that failed on the stream and on the host is a failure, reported after everything else was
     done.
     """
     cdef OrderState* order = core.order

@@ -289,13 +289,18 @@ cdef Context context_of(int ordinal):
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
     """Make the context current; `leave_context` restores the caller's (W60).  Costs one query where it is already."""
     cdef cy.CUcontext current = NULL
+    scope.pushed = False
     if process_was_forked():
         failure.kind = PROCESS_WAS_FORKED
         return 1
     if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
         return 1
-    scope.pushed = current != context
-    return scope.pushed and _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context))
+    if current == context:
+        return 0
+    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+        return 1
+    scope.pushed = True
+    return 0
 
 
 cdef int leave_context(Scope* scope) except -1 nogil:
