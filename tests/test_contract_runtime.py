@@ -442,7 +442,6 @@ def test_more_than_there_is(driver):
     assert set(mine.counters().values()) == {0}
 
 
-@pytest.mark.xfail(strict=True, reason="prepare: KeyError; finish: AttributeError, and Access(0) is taken")
 @pytest.mark.parametrize("access", ["read", None, 1, Access(0)])
 def test_an_access_that_is_none(access):
     """What is no access is a TypeError, for prepare and finish, and opens or files nothing."""

@@ -477,7 +477,7 @@ cdef class Core:
         from xlogmem.launch import LaunchRecorder
 
         recorder = LaunchRecorder(self.stream_of(stream))
-        getattr(recorder, METHODS[access])(block)
+        getattr(recorder, method_of(access))(block)
         recorder.preflight()
         self.opened.setdefault((id_of(self, block), recorder.stream.id), []).append(recorder)
 
@@ -486,6 +486,7 @@ cdef class Core:
 
         Without one, the use is filed for those who come later and removes nothing (W4).
         """
+        method_of(access)
         recorders = self.opened.get((id_of(self, block), self.stream_of(stream).id))
         if recorders:
             recorders.pop().commit()
@@ -597,6 +598,13 @@ class Access(enum.Flag):
 
 
 METHODS = {Access.READ: "read", Access.WRITE: "write", Access.READ_WRITE: "read_write"}
+
+
+cdef str method_of(object access):
+    """The recorder's method for an access."""
+    if not isinstance(access, Access) or access not in METHODS:
+        raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
+    return METHODS[access]
 
 
 class BlockState(enum.Enum):
