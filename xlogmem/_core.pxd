@@ -148,7 +148,7 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
-cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil
+cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
 
 # With the lock held; no driver call.

@@ -617,7 +617,7 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
         order.lock.lock()
         stream.busy -= 1
         if not failed:
-            disown(core, ptr)
+            disown(core, ptr, nbytes)
             result[0] = new_block(core, ptr, nbytes, stream)
             core.live_bytes += nbytes
             core.live_blocks += 1
@@ -645,25 +645,32 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
                         Failure* failure) except -1 nogil:
     """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and
     try once more (W34)."""
+    cdef vector[Failure] failures
     cdef Failure ignored
-    reap(core, True, &ignored)
+    reap(core, True, &failures)
     if core.resource.trim != NULL:
         core.resource.trim(core.resource.self, &ignored)
     return core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
 
 
-cdef void disown(CoreState* core, uint64_t ptr) noexcept nogil:
-    """The resource handed out an address that we think is live: its old block is the corrupt one (W19).  It is taken
-    out of the books without a free, so that its handles are stale and the new owner is safe."""
+cdef void disown(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
+    """The resource handed out addresses that we think are live: their old blocks are the corrupt ones (W19).  They are
+    taken out of the books without a free, so that their handles are stale and the new owner is safe."""
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
-    cdef Block* block
     if known != NULL and ptr - base < known.nbytes:
-        block = core.blocks[known.slot]
-        erase(&core.index, base)
-        forget(core, block)
-        block.state = FREED                             # the slot is not used again: a window may still point to it
-        block.generation = 0
+        disown_block(core, core.blocks[known.slot])
+    known = successor_of(&core.index, ptr, &base)
+    while known != NULL and base - ptr < nbytes:
+        disown_block(core, core.blocks[known.slot])
+        known = successor_of(&core.index, ptr, &base)
+
+
+cdef void disown_block(CoreState* core, Block* block) noexcept nogil:
+    erase(&core.index, block.ptr)
+    forget(core, block)
+    block.state = FREED                                 # the slot is not used again: a window may still point to it
+    block.generation = 0
 
 
 cdef void forget(CoreState* core, Block* block) noexcept nogil:
@@ -978,36 +985,35 @@ cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
     markers.resize(kept)
 
 
-cdef int reap(CoreState* core, bint blocking, Failure* failure) except -1 nogil:
+cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
     """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete
-    now. Every stream is visited; the first failure is reported, its bytes stay pending (W28)."""
+    now.  Every stream is visited; what failed stays pending and is told (W28)."""
     cdef OrderState* order = core.order
     cdef StreamState* home
-    cdef Failure other
+    cdef Failure failure
     cdef Scope scope
-    cdef int failed = 0
     cdef size_t i
-    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
-        return 1
+    if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
+        failures.push_back(failure)
+        return 0
     drain(core)
     order.lock.lock()
     order.in_flight += 1
     for i in range(order.streams.size()):
         home = order.streams[i]
         if i < core.pending.size() and not core.pending[i].empty():
-            if reap_stream(core, home, blocking, &other if failed else failure):
-                failed = 1
+            if note(core, reap_stream(core, home, blocking, &failure), &failure):
+                failures.push_back(failure)
             release_seen(core, home)
-        if settle(order, home, blocking, &other if failed else failure):
-            failed = 1
+        if note(core, settle(order, home, blocking, &failure), &failure):
+            failures.push_back(failure)
     order.in_flight -= 1
-    if (core.untold or (core.stuck and core.dropped.load() != NULL)) and not failed:
-        failure[0] = core.stuck_failure
-        failed = 1
+    if core.untold or (core.stuck and core.dropped.load() != NULL):
+        failures.push_back(core.stuck_failure)
         core.untold = False
     order.lock.unlock()
     leave_context(&scope)
-    return note(core, failed, failure)
+    return 0
 
 
 cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:

@@ -11,6 +11,7 @@ __all__ = [
     "is_simulated",
     "live_events",
     "supports_memory_pools",
+    "trim_events",
 ]
 
 OLDEST_DRIVER: int

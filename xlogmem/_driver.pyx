@@ -45,8 +45,8 @@ __all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize
            "live_events", "supports_memory_pools", "trim_events"]
 
 OLDEST_DRIVER = 12000
-FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the spawn or "
-          "forkserver method")
+FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the "
+          "spawn or forkserver method")
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release or debug; see setup.py
 
 cdef bint closing = False
@@ -312,9 +312,9 @@ cdef int leave_context(Scope* scope) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- captures
 cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil:
-    """While anybody in the process captures a graph in global mode, allocating, freeing, querying and synchronizing are
-    refused in every thread, and spoil his capture, unless the thread is in relaxed mode.  These calls are made in it; the
-    mode returned is given to `restore_capture`."""
+    """While anybody in the process captures a graph in global mode, allocating, freeing, querying and synchronizing
+    are refused in every thread, and spoil his capture, unless the thread is in relaxed mode.  These calls are made
+    in it; the mode returned is given to `restore_capture`."""
     cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
     cy.cuThreadExchangeStreamCaptureMode(&mode)
     return mode

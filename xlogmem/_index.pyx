@@ -1,9 +1,10 @@
 """Which block contains this address: a sorted map from base addresses, made for few cache misses.
 
-A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  A lookup
-searches the guides, starting where the address would be if the blocks were spread evenly (in a pool they nearly are), and
-then one chunk, whose keys are fetched all at once.  What is asked of a block lies beside its key.  With a million blocks
-that is two waits for memory, where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.
+A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  A
+lookup searches the guides, starting where the address would be if the blocks were spread evenly (in a pool they
+nearly are), and then one chunk, whose keys are fetched all at once.  What is asked of a block lies beside its key.
+With a million blocks that is two waits for memory, where a tree with a node for each block takes twenty.  An insert
+or erase moves half a chunk.
 
 Nothing here takes a lock; the core holds its own.
 """
@@ -84,8 +85,8 @@ cdef Chunk* new_chunk() noexcept nogil:
 
 
 cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
-    """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order only the
-    new one does, so that the chunks stay full."""
+    """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order
+    only the new one does, so that the chunks stay full."""
     cdef Chunk* lower = index.guides[place].chunk
     cdef Chunk* upper = new_chunk()
     cdef uint32_t kept = CHUNK if key > lower.keys[CHUNK - 1] else CHUNK // 2

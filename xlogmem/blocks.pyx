@@ -42,10 +42,12 @@ from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
 
 cdef object id_of(Core core, object what):
+    """The generation that an argument names, 0 for nothing to touch."""
     cdef Found found
-    if core.resolve(what, &found, "block") != 1:
+    cdef int known = core.resolve(what, &found, "block")
+    if known == 0:
         raise StreamMisuseError(f"{type(what).__name__} is not memory of {core!r}")
-    return found.generation
+    return found.generation if known == 1 else 0
 
 
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
@@ -74,7 +76,8 @@ cdef class Core:
         if resource.table.order == UNDECLARED:
             raise StreamMisuseError(
                 f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
-                "neither that its frees are ordered on a stream nor that they wait on the host")
+                "neither that its frees are ordered on a stream nor that they take effect at once. Set order = "
+                "'stream' or order = 'host' in the class")
         if resource.context is not stream_pool.ordering.context:
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
@@ -356,19 +359,29 @@ cdef class Core:
         ------
         DriverError
             A stream could not be waited for, or a free inside another call failed and still does.  Every stream was
-            visited; what failed stays pending and is tried again by the next call (W28).
+            visited; what failed stays pending and is tried again by the next call.  Further failures are notes of the
+            exception (W28).
 
         Notes
         -----
         Thread-safe; no lock and no GIL is held while waiting.
         """
-        cdef Failure failure
-        cdef int failed
+        cdef vector[Failure] failures
+        cdef size_t i
         with nogil:
-            failed = reap(&self.state, blocking, &failure)
-        if failed:
-            self.fail(&failure, "reaping pending frees")
+            reap(&self.state, blocking, &failures)
         self.let_go()
+        if failures.empty():
+            return
+        try:
+            raise_failure(&failures[0], "reaping pending frees")
+        except Exception as error:
+            for i in range(1, failures.size()):
+                try:
+                    raise_failure(&failures[i])
+                except Exception as other:
+                    error.add_note(f"and: {other}")
+            raise
 
     def find_block(self, ptr):
         """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks."""
@@ -479,7 +492,10 @@ cdef class Core:
         recorder = LaunchRecorder(self.stream_of(stream))
         getattr(recorder, method_of(access))(block)
         recorder.preflight()
-        self.opened.setdefault((id_of(self, block), recorder.stream.id), []).append(recorder)
+        if recorder.recorded_count:
+            self.opened.setdefault((id_of(self, block), recorder.stream.id), []).append(recorder)
+        else:
+            recorder.commit()                           # nothing to touch (W24)
 
     def finish_block_use(self, block, stream, access):
         """File the use that `prepare_block_use` opened (contract 30).
@@ -487,11 +503,15 @@ cdef class Core:
         Without one, the use is filed for those who come later and removes nothing (W4).
         """
         method_of(access)
-        recorders = self.opened.get((id_of(self, block), self.stream_of(stream).id))
-        if recorders:
-            recorders.pop().commit()
-        else:
+        key = (id_of(self, block), self.stream_of(stream).id)
+        recorders = self.opened.get(key)
+        if not recorders:
             self._file(block, stream, access.value)
+            return
+        recorder = recorders.pop()
+        if not recorders:
+            del self.opened[key]
+        recorder.commit()
 
     def _file(self, what, stream, int access):
         cdef Found found
@@ -499,7 +519,10 @@ cdef class Core:
         cdef StreamState* state = used.state
         cdef Failure failure
         cdef int failed
-        if self.resolve(what, &found, "block") != 1:
+        cdef int known = self.resolve(what, &found, "block")
+        if known == 2:
+            return                                      # nothing to touch (W24)
+        if known == 0:
             raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
         with nogil:
             failed = record_use(&self.state, found.slot, found.generation, state, access, &failure)
@@ -715,6 +738,11 @@ cdef class DeviceBlock:
         identity.slot = self.block.slot
         identity.ordering = self.core.ordering
         return identity
+
+    @property
+    def device_ordinal(self):
+        """The device."""
+        return self.core.ordering.context.ordinal if self.core is not None else None
 
     @property
     def align(self):

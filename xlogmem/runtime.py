@@ -18,7 +18,8 @@ MAX_DEVICE_ORDINALS = 16                    # contract 70
 RESOURCES: dict[str, type[DeviceMemoryResource]] = {"async": AsyncMemoryResource, "direct": DirectMemoryResource}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
-_locks = [threading.Lock() for _ in range(MAX_DEVICE_ORDINALS)]
+_locks = [threading.RLock() for _ in range(MAX_DEVICE_ORDINALS)]
+_being_made: set[int] = set()
 
 
 class DeviceRuntime(Core):
@@ -106,5 +107,11 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     with _locks[number]:
         runtime = _runtimes[number]
         if runtime is None:
-            runtime = _runtimes[number] = DeviceRuntime(number)
+            if number in _being_made:                   # by this very thread: the lock lets nobody else in (W65)
+                raise RuntimeError(f"get_runtime({number}) was called while that runtime is being made")
+            _being_made.add(number)
+            try:
+                runtime = _runtimes[number] = DeviceRuntime(number)
+            finally:
+                _being_made.discard(number)
     return runtime

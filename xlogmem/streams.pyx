@@ -205,15 +205,15 @@ cdef class StreamPool:
     Thread-safe.  The CUDA streams are destroyed with the pool, which lives as long as any of its streams or blocks.
     """
 
-    def __init__(self, int ordinal=0, *, int max_streams=16):
+    def __init__(self, ordinal=0, *, max_streams=16):
         if self.ordering is not None:
             raise RuntimeError("a stream pool is initialised once")
-        self.max_streams = max(1, max_streams)
+        self.max_streams = max(1, PyNumber_Index(max_streams))
         self.states = []
         self.spare = {}
         self.priorities = {}
         self.lock = threading.Lock()
-        self.ordering = Ordering.__new__(Ordering, context_of(ordinal))
+        self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
         self.make(ORDINARY, 0)
 
     def __reduce__(self):
@@ -256,7 +256,7 @@ cdef class StreamPool:
             state = state.next
         return 0
 
-    def acquire(self, *, str discipline="ordinary", int priority=0):
+    def acquire(self, *, str discipline="ordinary", priority=0):
         """A stream that nobody else holds.
 
         Parameters
@@ -275,6 +275,7 @@ cdef class StreamPool:
         """
         cdef StreamState* state
         cdef int wanted = discipline_of(discipline)
+        priority = PyNumber_Index(priority)
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
         with self.lock:

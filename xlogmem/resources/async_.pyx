@@ -1,4 +1,5 @@
 """The driver's stream-ordered allocator, on a memory pool of our own."""
+from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
 
@@ -55,7 +56,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         The device has no memory pools, or the driver refused to make one.
     """
 
-    def __init__(self, int ordinal=0, *, release_threshold=None):
+    def __init__(self, ordinal=0, *, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
         cdef Scope scope
@@ -67,7 +68,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             threshold = release_threshold
         if self.table.self != NULL:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(ordinal)
+        self.context = context_of(PyNumber_Index(ordinal))
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:

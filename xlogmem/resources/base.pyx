@@ -17,7 +17,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.streams cimport Stream, parse
 
-from xlogmem.errors import StreamMisuseError
+from xlogmem.errors import DriverError, StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]
 
@@ -112,11 +112,11 @@ cdef class DeviceMemoryResource:
 
     order = None
 
-    def __init__(self, int ordinal=0):
+    def __init__(self, ordinal=0):
         if type(self) is DeviceMemoryResource:
             raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
                             "write a subclass with allocate() and deallocate()")
-        self.context = context_of(ordinal)
+        self.context = context_of(PyNumber_Index(ordinal))
         self.table.self = <void*>self
         if self.order is not None and self.order not in ORDERS:
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
@@ -125,7 +125,7 @@ cdef class DeviceMemoryResource:
         self.table.deallocate = python_deallocate
         self.table.trim = NULL
 
-    def allocate(self, size_t nbytes, stream):
+    def allocate(self, nbytes, stream):
         """Allocate `nbytes` bytes, ordered on `stream`; returns the device address as an int.
 
         Raises
@@ -140,16 +140,19 @@ cdef class DeviceMemoryResource:
         cdef Scope scope
         cdef int failed
         cdef cy.CUstream handle = self.check(stream, "allocate")
+        cdef size_t wanted = PyNumber_Index(nbytes)
+        if wanted == 0:
+            raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.allocate(self.table.self, nbytes, handle, &ptr, &failure)
+                failed = self.table.allocate(self.table.self, wanted, handle, &ptr, &failure)
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"allocating {nbytes} bytes on {stream!r}")
         return ptr
 
-    def deallocate(self, uint64_t ptr, size_t nbytes, stream):
+    def deallocate(self, ptr, nbytes, stream):
         """Take back memory that `allocate` gave out, ordered on `stream`.
 
         Every use must be ordered before the call on that stream (or be complete, for a host-synchronous resource): the
@@ -164,10 +167,12 @@ cdef class DeviceMemoryResource:
         cdef Scope scope
         cdef int failed
         cdef cy.CUstream handle = self.check(stream, "deallocate")
+        cdef uint64_t address = PyNumber_Index(ptr)
+        cdef size_t length = PyNumber_Index(nbytes)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.deallocate(self.table.self, ptr, nbytes, handle, &failure)
+                failed = self.table.deallocate(self.table.self, address, length, handle, &failure)
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")

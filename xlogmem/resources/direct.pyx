@@ -1,4 +1,5 @@
 """`cuMemAlloc` and `cuMemFree`: synchronous, slow, and what Compute Sanitizer understands best."""
+from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
@@ -31,8 +32,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
         The device.
     """
 
-    def __init__(self, int ordinal=0):
-        self.context = context_of(ordinal)
+    def __init__(self, ordinal=0):
+        self.context = context_of(PyNumber_Index(ordinal))
         self.table.order = HOST_SYNCHRONOUS
         self.table.allocate = allocate
         self.table.deallocate = deallocate
