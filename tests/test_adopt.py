@@ -116,6 +116,7 @@ def test_a_part_of_a_tracked_block_is_that_block():
     block = runtime.allocate(4096, stream)
     part = runtime.adopt(block.ptr + 256, 512)
     assert part.generation == block.generation
+    assert part.state is BlockState.LIVE
     with use(stream, write=part):
         pass
     assert ("written", stream.id) in block.frontier
@@ -390,6 +391,44 @@ def test_a_resource_may_use_the_runtime_and_threads():
 
 
 @pytest.mark.contract(25, 27, 29, 31)
+def test_an_exception_is_told_once_and_then_forgotten():
+    """A reap inside the resource tells what an earlier free raised; the outer one must not tell it again."""
+    class Nested(Mine):
+        runtime: DeviceRuntime | None = None
+        told = 0
+        failing = True
+
+        def deallocate(self, ptr, nbytes, stream):
+            if self.failing:
+                raise Refused("no")
+            super().deallocate(ptr, nbytes, stream)
+
+    class Refused(Exception):
+        alive = 0
+
+        def __init__(self, text):
+            super().__init__(text)
+            Refused.alive += 1
+
+        def __del__(self):
+            Refused.alive -= 1
+
+    resource = Nested()
+    runtime = DeviceRuntime(resource=resource)
+    for _ in range(20):
+        runtime.allocate(64)                            # dropped at once; each call tries, and fails, to free them all
+    gc.collect()
+    assert Refused.alive <= 1
+    with pytest.raises(Refused):
+        runtime.reap_pending()
+    resource.failing = False
+    runtime.reap_pending()
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
+    gc.collect()
+    assert Refused.alive == 0
+
+
 def test_incomplete_resources_are_refused_loudly():
     class Silent(DeviceMemoryResource):
         """Does not say how its frees are ordered (contract 25)."""

@@ -15,6 +15,7 @@ from xlogmem import (
     BlockingStreamWarning,
     BlockState,
     DeviceRuntime,
+    DriverError,
     StreamMisuseError,
     StreamPool,
     use,
@@ -523,3 +524,84 @@ def test_random_lives_of_streams(bench, driver, foreign_streams):
     blocks.clear()
     x.runtime.reap_pending()
     assert x.runtime.bytes_outstanding == 0
+
+
+# ---------------------------------------------------------------------------------------- what a stress run found
+def test_default_streams_of_ended_threads_are_let_go():
+    runtime = DeviceRuntime()
+
+    def work():
+        runtime.allocate(256, 2).free()
+
+    for _ in range(200):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    runtime.reap_pending()
+    assert runtime.stream_count() < 80
+
+
+@pytest.mark.simulator
+def test_raw_handles_are_not_touched_by_the_sweep(driver):
+    """They may be destroyed, and on a GPU the driver crashes when it is asked about a destroyed stream."""
+    runtime = DeviceRuntime()
+    owners = [Foreign() for _ in range(40)]
+    for owner in owners[:-1]:
+        runtime.register_stream(owner.handle)
+    for owner in owners[:-1]:
+        owner.destroy()
+    before = driver.calls("cuStreamIsCapturing")
+    runtime.register_stream(owners[-1])
+    assert driver.calls("cuStreamIsCapturing") - before == 1
+
+
+@pytest.mark.simulator
+def test_an_opaque_stream_stays_opaque(bench, driver):
+    x = bench()
+    opaque = Foreign()
+    x.runtime.register_stream(opaque.handle, discipline="opaque")
+    others = [Foreign() for _ in range(80)]
+    for other in others:
+        x.runtime.register_stream(other)
+    assert x.runtime.register_stream(opaque.handle).discipline == "opaque"
+
+
+@pytest.mark.simulator
+def test_a_dropped_recorder_does_not_keep_its_stream_in_use():
+    runtime = DeviceRuntime()
+    block, owner = runtime.allocate(256), Foreign()
+    recorder = use(owner, read=block)
+    recorder.preflight()
+    with pytest.warns(ResourceWarning):
+        del recorder
+    runtime.unregister_stream(owner)
+
+
+@pytest.mark.simulator
+def test_a_failed_look_is_told_and_the_stream_stays(driver):
+    runtime = DeviceRuntime()
+    owner = Foreign()
+    stream = runtime.register_stream(owner)
+    driver.fail("cuStreamGetId", code=999)
+    with pytest.raises(DriverError, match="cuStreamGetId"):
+        runtime.unregister_stream(owner)
+    assert stream.registered
+    assert driver.calls("cuCtxSynchronize") == 0
+    with pytest.raises(StreamMisuseError, match="not registered"):
+        runtime.unregister_stream(Foreign())
+
+
+@pytest.mark.simulator
+def test_a_capture_is_not_spoiled_by_waiting_for_everything(bench, driver, _context):
+    """cuCtxSynchronize fails during a capture and spoils it, on a GPU in relaxed mode too: it is refused."""
+    x = bench()
+    first = Foreign()
+    handle = first.handle
+    x.runtime.register_stream(handle)
+    first.destroy()
+    second = Foreign()
+    check(cuda.cuStreamBeginCapture(x.S.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    with pytest.raises(StreamMisuseError, match="capturing"):
+        x.runtime.register_stream(second.handle)
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+    assert x.runtime.register_stream(second.handle).registered

@@ -150,6 +150,7 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
+cdef int tidy(CoreState* core) except -1 nogil
 
 # With the lock held; no driver call.
 cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil

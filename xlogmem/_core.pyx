@@ -43,6 +43,8 @@ from xlogmem._driver cimport (
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
     DRIVER_FAILED,
+    NO_FAILURE,
+    PYTHON_RAISED,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     Scope,
@@ -473,9 +475,9 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     cdef Failure ignored
     cdef Fence* fence
     cdef Scope scope
-    cdef int failed = 0
     cdef size_t i
-    failed = enter_context(order.context, &scope, failure)
+    cdef int failed = enter_context(order.context, &scope, failure)
+    cdef bint entered = not failed
     order.lock.lock()
     if failed:                                          # the claimed frees are kept for a later call
         for i in range(window.claimed.size()):
@@ -493,7 +495,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     window.stream.busy -= 1
     order.in_flight -= 1
     order.lock.unlock()
-    leave_context(&scope)
+    if entered:
+        leave_context(&scope)
     return note(core, failed, failure)
 
 
@@ -647,7 +650,13 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     try once more (W34)."""
     cdef vector[Failure] failures
     cdef Failure ignored
+    cdef size_t i
     reap(core, True, &failures)
+    core.order.lock.lock()
+    for i in range(failures.size()):                    # told by the next reap
+        keep_failure(core, &failures[i])
+        core.untold = True
+    core.order.lock.unlock()
     if core.resource.trim != NULL:
         core.resource.trim(core.resource.self, &ignored)
     return core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
@@ -865,7 +874,20 @@ cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexce
         return
     core.counters.failed_frees += 1
     core.stuck += 1
+    keep_failure(core, failure)
+
+
+cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil:
+    """The next reap tells.  What a Python resource raised is owned by whoever has the failure: one that is never told
+    is dropped by whoever holds the GIL next."""
+    drop_failure(core)
     core.stuck_failure = failure[0]
+
+
+cdef void drop_failure(CoreState* core) noexcept nogil:
+    if core.stuck_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
+        core.orphans.push_back(core.stuck_failure.exception)
+    core.stuck_failure.kind = NO_FAILURE
 
 
 # ---------------------------------------------------------------------------------------------- dropped by finalizers
@@ -894,6 +916,17 @@ cdef int drain(CoreState* core) except -1 nogil:
     return 0
 
 
+cdef int tidy(CoreState* core) except -1 nogil:
+    """`drain` by itself: a window whose recorder was dropped keeps its stream in use until it is filed."""
+    cdef Failure ignored
+    cdef Scope scope
+    if core.abandoned.load() == NULL or enter_context(core.order.context, &scope, &ignored):
+        return 0
+    drain(core)
+    leave_context(&scope)
+    return 0
+
+
 cdef int drain_windows(CoreState* core) except -1 nogil:
     """Taken from the list and filed in one acquisition: nobody finds the list empty and the uses not filed."""
     cdef OrderState* order = core.order
@@ -916,7 +949,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     for i in range(rest.size()):
         if finish_rest(core, rest[i], &failure):
             order.lock.lock()
-            core.stuck_failure = failure
+            keep_failure(core, &failure)
             core.untold = True
             order.lock.unlock()
         give_window(rest[i])
@@ -930,6 +963,8 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     cdef Block* following
     core.order.lock.lock()
     core.stuck = 0
+    if not core.untold:
+        drop_failure(core)
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
@@ -1010,7 +1045,9 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     order.in_flight -= 1
     if core.untold or (core.stuck and core.dropped.load() != NULL):
         failures.push_back(core.stuck_failure)
+        core.stuck_failure.kind = NO_FAILURE            # told once: the caller owns the exception now
         core.untold = False
+        core.stuck = 0
     order.lock.unlock()
     leave_context(&scope)
     return 0
@@ -1062,11 +1099,13 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     """Free what is left: no handle of a block, a stream or a recorder exists any more."""
     cdef Failure ignored
     cdef Scope scope
+    cdef int failed
     if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
     core.order.lock.lock()
-    bury_foreign(core.order, &ignored)
+    failed = bury_foreign(core.order, &ignored)
     core.order.lock.unlock()
-    drain(core)
+    if not failed:                                      # else foreign streams, destroyed maybe, would be touched
+        drain(core)
     leave_context(&scope)
     return 0

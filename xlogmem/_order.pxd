@@ -105,6 +105,7 @@ cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil
 cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
 cdef bint bound_elsewhere(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
+cdef bint thread_is_alive(uint64_t number) noexcept nogil
 cdef uint64_t touch(StreamState* stream) noexcept nogil
 cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
 cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

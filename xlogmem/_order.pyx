@@ -53,20 +53,42 @@ cdef enum:
 
 cdef extern from *:
     """
-    #include <atomic>
     #include <cstdint>
+    #include <mutex>
+    #include <set>
     // A number for each thread, never used again: the system's thread ids are.
-    static std::atomic<uint64_t> xlogmem_threads{0};
+    struct xlogmem_threads { std::mutex lock; uint64_t last = 0; std::set<uint64_t> alive; };
+    static xlogmem_threads* xlogmem_all = new xlogmem_threads;      // threads may outlive the process's statics
+    struct xlogmem_thread {
+        uint64_t number;
+        xlogmem_thread() {
+            std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+            xlogmem_all->alive.insert(number = ++xlogmem_all->last);
+        }
+        ~xlogmem_thread() {
+            std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+            xlogmem_all->alive.erase(number);
+        }
+    };
     static uint64_t xlogmem_this_thread() {
-        thread_local uint64_t number = ++xlogmem_threads;
-        return number;
+        thread_local xlogmem_thread thread;
+        return thread.number;
+    }
+    static bool xlogmem_thread_is_alive(uint64_t number) {
+        std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+        return xlogmem_all->alive.count(number);
     }
     """
     uint64_t xlogmem_this_thread() noexcept nogil
+    bint xlogmem_thread_is_alive(uint64_t number) noexcept nogil
 
 
 cdef uint64_t this_thread() noexcept nogil:
     return xlogmem_this_thread()
+
+
+cdef bint thread_is_alive(uint64_t number) noexcept nogil:
+    return xlogmem_thread_is_alive(number)
 
 
 @cython.final
@@ -236,12 +258,40 @@ cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
 
-cdef int synchronize_all(OrderState* order, Failure* failure) except -1 nogil:
+cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -1 nogil:
+    """cuCtxSynchronize fails during any capture in the context and spoils it (seen on an H200, in relaxed mode too).
+    Look at the streams that exist (`own`: at our own only); captures on others cannot be seen.  Releases the lock."""
+    cdef StreamState* stream
+    cdef bint capturing = False
+    cdef int failed = 0
+    cdef size_t i
+    order.in_flight += 1                        # nobody is deleted meanwhile
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if not stream.alive or stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
+            continue
+        stream.busy += 1
+        order.lock.unlock()
+        capturing = False
+        failed = stream_is_capturing(stream.handle, &capturing, failure)
+        order.lock.lock()
+        stream.busy -= 1
+        if not failed and capturing:
+            failure.kind = SOURCE_IS_CAPTURING
+            failure.stream = stream.number
+            break
+    order.in_flight -= 1
+    return not failed and capturing
+
+
+cdef int synchronize_all(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
     """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
     lock."""
     cdef vector[uint64_t] positions
     cdef uint32_t i
     cdef int failed
+    if refuse_captures(order, own, failure):
+        return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):
         positions[i] = order.streams[i].count
@@ -485,7 +535,7 @@ cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil:
             any = True
     if not any:
         return 0
-    if synchronize_all(order, failure):
+    if synchronize_all(order, failure, True):
         return 1
     for i in range(order.streams.size()):
         stream = order.streams[i]

@@ -29,9 +29,10 @@ from xlogmem._core cimport (
     reap,
     record_use,
     tear_down,
+    tidy,
 )
 from xlogmem._cpp cimport vector
-from xlogmem._driver cimport BLOCK_IS_CONTESTED, process_is_closing, raise_failure
+from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
 from xlogmem.resources.base cimport UNDECLARED
@@ -101,6 +102,8 @@ cdef class Core:
             with nogil:
                 tear_down(&self.state)
         self.let_go()
+        if self.state.stuck_failure.kind == PYTHON_RAISED:
+            Py_XDECREF(<PyObject*>self.state.stuck_failure.exception)
         for i in range(self.state.blocks.size()):
             Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
             del self.state.blocks[i]
@@ -342,8 +345,9 @@ cdef class Core:
             self.fail(&failure, f"adopting {nbytes} bytes")
         self.let_go()
         block = self.handle(block_at(&self.state, found.slot), home, tag)
-        block.generation = found.generation
-        block.ptr, block.nbytes = found.ptr, found.nbytes
+        block.generation = found.generation             # the block itself may be another one by now
+        block.ptr = found.ptr
+        block.nbytes = found.nbytes
         block.released = not found.adopted
         return block
 
@@ -434,6 +438,10 @@ cdef class Core:
         stream; handle 2 is a different stream in every thread.  Streams whose object nobody else holds are
         unregistered in time.  Thread-safe.
         """
+        if discipline is not None:
+            with nogil:
+                tidy(&self.state)
+            self.let_go()
         if discipline is None or isinstance(stream, Stream):
             found = self.streams.find(stream)
             if discipline in (None, found.discipline):
@@ -461,7 +469,10 @@ cdef class Core:
         DriverError
             The last event could not be recorded; the stream stays registered.
         """
-        self.streams.unregister(self.streams.find(stream), self.stream_of(heir))
+        with nogil:
+            tidy(&self.state)
+        self.let_go()
+        self.streams.unregister(self.streams.known_as(stream), self.stream_of(heir))
 
     def stream_count(self):
         """How many places the tables of streams have: those registered, and dead ones that are still waited for."""
@@ -764,7 +775,7 @@ cdef class DeviceBlock:
             order.lock.unlock()
         if state == FREED:
             return BlockState.FREED
-        return BlockState.LIVE if state == LIVE and not self.released else BlockState.RETIRED
+        return BlockState.LIVE if state == LIVE else BlockState.RETIRED
 
     @property
     def frontier(self):
@@ -779,6 +790,8 @@ cdef class DeviceBlock:
             order.lock.lock()
             if self.block.generation == self.generation:
                 entries = self.block.frontier
+                for i in range(entries.size()):
+                    entries[i].stream = order.streams[entries[i].stream].number
             order.lock.unlock()
         kinds = {ALLOCATED: "allocated", WRITTEN: "written", HAS_READ: "has-read"}
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}

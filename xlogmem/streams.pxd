@@ -40,6 +40,7 @@ cdef class StreamRegistry:
     cdef int forget(self, Registration entry, Stream heir) except -1
     cdef int hold(self, Registration entry, object what) except -1
     cdef int sweep(self) except -1
+    cdef Stream known_as(self, object what)
     cdef int unregister(self, Stream stream, Stream heir) except -1
 
 

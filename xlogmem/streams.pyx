@@ -19,6 +19,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject
 
 from xlogmem._driver cimport (
+    DRIVER_FAILED,
     STREAM_IS_CAPTURING,
     Failure,
     context_of,
@@ -42,6 +43,7 @@ from xlogmem._order cimport (
     bury_stream,
     register_stream,
     this_thread,
+    thread_is_alive,
     unregister_stream,
 )
 
@@ -93,7 +95,11 @@ cdef class Stream:
 
     def __dealloc__(self):
         cdef StreamState* state = self.state
-        if state == NULL or state.handles.fetch_sub(1) != 1 or state.driver_id or state.index == 0:
+        cdef bint own
+        if state == NULL:
+            return
+        own = state.driver_id == 0 and state.index != 0
+        if state.handles.fetch_sub(1) != 1 or not own:  # a dead foreign one may be deleted from here on
             return
         state.next = self.ordering.state.idle.load()    # an own stream that nobody holds goes back to its pool
         while not self.ordering.state.idle.compare_exchange_weak(state.next, state):
@@ -152,8 +158,13 @@ cdef class Stream:
 
 cdef Stream handle_of(Ordering ordering, StreamState* state):
     """A handle of a registration that cannot go away meanwhile: the caller holds the GIL and knows it to be alive."""
-    cdef Stream stream = Stream.__new__(Stream)
-    state.handles.fetch_add(1)
+    cdef Stream stream
+    state.handles.fetch_add(1)                  # first: the collector may run, and unregister it, in the next line
+    try:
+        stream = Stream.__new__(Stream)
+    except BaseException:
+        state.handles.fetch_sub(1)
+        raise
     stream.state = state
     stream.ordering = ordering
     stream.id = state.number
@@ -212,7 +223,7 @@ cdef class StreamPool:
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()           # the collector may run inside, and finalizers may acquire
         self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
         self.make(ORDINARY, 0)
 
@@ -444,14 +455,14 @@ cdef class StreamRegistry:
             raise StreamMisuseError(f"stream {<size_t>handle:#x} belongs to another context or device than this "
                                     f"runtime (device {self.ordering.context.ordinal})")
         with self.lock:
+            if len(self.known) >= self.sweep_at:
+                self.sweep()
             entry = self.known.get(number)
             if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
                 self.hold(entry, what)
                 return handle_of(self.ordering, entry.state)
             if wanted < 0:                                          # the default streams: somebody queues work there
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
-            if len(self.known) >= self.sweep_at:
-                self.sweep()
             with nogil:
                 self.ordering.state.lock.lock()
                 state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
@@ -461,6 +472,7 @@ cdef class StreamRegistry:
                 self.ordering.state.lock.unlock()
             stream = handle_of(self.ordering, state)
             try:
+                entry = self.known.get(number)                      # finalizers may have run
                 if entry is not None and entry.state.alive:         # another discipline: the new registration inherits
                     self.forget(entry, stream)
                 entry = self.by_handle.get(<size_t>handle)
@@ -484,7 +496,7 @@ cdef class StreamRegistry:
 
     cdef int hold(self, Registration entry, object what) except -1:
         """Keep the first object that the stream came in, if that can keep it alive."""
-        if entry.owner is None and not PyIndex_Check(what):
+        if entry.owner is None and not PyIndex_Check(what) and not type(what).__module__.startswith("cuda.bindings"):
             entry.owner = what
             entry.state.raw = False
             self.by_owner[id(what)] = entry
@@ -500,6 +512,7 @@ cdef class StreamRegistry:
         cdef Scope scope
         cdef bint capturing = False, gone = False
         cdef int failed
+        state.handles.fetch_add(1)                                  # dead is not deleted while we look at it
         with nogil:
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
@@ -507,23 +520,38 @@ cdef class StreamRegistry:
                     failed = stream_is_capturing(state.handle, &capturing, &failure)
                     if not failed and not capturing:
                         failed = stream_id(state.handle, &number, &failure)
-                    gone = failed or (not capturing and number != state.driver_id)
+                    gone = (not capturing and number != state.driver_id) if not failed else (
+                        failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE)
                 order.lock.lock()
                 if gone:
+                    state.raw = True                                # its handle is not to be touched any more
                     failed = bury_stream(order, state, inherits, &failure)
-                else:
+                elif not failed:
                     failed = unregister_stream(order, state, inherits, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
+            state.handles.fetch_sub(1)
             raise_failure(&failure, "unregistering it")
-        self.known.pop(state.driver_id, None)
+        if self.known.get(state.driver_id) is entry:
+            del self.known[state.driver_id]
         if self.by_handle.get(<size_t>state.handle) is entry:
             del self.by_handle[<size_t>state.handle]
+        state.handles.fetch_sub(1)
         if entry.owner is not None:
             self.by_owner.pop(id(entry.owner), None)
             entry.owner = None
         return 0
+
+    cdef Stream known_as(self, object what):
+        """The handle of a stream that is registered; the driver is not asked, the stream may be gone."""
+        cdef Registration entry
+        if isinstance(what, Stream) or <size_t>parse(what) == PER_THREAD:
+            return self.find(what)
+        entry = self.by_handle.get(<size_t>parse(what))
+        if entry is None or not entry.state.alive:
+            raise StreamMisuseError(f"stream {<size_t>parse(what):#x} is not registered with this runtime")
+        return handle_of(self.ordering, entry.state)
 
     cdef int unregister(self, Stream stream, Stream heir) except -1:
         cdef Registration entry
@@ -539,9 +567,18 @@ cdef class StreamRegistry:
         """Unregister streams whose owner only we hold, and raw ones that nobody has a handle of."""
         cdef Registration entry
         heir = handle_of(self.ordering, self.ordering.state.streams[0])
-        for entry in list(self.known.values()):
-            if <size_t>entry.state.handle <= PER_THREAD or entry.state.handles.load():
+        for number, entry in list(self.known.items()):
+            if self.known.get(number) is not entry:                 # a finalizer unregistered it
                 continue
+            if entry.state.handles.load():
+                continue
+            if <size_t>entry.state.handle == PER_THREAD:
+                if thread_is_alive(entry.state.thread):
+                    continue
+            elif entry.owner is None:
+                continue                                            # destroyed maybe: the driver crashes if asked
+            elif <size_t>entry.state.handle == LEGACY or entry.state.discipline == OPAQUE:
+                continue                                            # somebody queues work there, registered or not
             if entry.owner is not None and Py_REFCNT(<PyObject*>entry.owner) > 1:
                 continue
             try:
