@@ -42,22 +42,23 @@ cdef struct Entry:
 
 
 cdef cppclass Block:
+    # What every use looks at comes first, in one line of the cache.
     uint64_t generation         # identity; 0 while the slot is empty
-    uint64_t ptr
-    size_t nbytes
-    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
-    StreamState* home           # freed here; NULL: the host waits
-    void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
-    bint adopted                # somebody else's memory: let go, not freed
-    vector[Entry] frontier      # at most one entry for each kind and stream
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
-    uint32_t writers            # those of them that write
-    StreamState* window_stream  # the stream of all of them, NULL: of several
     uint8_t state
     bint fresh                  # no use on a foreign stream has been filed yet
+    vector[Entry] frontier      # at most one entry for each kind and stream
     uint64_t operation          # scratch of prepare: already seen by this operation, as its use number `use`
     size_t use
+    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
+    StreamState* home           # freed here; NULL: the host waits
+    uint32_t writers            # windows that write
+    StreamState* window_stream  # the stream of all windows, NULL: of several
+    uint64_t ptr
+    size_t nbytes
+    bint adopted                # somebody else's memory: let go, not freed
+    void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
     Block* next                 # in the list of dropped blocks
 
 

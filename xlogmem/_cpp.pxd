@@ -60,5 +60,13 @@ cdef extern from *:
     void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
 
 
+cdef extern from *:
+    """
+    static inline void xlogmem_prefetch(const void* address) { __builtin_prefetch(address); }
+    """
+    # Have a line of the cache fetched that will be needed soon.
+    void prefetch "xlogmem_prefetch"(const void* address) noexcept nogil
+
+
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
     return a if a > b else b

@@ -6,7 +6,7 @@ from xlogmem._cpp cimport vector
 from xlogmem._order cimport StreamState
 
 cdef enum:
-    CHUNK = 64
+    CHUNK = 32
 
 
 cdef struct Tracked:
@@ -18,7 +18,6 @@ cdef struct Tracked:
 
 
 cdef struct Chunk:
-    uint32_t size
     uint64_t keys[CHUNK]                    # base addresses, ascending
     Tracked values[CHUNK]
 
@@ -26,6 +25,7 @@ cdef struct Chunk:
 cdef struct Guide:
     uint64_t first                          # not above the smallest key of the chunk
     Chunk* chunk
+    size_t size                             # keys in the chunk
 
 
 cdef cppclass AddressIndex:

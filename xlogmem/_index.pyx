@@ -1,37 +1,55 @@
 """Which block contains this address: a sorted map from base addresses, made for few cache misses.
 
-A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  A
-lookup searches the guides, starting where the address would be if the blocks were spread evenly (in a pool they
-nearly are), and then one chunk, whose keys are fetched all at once.  What is asked of a block lies beside its key.
-With a million blocks that is two waits for memory, where a tree with a node for each block takes twenty.  An insert
-or erase moves half a chunk.
+A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
+searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and what is
+asked of a block is fetched while its key is looked for.  With a million blocks that is about one wait for memory,
+where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.
 
 Nothing here takes a lock; the core holds its own.
 """
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove
 
-cdef extern from *:
-    """
-    static inline void xlogmem_prefetch(const void* start, unsigned long bytes) {
-        for (unsigned long offset = 0; offset < bytes; offset += 64)
-            __builtin_prefetch(static_cast<const char*>(start) + offset);
-    }
-    """
-    void xlogmem_prefetch(const void* start, unsigned long nbytes) noexcept nogil
+from xlogmem._cpp cimport prefetch
+
+cdef enum:
+    NEAR = 8                                # keys looked at one by one before a search by halves
 
 
-cdef inline uint32_t position_of(Chunk* chunk, uint64_t key) noexcept nogil:
-    """How many keys of the chunk are not above `key`."""
-    cdef uint32_t low = 0, length = chunk.size, half
-    xlogmem_prefetch(chunk.keys, length * sizeof(uint64_t))
-    while length > 0:
-        half = length // 2
-        if chunk.keys[low + half] <= key:
-            low += half + 1
-            length -= half + 1
+cdef uint32_t position_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
+    """How many keys of the chunk of a guide are not above `key`, which is not below the guide's first."""
+    cdef Guide* guide = &index.guides[place]
+    cdef const uint64_t* keys = guide.chunk.keys
+    cdef uint32_t size = <uint32_t>guide.size, low = 0, high = size, guess = 0, middle
+    if size == 0:
+        return 0
+    if place + 1 < index.guides.size():
+        guess = <uint32_t>(<double>(key - guide.first) / <double>(guide[1].first - guide.first) * size)
+    if guess >= size:
+        guess = size - 1
+    prefetch(&guide.chunk.values[guess])
+    if keys[guess] <= key:
+        low = guess + 1
+        high = low + NEAR if low + NEAR < size else size
+        while low < high and keys[low] <= key:
+            low += 1
+        if low < high or high == size:
+            return low
+        high = size
+    else:
+        high = guess
+        low = high - NEAR if high > NEAR else 0
+        while high > low and keys[high - 1] > key:
+            high -= 1
+        if high > low or low == 0:
+            return high
+        low = 0
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] <= key:
+            low = middle + 1
         else:
-            length = half
+            high = middle
     return low
 
 
@@ -68,75 +86,70 @@ cdef inline size_t guide_of(AddressIndex* index, uint64_t key) noexcept nogil:
     return low + 1
 
 
-cdef void add_guide(AddressIndex* index, size_t place, uint64_t first, Chunk* chunk) noexcept nogil:
+cdef void add_guide(AddressIndex* index, size_t place, uint64_t first, Chunk* chunk, size_t size) noexcept nogil:
     cdef size_t tail = index.guides.size() - place
     cdef Guide guide
     guide.first = first
     guide.chunk = chunk
+    guide.size = size
     index.guides.push_back(guide)
     memmove(index.guides.data() + place + 1, index.guides.data() + place, tail * sizeof(Guide))
     index.guides[place] = guide
 
 
-cdef Chunk* new_chunk() noexcept nogil:
-    cdef Chunk* chunk = <Chunk*>malloc(sizeof(Chunk))
-    chunk.size = 0
-    return chunk
-
-
 cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
-    """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order
-    only the new one does, so that the chunks stay full."""
+    """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order only
+    the new one does, so that the chunks stay full."""
     cdef Chunk* lower = index.guides[place].chunk
-    cdef Chunk* upper = new_chunk()
-    cdef uint32_t kept = CHUNK if key > lower.keys[CHUNK - 1] else CHUNK // 2
-    upper.size = CHUNK - kept
-    memcpy(upper.keys, lower.keys + kept, upper.size * sizeof(uint64_t))
-    memcpy(upper.values, lower.values + kept, upper.size * sizeof(Tracked))
-    lower.size = kept
-    add_guide(index, place + 1, key if upper.size == 0 else upper.keys[0], upper)
+    cdef Chunk* upper = <Chunk*>malloc(sizeof(Chunk))
+    cdef size_t kept = CHUNK if key > lower.keys[CHUNK - 1] else CHUNK // 2
+    cdef size_t moved = CHUNK - kept
+    memcpy(upper.keys, lower.keys + kept, moved * sizeof(uint64_t))
+    memcpy(upper.values, lower.values + kept, moved * sizeof(Tracked))
+    index.guides[place].size = kept
+    add_guide(index, place + 1, key if moved == 0 else upper.keys[0], upper, moved)
 
 
 cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nogil:
     """Add a key that is not there."""
-    cdef size_t place = guide_of(index, key)
+    cdef size_t place = guide_of(index, key), tail
     cdef Chunk* chunk
-    cdef uint32_t position, tail
+    cdef uint32_t position
     if place == 0:
         if index.guides.empty():
-            add_guide(index, 0, key, new_chunk())
+            add_guide(index, 0, key, <Chunk*>malloc(sizeof(Chunk)), 0)
         index.guides[0].first = key
         place = 1
-    if index.guides[place - 1].chunk.size == CHUNK:
+    if index.guides[place - 1].size == CHUNK:
         split(index, place - 1, key)
         place = guide_of(index, key)
+    position = position_of(index, place - 1, key)
     chunk = index.guides[place - 1].chunk
-    position = position_of(chunk, key)
-    tail = chunk.size - position
+    tail = index.guides[place - 1].size - position
     memmove(chunk.keys + position + 1, chunk.keys + position, tail * sizeof(uint64_t))
     memmove(chunk.values + position + 1, chunk.values + position, tail * sizeof(Tracked))
     chunk.keys[position] = key
     chunk.values[position] = value[0]
-    chunk.size += 1
+    index.guides[place - 1].size += 1
 
 
 cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil:
     """Remove a key, if it is there."""
-    cdef size_t place = guide_of(index, key)
+    cdef size_t place = guide_of(index, key), tail
     cdef Chunk* chunk
-    cdef uint32_t position, tail
+    cdef uint32_t position
     if place == 0:
         return
     place -= 1
     chunk = index.guides[place].chunk
-    position = position_of(chunk, key)
+    position = position_of(index, place, key)
     if position == 0 or chunk.keys[position - 1] != key:
         return
-    tail = chunk.size - position
+    tail = index.guides[place].size - position
     memmove(chunk.keys + position - 1, chunk.keys + position, tail * sizeof(uint64_t))
     memmove(chunk.values + position - 1, chunk.values + position, tail * sizeof(Tracked))
-    chunk.size -= 1
-    if chunk.size == 0 and index.guides.size() > 1:
+    index.guides[place].size -= 1
+    if index.guides[place].size == 0 and index.guides.size() > 1:
         free(chunk)
         memmove(index.guides.data() + place, index.guides.data() + place + 1,
                 (index.guides.size() - place - 1) * sizeof(Guide))
@@ -150,9 +163,9 @@ cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noe
     cdef uint32_t position
     while place > 0:
         place -= 1                          # a chunk's smallest key may have been erased: its guide is a lower bound
-        chunk = index.guides[place].chunk
-        position = position_of(chunk, address)
+        position = position_of(index, place, address)
         if position > 0:
+            chunk = index.guides[place].chunk
             key[0] = chunk.keys[position - 1]
             return &chunk.values[position - 1]
     return NULL
@@ -166,9 +179,9 @@ cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key)
     if place > 0:
         place -= 1
     while place < index.guides.size():
-        chunk = index.guides[place].chunk
-        position = position_of(chunk, address)
-        if position < chunk.size:
+        position = position_of(index, place, address)
+        if position < index.guides[place].size:
+            chunk = index.guides[place].chunk
             key[0] = chunk.keys[position]
             return &chunk.values[position]
         place += 1
