@@ -53,7 +53,7 @@ from xlogmem._driver cimport (
     leave_context,
     stream_is_capturing,
 )
-from xlogmem._index cimport Tracked, erase, floor_of, insert, successor_of
+from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, successor_of
 from xlogmem._order cimport (
     ADAPTIVE,
     BIRTH,
@@ -594,7 +594,7 @@ cdef void link(CoreState* core, Block* block) noexcept nogil:
     cdef Tracked known
     known.generation = block.generation
     known.nbytes = block.nbytes
-    known.stream = block.stream
+    known.stream = block.stream.index if block.stream != NULL else <uint32_t>NO_STREAM
     known.slot = block.slot
     insert(&core.index, block.ptr, &known)
 
@@ -728,7 +728,7 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
     inside = below != NULL and ptr - base < below.nbytes
     result.adopted = False
     if inside and nbytes <= below.nbytes - (ptr - base):
-        describe(base, below, result)
+        describe(order, base, below, result)
     elif inside or (above != NULL and following - ptr < nbytes):
         failure.kind = BLOCK_IS_CONTESTED
         failure.generation = below.generation if inside else above.generation
@@ -1070,12 +1070,14 @@ cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure*
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
-cdef inline void describe(uint64_t base, Tracked* known, Found* found) noexcept nogil:
+cdef inline void describe(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
     found.ptr = base
     found.generation = known.generation
     found.nbytes = known.nbytes
     found.slot = known.slot
-    found.stream = known.stream
+    found.stream = NULL
+    if known.stream != <uint32_t>NO_STREAM:             # its place is not given away while it has blocks
+        found.stream = order.streams[known.stream]
 
 
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
@@ -1083,7 +1085,7 @@ cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept 
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if known == NULL or ptr - base >= known.nbytes:
         return False
-    describe(base, known, found)
+    describe(core.order, base, known, found)
     return True
 
 

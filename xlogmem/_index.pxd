@@ -3,18 +3,18 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
-from xlogmem._order cimport StreamState
 
 cdef enum:
-    CHUNK = 32
+    CHUNK = 32                              # a chunk is 1 KiB
+    NO_STREAM = 0xFFFFFFFF
 
 
 cdef struct Tracked:
     # What a lookup wants to know of a block, so that it need not touch the block itself.
     uint64_t generation
     size_t nbytes
-    StreamState* stream
     uint32_t slot
+    uint32_t stream                         # its index; NO_STREAM: adopted without one
 
 
 cdef struct Chunk:
@@ -30,6 +30,8 @@ cdef struct Guide:
 
 cdef cppclass AddressIndex:
     vector[Guide] guides                    # in the order of their addresses; no chunk is empty but the only one
+    vector[Chunk*] spare
+    vector[void*] slabs                     # what chunks are cut from
 
 
 cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nogil

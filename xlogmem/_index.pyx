@@ -7,12 +7,30 @@ where a tree with a node for each block takes twenty.  An insert or erase moves 
 
 Nothing here takes a lock; the core holds its own.
 """
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove
 
 from xlogmem._cpp cimport prefetch
 
+cdef extern from *:
+    """
+    #include <cstdlib>
+    #include <sys/mman.h>
+    // Aligned to its size, so that the system can back a large one with a huge page: a lookup among a million blocks
+    // then waits for the chunk alone, and not for the page table too.
+    static void* xlogmem_slab(std::size_t bytes) {
+        void* slab = std::aligned_alloc(bytes, bytes);
+        if (slab == nullptr) std::abort();
+        madvise(slab, bytes, MADV_HUGEPAGE);
+        return slab;
+    }
+    """
+    void* xlogmem_slab(size_t nbytes) noexcept nogil
+
 cdef enum:
+    SMALL_SLAB = 1 << 16                    # the first few
+    LARGE_SLAB = 1 << 21                    # a huge page
+    SMALL_SLABS = 8
     NEAR = 8                                # keys looked at one by one before a search by halves
 
 
@@ -97,11 +115,28 @@ cdef void add_guide(AddressIndex* index, size_t place, uint64_t first, Chunk* ch
     index.guides[place] = guide
 
 
+cdef Chunk* new_chunk(AddressIndex* index) noexcept nogil:
+    cdef size_t nbytes, offset
+    cdef char* slab
+    cdef Chunk* chunk
+    if index.spare.empty():
+        nbytes = SMALL_SLAB if index.slabs.size() < SMALL_SLABS else LARGE_SLAB
+        slab = <char*>xlogmem_slab(nbytes)
+        index.slabs.push_back(slab)
+        offset = nbytes
+        while offset >= sizeof(Chunk):
+            offset -= sizeof(Chunk)
+            index.spare.push_back(<Chunk*>(slab + offset))
+    chunk = index.spare.back()
+    index.spare.pop_back()
+    return chunk
+
+
 cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
     """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order only
     the new one does, so that the chunks stay full."""
     cdef Chunk* lower = index.guides[place].chunk
-    cdef Chunk* upper = <Chunk*>malloc(sizeof(Chunk))
+    cdef Chunk* upper = new_chunk(index)
     cdef size_t kept = CHUNK if key > lower.keys[CHUNK - 1] else CHUNK // 2
     cdef size_t moved = CHUNK - kept
     memcpy(upper.keys, lower.keys + kept, moved * sizeof(uint64_t))
@@ -117,7 +152,7 @@ cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nog
     cdef uint32_t position
     if place == 0:
         if index.guides.empty():
-            add_guide(index, 0, key, <Chunk*>malloc(sizeof(Chunk)), 0)
+            add_guide(index, 0, key, new_chunk(index), 0)
         index.guides[0].first = key
         place = 1
     if index.guides[place - 1].size == CHUNK:
@@ -150,7 +185,7 @@ cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil:
     memmove(chunk.values + position - 1, chunk.values + position, tail * sizeof(Tracked))
     index.guides[place].size -= 1
     if index.guides[place].size == 0 and index.guides.size() > 1:
-        free(chunk)
+        index.spare.push_back(chunk)
         memmove(index.guides.data() + place, index.guides.data() + place + 1,
                 (index.guides.size() - place - 1) * sizeof(Guide))
         index.guides.pop_back()
@@ -190,6 +225,8 @@ cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key)
 
 cdef void destroy(AddressIndex* index) noexcept nogil:
     cdef size_t i
-    for i in range(index.guides.size()):
-        free(index.guides[i].chunk)
+    for i in range(index.slabs.size()):
+        free(index.slabs[i])
+    index.slabs.clear()
+    index.spare.clear()
     index.guides.clear()
