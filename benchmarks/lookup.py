@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import xlogmem
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
-LOOKUPS, PASSES, SIZE = 20_000, 7, 512
+LOOKUPS, PASSES, SIZE = 20_000, 31, 512
 
 
 def best(function: Callable[[object], object], arguments: Iterable[object]) -> float:

@@ -107,6 +107,13 @@ def alloc(s, nbytes=NBYTES):
     return p
 
 
+def alloc_ordinary(nbytes=NBYTES):
+    """cuMemAlloc, in the current context."""
+    p = int(ok(driver.cuMemAlloc(nbytes)))
+    _memory.add(p)
+    return p
+
+
 def clean_up():
     """What a failing or a deliberately wrong test left alive."""
     for handle in _streams:

@@ -542,3 +542,32 @@ def test_another_threads_calls_during_a_capture(simulator, mode, forbidden, exch
     assert seen == {"record": 0, "alloc": expected, "query": expected, "synchronize": expected,
                     "free": expected}
     assert end(a)[0] == (901 if refused else 0)
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_a_context_with_a_capture_cannot_be_synchronized(simulator, mode, relaxed):
+    """Whatever the modes, and every capture of the context is spoiled. When they have ended, it can again."""
+    a, b = stream(), stream()
+    ok(driver.cuStreamBeginCapture(a, mode))
+    ok(driver.cuStreamBeginCapture(b, RELAXED))
+    before = ok(driver.cuThreadExchangeStreamCaptureMode(RELAXED if relaxed else GLOBAL))
+    try:
+        assert code(driver.cuCtxSynchronize()) == 900
+    finally:
+        ok(driver.cuThreadExchangeStreamCaptureMode(before))
+    assert capturing(a) == capturing(b) == 2
+    assert end(a)[0] == end(b)[0] == 901
+    ok(driver.cuCtxSynchronize())
+
+
+def test_another_contexts_capture_is_in_nobodys_way(simulator):
+    second = ok(driver.cuDevicePrimaryCtxRetain(1))
+    a = stream()
+    ok(driver.cuStreamBeginCapture(a, RELAXED))
+    ok(driver.cuCtxPushCurrent(second))
+    assert code(driver.cuCtxSynchronize()) == 0
+    ok(driver.cuCtxPopCurrent())
+    ok(driver.cuDevicePrimaryCtxRelease(1))
+    assert capturing(a) == 1
+    assert end(a)[0] == 0

@@ -14,7 +14,13 @@ synchronize puts in order is reported (``Simulator.races()``), whether or not th
 The kinds of reports: ``RACE write/read``, ``read/write``, ``write/write`` (two uses), ``alloc/use`` (a use on
 another stream, not ordered after the allocation), ``read/free``, ``write/free``, ``alloc/free`` (freed too
 early), ``free/use`` (not ordered with the free), ``USE-AFTER-FREE`` (ordered after it), ``read/reuse`` and
-the like (the address was given out again too early).
+the like (the address was given out again too early). ``DEAD STREAM`` and
+``DEAD EVENT`` are no races: a call was given the handle of something destroyed, which a GPU's driver may
+answer with a crash.
+
+Devices are each other's peers, under the driver's rules: memory of another device may be touched after
+``cuCtxEnablePeerAccess``, that of a pool after ``cuMemPoolSetAccess``. A kernel that has no access crashes
+(``CUDA_ERROR_ILLEGAL_ADDRESS`` from then on). ``XLOGMEM_SIM_PEERS=none`` makes a machine without peers.
 
 The choice of driver is made once for a process. Importing this module loads nothing.
 """
@@ -101,7 +107,7 @@ class Simulator:
         self._call("set_policy", policy.encode(), seed)
 
     def races(self) -> list[str]:
-        """Everything found so far (at most 1,000 different reports are kept)."""
+        """Everything found so far, dead handles included (at most 1,000 different reports are kept)."""
         return self._text("races").splitlines()
 
     def clear_races(self) -> None:

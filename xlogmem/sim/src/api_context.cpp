@@ -6,6 +6,8 @@
 #include "capture.hpp"
 #include "memory.hpp"
 
+#include <algorithm>
+
 using namespace sim;
 
 namespace {
@@ -41,9 +43,11 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice device) {
 }
 
 CUresult synchronize_checked(Lock& lock, Context* context) {
-    REFUSE_IF(check_unsafe_call());
+    // No mode allows this while a stream of the context captures: each such capture is spoiled.
+    CUresult refused = check_unsafe_call();
     for (auto& capture : driver().captures)
-        if (capture->context == context) return check_not_capturing(capture->stream);
+        if (capture->context == context) refused = check_not_capturing(capture->stream);
+    REFUSE_IF(refused);
     synchronize_context(lock, context);
     return CUDA_SUCCESS;
 }
@@ -231,16 +235,33 @@ EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit) {
     });
 }
 
-// The peer rules are not modelled: every device reaches every other's memory.
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
+// One direction, and ordinary memory only: pools have rules of their own (cuMemPoolSetAccess).
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     return api_call(CALL("cuCtxEnablePeerAccess"), [&](Lock&) -> CUresult {
-        return context_of(peer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+        Context *context, *peer = context_of(handle);
+        REFUSE_IF(current_context(&context));
+        if (!peer || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
+        if (flags) return CUDA_ERROR_INVALID_VALUE;
+        if (peer->device == context->device || !driver().config.peers)
+            return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+        auto& peers = context->peers;
+        if (std::find(peers.begin(), peers.end(), peer) != peers.end())
+            return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+        peers.push_back(peer);
+        return CUDA_SUCCESS;
     });
 }
 
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle) {
     return api_call(CALL("cuCtxDisablePeerAccess"), [&](Lock&) -> CUresult {
-        return context_of(peer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+        Context *context, *peer = context_of(handle);
+        REFUSE_IF(current_context(&context));
+        if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+        auto& peers = context->peers;
+        auto found = std::find(peers.begin(), peers.end(), peer);
+        if (found == peers.end()) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+        peers.erase(found);
+        return CUDA_SUCCESS;
     });
 }
 

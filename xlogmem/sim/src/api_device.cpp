@@ -29,6 +29,8 @@ const ErrorText kErrors[] = {
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
     {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
@@ -189,9 +191,10 @@ EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice devic
 
 EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
     return api_call(CALL("cuDeviceCanAccessPeer"), [&](Lock&) -> CUresult {
+        if (!can) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(check_device(device));
         REFUSE_IF(check_device(peer));
-        *can = device != peer;
+        *can = device != peer && driver().config.peers;
         return CUDA_SUCCESS;
     });
 }

@@ -134,7 +134,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
         REFUSE_IF(current_context(&context));
         REFUSE_IF(check_unsafe_call());
         u64 result;
-        REFUSE_IF(allocate_now(lock, &result, bytes, context->device));
+        REFUSE_IF(allocate_now(lock, &result, bytes, context));
         *address = result;
         return CUDA_SUCCESS;
     });

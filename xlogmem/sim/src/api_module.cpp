@@ -77,6 +77,20 @@ bool collect(const Kernel& kernel, void** pointers, void** extra, Parameters* pa
     return true;
 }
 
+// Whether a kernel may touch memory of another device shows when it runs: where it may not, it crashes.
+bool check_reach(const Work& work, const Context* context) {
+    for (unsigned i = 0; i < work.range_count; i++) {
+        const Range& range = work.ranges[i];
+        if (can_access(context, range.address, range.use)) continue;
+        log_line("kernel %s on device %d: no access to bytes [0x%llx,0x%llx) of another device", work.name,
+                 context->device, (unsigned long long)range.address,
+                 (unsigned long long)(range.address + range.bytes));
+        fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+        return false;
+    }
+    return true;
+}
+
 CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const unsigned (&shape)[6],
                 void** pointers, void** extra) {
     Stream* stream;
@@ -102,7 +116,10 @@ CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const uns
                  (unsigned long long)range.address, (unsigned long long)(range.address + range.bytes));
         return CUDA_ERROR_INVALID_VALUE;
     }
-    work.run = [kernel, parameters] { kernel->run(parameters); };
+    Work reach = work;  // what it touches, for the moment when it runs
+    work.run = [kernel, parameters, reach, context = stream->context] {
+        if (check_reach(reach, context)) kernel->run(parameters);
+    };
     return submit(lock, stream, std::move(work));
 }
 

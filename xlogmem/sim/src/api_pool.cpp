@@ -13,6 +13,20 @@ CUresult check_device(CUdevice device) {
 
 CUmemoryPool handle_of(const Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool->handle); }
 
+CUresult check_access(const Pool* pool, const CUmemAccessDesc& wanted) {
+    if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(check_device(wanted.location.id));
+    switch (int(wanted.flags)) {
+        case CU_MEM_ACCESS_FLAGS_PROT_NONE:
+        case CU_MEM_ACCESS_FLAGS_PROT_READ:
+        case CU_MEM_ACCESS_FLAGS_PROT_READWRITE: break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (wanted.location.id == pool->device)  // cannot be revoked
+        return wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return driver().config.peers ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 template <class T>
 CUresult answer(void* out, T value) {
     *static_cast<T*>(out) = value;
@@ -56,16 +70,27 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     });
 }
 
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc*, size_t) {
+// All or nothing: what is wrong with one entry refuses the whole list.
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* wanted, size_t count) {
     return api_call(CALL("cuMemPoolSetAccess"), [&](Lock&) -> CUresult {
-        return memory().pools.get(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        Pool* pool = memory().pools.get(handle);
+        if (!pool || (count && !wanted)) return CUDA_ERROR_INVALID_VALUE;
+        for (size_t i = 0; i < count; i++) REFUSE_IF(check_access(pool, wanted[i]));
+        for (size_t i = 0; i < count; i++)
+            pool->access[std::size_t(wanted[i].location.id)] = u8(wanted[i].flags);
+        return CUDA_SUCCESS;
     });
 }
 
-EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation*) {
+EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
     return api_call(CALL("cuMemPoolGetAccess"), [&](Lock&) -> CUresult {
-        if (!memory().pools.get(handle)) return CUDA_ERROR_INVALID_VALUE;
-        *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        Pool* pool = memory().pools.get(handle);
+        if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(check_device(location->id));
+        bool own = location->id == pool->device;
+        *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                     : CUmemAccess_flags(pool->access[std::size_t(location->id)]);
         return CUDA_SUCCESS;
     });
 }

@@ -73,7 +73,7 @@ CUresult host_function(Lock& lock, CUstream handle, const char* name, std::funct
 CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {
     Stream* stream;
     REFUSE_IF(find_stream(stream_handle, &stream));
-    Event* event = driver().events.get(handle);
+    Event* event = made_event(handle);
     if (!event || event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     make_room(lock, stream);
     if (driver().events.get(handle) != event) return CUDA_ERROR_INVALID_HANDLE;  // destroyed while we waited
@@ -101,7 +101,7 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     return api_call(CALL("cuStreamDestroy"), [&](Lock&) -> CUresult {
-        Stream* stream = driver().stream_handles.get(handle);
+        Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
         if (stream->capture) return check_not_capturing(stream);
         driver().stream_handles.remove(stream->handle);
@@ -134,7 +134,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigne
     return api_call(CALL("cuStreamWaitEvent"), [&](Lock& lock) -> CUresult {
         Stream* stream;
         REFUSE_IF(find_stream(handle, &stream));
-        Event* event = driver().events.get(event_handle);
+        Event* event = made_event(event_handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         return wait_event(lock, stream, event, flags);
     });
@@ -208,7 +208,7 @@ EXPORT CUresult cuEventCreate(CUevent* handle, unsigned flags) {
 
 EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
     return api_call(CALL("cuEventDestroy"), [&](Lock&) -> CUresult {
-        Event* event = driver().events.get(handle);
+        Event* event = made_event(handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         driver().events.remove(event->handle);
         delete event;  // queued waits hold the position that they wait for, not the event
@@ -226,7 +226,7 @@ EXPORT CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned
 
 EXPORT CUresult cuEventQuery(CUevent handle) {
     return api_call(CALL("cuEventQuery"), [&](Lock& lock) -> CUresult {
-        Event* event = driver().events.get(handle);
+        Event* event = made_event(handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         REFUSE_IF(check_not_captured(event));
         REFUSE_IF(check_unsafe_call());
@@ -242,7 +242,7 @@ EXPORT CUresult cuEventQuery(CUevent handle) {
 
 EXPORT CUresult cuEventSynchronize(CUevent handle) {
     return api_call(CALL("cuEventSynchronize"), [&](Lock& lock) -> CUresult {
-        Event* event = driver().events.get(handle);
+        Event* event = made_event(handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         REFUSE_IF(check_not_captured(event));
         REFUSE_IF(check_unsafe_call());
@@ -256,7 +256,7 @@ EXPORT CUresult cuEventSynchronize(CUevent handle) {
 EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUevent end_handle) {
     return api_call(CALL("cuEventElapsedTime"), [&](Lock&) -> CUresult {
         if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
-        Event *start = driver().events.get(start_handle), *end = driver().events.get(end_handle);
+        Event *start = made_event(start_handle), *end = made_event(end_handle);
         if (!start || !end || !start->time || !end->time) return CUDA_ERROR_INVALID_HANDLE;
         for (Event* event : {start, end})
             if (!event->position.stream->reached(event->position.sequence)) return CUDA_ERROR_NOT_READY;

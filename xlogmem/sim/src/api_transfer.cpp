@@ -14,11 +14,12 @@ using namespace sim;
 namespace {
 
 enum class Sync { No, Yes };
+enum class Peers { Checked, Any };  // cuMemcpyPeerAsync finds a way between any two devices
 
 bool in_arena(u64 address) { return memory().in_arena(address); }
 
 CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, const char* name,
-              bool target_on_device, bool source_on_device) {
+              bool target_on_device, bool source_on_device, Peers peers = Peers::Checked) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!bytes) return CUDA_SUCCESS;
@@ -27,6 +28,9 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     if (!device_target && (target_on_device || in_arena(target) || !is_mapped(target, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_source && (source_on_device || in_arena(source) || !is_mapped(source, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (peers == Peers::Checked && !(can_access(stream->context, source, Use::Read) &&
+                                     can_access(stream->context, target, Use::Write)))
         return CUDA_ERROR_INVALID_VALUE;
     if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
     if (!device_target) sync = Sync::Yes;
@@ -54,6 +58,7 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUs
     REFUSE_IF(find_stream(handle, &stream));
     if (!count) return CUDA_SUCCESS;
     if (target % width || !on_device(target, count * width)) return CUDA_ERROR_INVALID_VALUE;
+    if (!can_access(stream->context, target, Use::Write)) return CUDA_ERROR_INVALID_VALUE;
     Work work;
     work.name = name;
     work.run = [target, value, width, count] {
@@ -92,7 +97,7 @@ COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CU
      d, s, n, h, Sync::No, "memcpy", false, false)
 COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",
      (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
-     d, s, n, h, Sync::No, "memcpyPeer", true, true)
+     d, s, n, h, Sync::No, "memcpyPeer", true, true, Peers::Any)
 COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n),
      d, address_of(s), n, nullptr, Sync::Yes, "memcpyHtoD", true, false)
 COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n),

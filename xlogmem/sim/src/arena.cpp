@@ -77,4 +77,16 @@ bool on_device(u64 address, u64 bytes) {
     return is_pinned(address);
 }
 
+bool can_access(const Context* context, u64 address, Use use) {
+    const Block* block = find_block(address);
+    if (!block || !block->live || block->device == context->device) return true;
+    if (block->owner) {
+        auto& peers = context->peers;
+        return std::find(peers.begin(), peers.end(), block->owner) != peers.end();
+    }
+    const PoolAccess& access = block->pool ? block->pool->access : block->graph_access;
+    u8 needed = use == Use::Read ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return (access[std::size_t(context->device)] & needed) == needed;
+}
+
 }  // namespace sim

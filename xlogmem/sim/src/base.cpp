@@ -30,6 +30,11 @@ Config Config::from_environment() {
     if (auto text = getenv("XLOGMEM_SIM_SEED")) config.seed = strtoull(text, nullptr, 0);
     if (auto text = getenv("XLOGMEM_SIM_VERSION")) config.version = atoi(text);
     if (auto text = getenv("XLOGMEM_SIM_DEVICES")) config.devices = atoi(text);
+    if (auto text = getenv("XLOGMEM_SIM_PEERS")) {
+        config.peers = strcmp(text, "none") != 0;
+        if (config.peers && *text && strcmp(text, "all"))
+            log_line("XLOGMEM_SIM_PEERS=%s is neither 'all' nor 'none': taken for 'all'", text);
+    }
     if (auto text = getenv("XLOGMEM_SIM_RACES")) config.races = atoi(text) != 0;
     if (auto text = getenv("XLOGMEM_SIM_TRACE")) config.trace = atoi(text);
     if (auto text = getenv("XLOGMEM_SIM_MEMORY")) config.memory = strtoull(text, nullptr, 0);

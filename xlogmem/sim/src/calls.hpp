@@ -54,7 +54,12 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     CUresult result;
     if (!site.plans.empty() && apply_plans(lock, site, number, &result)) return result;
     if (needs_init && d.gate) return CUresult(d.gate.load());
+    ThreadState& thread = this_thread();
+    thread.call = site.name.c_str();
+    thread.learned = false;
     result = body(lock);
+    // Who waits for a kernel hears of its crash in that very call; who only queued it hears later.
+    if (needs_init && result == CUDA_SUCCESS && thread.learned && d.gate) result = CUresult(d.gate.load());
     if (!site.plans.empty()) run_hooks_after(lock, site, number);
     return result;
 }

@@ -43,6 +43,7 @@ struct Context {
     u64 id = 0;
     CUcontext handle = nullptr;
     Stream* legacy = nullptr;  // made on first use
+    std::vector<Context*> peers;  // whose ordinary memory this one may touch
 };
 
 // "Everything queued on this stream up to this operation."
@@ -124,6 +125,8 @@ struct Work {
 struct ThreadState {
     u64 id = 0;
     bool driver_thread = false;       // runs host functions: CUDA calls are refused
+    bool learned = false;             // the call in progress has found something finished
+    const char* call = "";            // the entry point in progress
     bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::vector<Context*> contexts;
@@ -173,9 +176,15 @@ Driver& driver();
 Stream* create_stream(Context* context, unsigned flags, int priority);
 // Handles 0, 1 and 2 are the default streams of the calling thread's current context.
 CUresult find_stream(CUstream handle, Stream** stream);
+// The stream or event that was made with this handle, or nullptr. A handle that is dead is reported: these
+// calls are no errors on an H200, they end the process.
+Stream* made_stream(CUstream handle);
+Event* made_event(CUevent handle);
 Stream* legacy_stream(Context* context);
 CUresult current_context(Context** context);
 void destroy_context(Lock& lock, Context* context);
+// A kernel touched what it may not: the driver's state after it is lost.
+void fault(CUresult error);
 
 // Queues work on a stream, behind whatever the legacy default stream's rules put before it, checks its
 // accesses and, under the eager policy, runs it. On a capturing stream the work goes into the graph instead,

@@ -21,6 +21,7 @@ class HandleTable {
         if (free_.empty()) {
             index = objects_.size();
             objects_.push_back(object);
+            if (objects_.size() > ever_) ever_ = objects_.size();
         } else {
             index = free_.back();
             free_.pop_back();
@@ -37,6 +38,13 @@ class HandleTable {
         return objects_[offset / kStep];
     }
     T* get(const void* handle) const { return get(reinterpret_cast<u64>(handle)); }
+
+    // Was this a handle of the table once, and is none now? A reset does not make a dead handle unknown.
+    bool is_dead(u64 handle) const {
+        u64 offset = handle - base_ - kStep;
+        return offset % kStep == 0 && offset / kStep < ever_ && !get(handle);
+    }
+    bool is_dead(const void* handle) const { return is_dead(reinterpret_cast<u64>(handle)); }
 
     void remove(u64 handle) {
         u64 index = (handle - base_) / kStep - 1;
@@ -66,6 +74,7 @@ class HandleTable {
     std::vector<T*> objects_;
     std::vector<u64> free_;
     u64 live_ = 0;
+    u64 ever_ = 0;  // how many different handles there have been
 };
 
 }  // namespace sim

@@ -103,6 +103,7 @@ void become_live(Block* block, u64 bytes, Pool* pool, int device) {
     Memory& m = memory();
     block->size = bytes;
     block->device = device;
+    block->owner = nullptr;
     block->pool = pool;
     block->buffer_id = m.next_buffer_id++;
     block->live = true;
@@ -145,6 +146,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     }
     bool ordered = true;
     Block* block = nullptr;
+    PoolAccess access = pool->access;
     if (stream->capture) {  // memory of a graph is the graph's own: never reused here
         if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         if (bytes <= kArenaBytes) block = carve(capacity_for(bytes));
@@ -164,6 +166,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     work.run = [start, bytes] { poison(start, bytes, 0xCD); };
     if (stream->capture) {
         block->graph_owned = true;
+        block->graph_access = access;
         memory().devices[device].reserved += block->capacity;
     }
     u64 sequence = 0;
@@ -179,7 +182,8 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     return CUDA_SUCCESS;
 }
 
-CUresult allocate_now(Lock& lock, u64* address, u64 bytes, int device) {
+CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context) {
+    int device = context->device;
     bool ordered;
     Block* block = obtain(bytes, nullptr, nullptr, device, &ordered);
     if (!block) {
@@ -188,6 +192,7 @@ CUresult allocate_now(Lock& lock, u64* address, u64 bytes, int device) {
     }
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, nullptr, device);
+    block->owner = context;
     poison(block->address, bytes, 0xCD);
     check_alloc({nullptr, 0, "alloc"}, block, false);
     *address = block->address;

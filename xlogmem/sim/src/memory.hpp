@@ -21,15 +21,20 @@ constexpr u64 kArenaBytes = u64(64) << 30;
 
 struct Pool;
 
+// What each device may do with a pool's memory: CUmemAccess_flags.
+using PoolAccess = std::array<u8, kMaxDevices>;
+
 struct Block {
     u64 address = 0, capacity = 0;
     u64 size = 0;              // as asked for
     int device = 0;
+    Context* owner = nullptr;  // of cuMemAlloc; stream-ordered memory has none
     Pool* pool = nullptr;      // nullptr: cuMemAlloc, or released to the system
     u64 buffer_id = 0;
     bool live = false;
     bool stream_ordered = false;
     bool graph_owned = false;  // allocated while capturing
+    PoolAccess graph_access{};  // that of the pool at the capture
     Access freed_by;
     Position freed;            // usable by anybody once this is reached
     std::vector<Segment> shadow;
@@ -41,6 +46,7 @@ using FreeList = std::unordered_map<u64, std::vector<Block*>>;
 struct Pool {
     u64 handle = 0;
     int device = 0;
+    PoolAccess access{};     // of the others: the own device may always read and write
     bool is_default = false;
     bool destroyed = false;  // the handle is gone, live blocks remain
     u64 live_blocks = 0;
@@ -89,8 +95,11 @@ bool is_mapped(u64 address, u64 bytes);  // by the host
 // Is this an address range that a device operation may touch? A freed block passes: the checker reports it.
 bool on_device(u64 address, u64 bytes);
 
+// May work of this context touch the memory that the address is in? Host memory and freed blocks pass.
+bool can_access(const Context* context, u64 address, Use use);
+
 CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Stream* stream);
-CUresult allocate_now(Lock& lock, u64* address, u64 bytes, int device);
+CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context);
 CUresult free_ordered(Lock& lock, u64 address, Stream* stream);
 CUresult free_now(Lock& lock, u64 address);
 void trim_pool(Pool* pool, u64 keep);

@@ -34,6 +34,12 @@ Access access_of(const Actor& actor) {
     return {actor.name, actor.stream->slot, actor.sequence, actor.stream->id};
 }
 
+void add_report(const std::string& text) {
+    if (race_reports().size() >= kMaxReports || !seen().insert(text).second) return;
+    race_reports().push_back(text);
+    if (driver().config.trace) log_line("%s", text.c_str());
+}
+
 void report(const char* kind, const Access& earlier, const Actor& actor, u64 begin, u64 end,
             bool ordered = false) {
     char range[100];
@@ -44,10 +50,7 @@ void report(const char* kind, const Access& earlier, const Actor& actor, u64 beg
         text += ": " + describe(access_of(actor)) + " comes after " + describe(earlier);
     else
         text += ": " + describe(earlier) + " and " + describe(access_of(actor)) + " are not ordered";
-    text += range;
-    if (race_reports().size() >= kMaxReports || !seen().insert(text).second) return;
-    race_reports().push_back(text);
-    if (driver().config.trace) log_line("%s", text.c_str());
+    add_report(text + range);
 }
 
 // What the host did is before everything that it queues later.
@@ -109,6 +112,11 @@ std::vector<std::string>& race_reports() {
 void clear_races() {
     race_reports().clear();
     seen().clear();
+}
+
+void report_dead(const char* kind, const char* what) {
+    add_report(std::string("DEAD ") + kind + ": " + this_thread().call +
+               " was called with the handle of a destroyed " + what);
 }
 
 void check_range(const Actor& actor, const Range& range) {

@@ -3,6 +3,8 @@
 // Every block keeps a shadow: segments of its bytes, each with the last write and the reads since. A new
 // access is compared with them by vector clocks when it is *queued*, so the reports do not depend on the
 // schedule. An allocation counts as a write named "alloc", a free as a write that ends the block.
+//
+// The list of reports also takes what is no race but as deadly: calls with dead handles.
 #pragma once
 
 #include "device.hpp"
@@ -40,6 +42,9 @@ void check_free(const Actor& actor, Block* block);
 // `check`: compare with what is still unordered from the block's earlier life (not for opportunistic reuse,
 // which is ordered by having happened).
 void check_alloc(const Actor& actor, Block* block, bool check);
+
+// The call in progress was given a handle that has been destroyed.
+void report_dead(const char* kind, const char* what);
 
 std::vector<std::string>& race_reports();
 void clear_races();

@@ -10,6 +10,7 @@
 #include "memory.hpp"
 #include "races.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <pthread.h>
 #include <unistd.h>
@@ -109,9 +110,21 @@ CUresult current_context(Context** context) {
     return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+Stream* made_stream(CUstream handle) {
+    auto& table = driver().stream_handles;
+    if (table.is_dead(handle)) report_dead("STREAM", "stream");
+    return table.get(handle);
+}
+
+Event* made_event(CUevent handle) {
+    auto& table = driver().events;
+    if (table.is_dead(handle)) report_dead("EVENT", "event");
+    return table.get(handle);
+}
+
 CUresult find_stream(CUstream handle, Stream** stream) {
     if (handle > CU_STREAM_PER_THREAD) {
-        *stream = driver().stream_handles.get(handle);
+        *stream = made_stream(handle);
         return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
     Context* context;
@@ -150,6 +163,16 @@ void destroy_context(Lock& lock, Context* context) {
     }
     context->legacy = nullptr;
     context->alive = false;
+    context->peers.clear();
+    d.contexts.each([&](Context* other, u64) {
+        auto& peers = other->peers;
+        peers.erase(std::remove(peers.begin(), peers.end(), context), peers.end());
+    });
+}
+
+// As with xsim_sticky_error(): every later call fails, whichever context it is for.
+void fault(CUresult error) {
+    if (!driver().gate) driver().gate = error;
 }
 
 namespace {
@@ -258,6 +281,7 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream) {
 }
 
 void host_learns(const Clock& clock) {
+    this_thread().learned = true;
     driver().host.join(clock);
     driver().host_version++;
 }

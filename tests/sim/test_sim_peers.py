@@ -1,0 +1,268 @@
+"""Which device may touch whose memory: cuCtxEnablePeerAccess, and for pools cuMemPoolSetAccess."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import sim_support as cu
+from cuda.bindings import driver
+from sim_support import alloc, code, fill, free, launch, ok, stream, sync
+
+pytestmark = pytest.mark.simulator
+
+INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, UNSUPPORTED = 1, 101, 201, 217
+ILLEGAL_ADDRESS, ALREADY_ENABLED, NOT_ENABLED = 700, 704, 705
+NONE, READ, READWRITE = (driver.CUmemAccess_flags(flags) for flags in (0, 1, 3))
+
+
+@pytest.fixture
+def two(simulator):
+    """Contexts of devices 0 and 1; device 1's is current, and no access is granted in either direction."""
+    first = ok(driver.cuCtxGetCurrent())
+    second = ok(driver.cuDevicePrimaryCtxRetain(1))
+    ok(driver.cuCtxPushCurrent(second))
+    yield first, second
+    simulator.reset()  # ends a sticky error
+    driver.cuCtxDisablePeerAccess(first)
+    ok(driver.cuCtxPopCurrent())
+    ok(driver.cuDevicePrimaryCtxRelease(1))
+    set_access(default_pool(0), 1, NONE)
+
+
+def default_pool(device):
+    return ok(driver.cuDeviceGetDefaultMemPool(device))
+
+
+def location(device):
+    where = driver.CUmemLocation()
+    where.type, where.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
+    return where
+
+
+def set_access(pool, device, flags):
+    wanted = driver.CUmemAccessDesc()
+    wanted.location, wanted.flags = location(device), flags
+    return code(driver.cuMemPoolSetAccess(pool, [wanted], 1))
+
+
+def get_access(pool, device):
+    return int(ok(driver.cuMemPoolGetAccess(pool, location(device))))
+
+
+def ordinary(context):
+    """cuMemAlloc in a context that need not be the current one."""
+    ok(driver.cuCtxPushCurrent(context))
+    p = cu.alloc_ordinary()
+    ok(driver.cuCtxPopCurrent())
+    return p
+
+
+def pooled(context):
+    """Memory of the device's default pool, known to the host as allocated."""
+    ok(driver.cuCtxPushCurrent(context))
+    s = stream()
+    p = alloc(s)
+    sync(s)
+    ok(driver.cuCtxPopCurrent())
+    return p
+
+
+def run_kernel(p, s):
+    types = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
+    return code(launch(cu.kernel("xlogmem_fill_u32"), s, (p, 7, 16), types))
+
+
+MEMORY = {"ordinary": ordinary, "pooled": pooled}
+
+
+def grant(kind, owner):
+    if kind == "ordinary":
+        ok(driver.cuCtxEnablePeerAccess(owner, 0))
+    else:
+        assert set_access(default_pool(0), 1, READWRITE) == 0
+
+
+# Enabling and disabling ---------------------------------------------------------------------------------
+
+
+def test_enable_and_disable(two):
+    first, second = two
+    assert code(driver.cuCtxDisablePeerAccess(first)) == NOT_ENABLED
+    assert code(driver.cuCtxEnablePeerAccess(first, 0)) == 0
+    assert code(driver.cuCtxEnablePeerAccess(first, 0)) == ALREADY_ENABLED
+    assert code(driver.cuCtxDisablePeerAccess(first)) == 0
+    assert code(driver.cuCtxDisablePeerAccess(first)) == NOT_ENABLED
+    assert code(driver.cuCtxEnablePeerAccess(first, 1)) == INVALID_VALUE
+    assert code(driver.cuCtxEnablePeerAccess(second, 0)) == INVALID_CONTEXT
+    assert code(driver.cuCtxEnablePeerAccess(driver.CUcontext(12345), 0)) == INVALID_CONTEXT
+    for error, name in ((ALREADY_ENABLED, b"ALREADY_ENABLED"), (NOT_ENABLED, b"NOT_ENABLED")):
+        assert ok(driver.cuGetErrorName(driver.CUresult(error))) == b"CUDA_ERROR_PEER_ACCESS_" + name
+
+
+def test_access_is_one_way(two):
+    first, second = two
+    ok(driver.cuCtxEnablePeerAccess(first, 0))
+    mine, theirs = ordinary(second), ordinary(first)
+    assert code(driver.cuMemsetD8(theirs, 1, 64)) == 0
+    ok(driver.cuCtxPushCurrent(first))
+    assert code(driver.cuMemsetD8(mine, 1, 64)) == INVALID_VALUE
+    assert code(driver.cuMemsetD8(theirs, 1, 64)) == 0
+    ok(driver.cuCtxPopCurrent())
+    for p in (mine, theirs):
+        ok(driver.cuMemFree(p))
+
+
+def test_access_ends_with_the_other_context(simulator, two):
+    """And has to be granted again when the device gets a new one."""
+    _, second = two
+    ok(driver.cuCtxPopCurrent())
+    ok(driver.cuCtxEnablePeerAccess(second, 0))
+    ok(driver.cuDevicePrimaryCtxRelease(1))
+    ok(driver.cuDevicePrimaryCtxRetain(1))
+    assert code(driver.cuCtxDisablePeerAccess(second)) == NOT_ENABLED
+    ok(driver.cuCtxPushCurrent(second))
+
+
+def run(source, **environment):
+    return cu.python("-c", source, PYTHONPATH=str(Path(__file__).parent), **environment)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("none", "0 217 101"), ("all", "1 0 0"), ("", "1 0 0")])
+def test_the_setting(setting, expected):
+    done = run("import sim_support as cu; cu.install(); from cuda.bindings import driver; a = cu.retain(0);"
+               "cu.retain(1); from test_sim_peers import *;"
+               "print(ok(driver.cuDeviceCanAccessPeer(1, 0)), code(driver.cuCtxEnablePeerAccess(a, 0)),"
+               "      set_access(default_pool(0), 1, READWRITE))", XLOGMEM_SIM_PEERS=setting)
+    assert done.stdout == expected + "\n", done.stderr
+
+
+def test_an_unknown_setting_is_named():
+    done = run("import sim_support as cu; cu.install(); cu.retain(0)", XLOGMEM_SIM_PEERS="some")
+    assert "XLOGMEM_SIM_PEERS=some" in done.stderr
+
+
+def test_a_device_is_not_its_own_peer(simulator):
+    assert ok(driver.cuDeviceCanAccessPeer(0, 0)) == 0
+    assert ok(driver.cuDeviceCanAccessPeer(0, 1)) == 1
+
+
+# The access of pools ------------------------------------------------------------------------------------
+
+
+def test_pool_access_is_told(two):
+    pool = default_pool(0)
+    assert [get_access(pool, device) for device in (0, 1)] == [3, 0]
+    for flags in (READ, READWRITE, NONE):
+        assert set_access(pool, 1, flags) == 0
+        assert get_access(pool, 1) == int(flags)
+    assert get_access(default_pool(1), 0) == 0
+
+
+def test_the_own_devices_access_cannot_be_revoked(two):
+    pool = default_pool(0)
+    assert set_access(pool, 0, READWRITE) == 0
+    assert set_access(pool, 0, NONE) == set_access(pool, 0, READ) == INVALID_VALUE
+    assert get_access(pool, 0) == 3
+
+
+def test_a_wrong_entry_refuses_the_whole_list(two):
+    good, bad = driver.CUmemAccessDesc(), driver.CUmemAccessDesc()
+    good.location, good.flags = location(1), READWRITE
+    bad.location, bad.flags = location(7), READWRITE
+    assert code(driver.cuMemPoolSetAccess(default_pool(0), [good, bad], 2)) == INVALID_DEVICE
+    assert get_access(default_pool(0), 1) == 0
+    assert code(driver.cuMemPoolGetAccess(default_pool(0), location(7))) == INVALID_DEVICE
+
+
+def test_read_access_is_not_write_access(two):
+    first, second = two
+    p, mine = pooled(first), ordinary(second)
+    set_access(default_pool(0), 1, READ)
+    assert code(driver.cuMemcpyDtoD(mine, p, 64)) == 0
+    assert code(driver.cuMemcpyDtoD(p, mine, 64)) == INVALID_VALUE
+    set_access(default_pool(0), 1, READWRITE)
+    assert code(driver.cuMemcpyDtoD(p, mine, 64)) == 0
+    ok(driver.cuCtxSynchronize())
+    ok(driver.cuMemFree(mine))
+
+
+# Copies, fills and kernels ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granted", [False, True])
+@pytest.mark.parametrize("kind", MEMORY)
+def test_copies_and_fills(simulator, two, kind, granted):
+    first, second = two
+    p, mine, s = MEMORY[kind](first), ordinary(second), stream()
+    if granted:
+        grant(kind, first)
+    host = bytearray(64)
+    for call in (lambda: driver.cuMemsetD8Async(p, 1, 64, s), lambda: driver.cuMemsetD32(p, 1, 16),
+                 lambda: driver.cuMemcpyDtoDAsync(mine, p, 64, s), lambda: driver.cuMemcpyDtoD(p, mine, 64),
+                 lambda: driver.cuMemcpyAsync(p, mine, 64, s), lambda: driver.cuMemcpyHtoD(p, bytes(64), 64),
+                 lambda: driver.cuMemcpyDtoH(host, p, 64)):
+        assert code(call()) == (0 if granted else INVALID_VALUE)
+        ok(driver.cuCtxSynchronize())
+    ok(driver.cuMemFree(mine))
+    assert simulator.races() == []
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_the_one_grant_does_not_replace_the_other(two, kind):
+    first, _ = two
+    p, s = MEMORY[kind](first), stream()
+    grant("pooled" if kind == "ordinary" else "ordinary", first)
+    assert code(driver.cuMemsetD8Async(p, 1, 64, s)) == INVALID_VALUE
+    grant(kind, first)
+    assert code(driver.cuMemsetD8Async(p, 1, 64, s)) == 0
+    sync(s)
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_a_peer_copy_needs_no_grant(simulator, two, kind):
+    first, second = two
+    p, mine, s = MEMORY[kind](first), ordinary(second), stream()
+    fill(mine, 9, s)
+    ok(driver.cuMemcpyPeerAsync(p, first, mine, second, 64, s))
+    sync(s)
+    assert simulator.peek(p, 64) == b"\x09" * 64
+    ok(driver.cuMemFree(mine))
+
+
+@pytest.mark.parametrize("granted", [False, True])
+@pytest.mark.parametrize("kind", MEMORY)
+@pytest.mark.parametrize("policy", ["eager", "min", "max", "seeded"])
+def test_a_kernel_without_access_crashes(simulator, two, policy, kind, granted):
+    """The launch succeeds; who waits for it is told, and every call from then on."""
+    simulator.reset(policy)
+    first, _ = two
+    p, s = MEMORY[kind](first), stream()
+    before = simulator.peek(p, 64)
+    if granted:
+        grant(kind, first)
+    assert run_kernel(p, s) == 0
+    expected = 0 if granted else ILLEGAL_ADDRESS
+    assert code(driver.cuStreamSynchronize(s)) == expected
+    assert code(driver.cuMemAllocAsync(0, s)) == code(driver.cuStreamQuery(s)) == expected
+    assert simulator.peek(p, 64) == (b"\x07\x00\x00\x00" * 16 if granted else before)
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_what_counts_is_the_access_when_the_kernel_runs(simulator, two, revoked):
+    simulator.reset("min")
+    first, _ = two
+    p, s = ordinary(first), stream()
+    ok(driver.cuCtxEnablePeerAccess(first, 0))
+    assert run_kernel(p, s) == 0
+    if revoked:
+        ok(driver.cuCtxDisablePeerAccess(first))
+    assert code(driver.cuStreamSynchronize(s)) == (ILLEGAL_ADDRESS if revoked else 0)
+
+
+def test_freeing_is_no_access(two):
+    first, _ = two
+    p, s = pooled(first), stream()
+    free(p, s)
+    sync(s)
