@@ -57,6 +57,9 @@ def test_every_spelling_of_a_stream():
         def __init__(self, **attributes):
             self.__dict__.update(attributes)
 
+        def synchronize(self):
+            """What has a pointer and this is a stream; arrays and blocks have a pointer too."""
+
     class Pointer:
         value = owner.handle
 
@@ -67,7 +70,7 @@ def test_every_spelling_of_a_stream():
     assert registered.foreign
     assert registered.handle == owner.handle
     assert registered.discipline == "ordinary"
-    for wrong in ("a stream", object(), None, [1]):
+    for wrong in ("a stream", "5", 5.0, object(), None, [1], runtime.allocate(64), runtime.allocate(64).id):
         with pytest.raises(TypeError, match="no CUDA stream"):
             runtime.register_stream(wrong)
     with pytest.raises(ValueError, match="no CUDA stream handle"):

@@ -68,6 +68,7 @@ cdef int context_synchronize(Failure* failure) except -1 nogil
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil
 cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil
 cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil
+cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil

@@ -449,6 +449,27 @@ cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* fail
     return _check(failure, "cuStreamGetCtx", cy.cuStreamGetCtx(stream, context))
 
 
+cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil:
+    """The device of a stream; of the default streams (handles 0 to 2) the current context's, device 0 without one."""
+    cdef cy.CUcontext context = NULL
+    cdef cy.CUcontext popped
+    cdef cy.CUdevice device = 0
+    cdef int failed
+    if <size_t>stream <= 2:
+        failed = _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&context))
+    else:
+        failed = stream_context(stream, &context, failure)
+    if failed or context == NULL:
+        ordinal[0] = 0
+        return failed
+    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+        return 1
+    failed = _check(failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
+    cy.cuCtxPopCurrent(&popped)
+    ordinal[0] = device
+    return failed
+
+
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
     """Whether a graph is being captured on the stream, spoiled captures included."""
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE

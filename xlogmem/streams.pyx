@@ -31,6 +31,7 @@ from xlogmem._driver cimport (
     stream_context,
     stream_create,
     stream_destroy,
+    stream_device,
     stream_flags,
     stream_id,
     stream_is_capturing,
@@ -343,24 +344,27 @@ cdef class StreamPool:
 
 # ---------------------------------------------------------------------------------------------- everybody else's
 cdef object value_of(object what):
-    """The ``CUstream`` inside whatever people call a stream, as an int; None if it is no stream."""
+    """The ``CUstream`` inside whatever people call a stream, as an int; None if it is no stream.
+
+    The driver crashes on a handle that never was one, so nothing is taken for a stream because it happens to have a
+    pointer: arrays and blocks have one too.
+    """
     if PyIndex_Check(what):
         return PyNumber_Index(what)
     protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
     if protocol is not None:
         return (protocol() if callable(protocol) else protocol)[1]
+    if type(what).__module__.startswith("cuda.bindings"):           # CUstream, cudaStream_t
+        return int(what)
+    if not callable(getattr(what, "synchronize", None)):
+        return None
     for name in ("cuda_stream", "ptr", "handle"):                   # PyTorch, older CuPy, older Numba
         value = getattr(what, name, None)
         if value is not None:
             value = getattr(value, "value", value)                  # a ctypes pointer; its null is None
             return 0 if value is None else PyNumber_Index(value)
     value = getattr(what, "value", None)                            # RMM before it spoke the protocol
-    if callable(value):
-        return PyNumber_Index(value())
-    try:
-        return int(what)                                            # cuda.bindings
-    except (TypeError, ValueError):
-        return None
+    return PyNumber_Index(value()) if callable(value) else None
 
 
 cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
@@ -375,23 +379,15 @@ cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
 
 cdef int device_of(object what) except -1:
     """The ordinal of the device that a foreign stream is on; of the default streams, of the current context."""
-    from cuda.bindings import driver
-
     cdef cy.CUstream handle = parse(what)
+    cdef Failure failure
+    cdef int ordinal = 0, failed
     _driver.initialize()
-    if <size_t>handle <= PER_THREAD:
-        result, context = driver.cuCtxGetCurrent()
-    else:
-        result, context = driver.cuStreamGetCtx(<size_t>handle)
-    if int(result):
-        raise DriverError(f"the device of stream {<size_t>handle:#x} could not be found: {result.name}",
-                          code=int(result))
-    if not int(context):
-        return 0
-    driver.cuCtxPushCurrent(context)
-    result, device = driver.cuCtxGetDevice()
-    driver.cuCtxPopCurrent()
-    return int(device)
+    with nogil:
+        failed = stream_device(handle, &ordinal, &failure)
+    if failed:
+        raise_failure(&failure, f"looking for the device of stream {<size_t>handle:#x}")
+    return ordinal
 
 
 @cython.final
