@@ -391,6 +391,30 @@ def test_a_resource_may_use_the_runtime_and_threads():
 
 
 @pytest.mark.contract(25, 27, 29, 31)
+def test_a_resource_that_is_out_of_memory_is_asked_once_more():
+    """W34: after pending frees were waited for."""
+    class Small(Mine):
+        refusals = 0
+
+        def allocate(self, nbytes, stream):
+            if self.refusals:
+                self.refusals -= 1
+                raise MemoryError("full")
+            return super().allocate(nbytes, stream)
+
+    resource = Small()
+    runtime = DeviceRuntime(resource=resource)
+    runtime.allocate(64).free()
+    resource.refusals = 1
+    block = runtime.allocate(64)
+    assert runtime.pending_bytes == 0
+    resource.refusals = 2
+    with pytest.raises(MemoryError, match="full"):
+        runtime.allocate(64)
+    assert resource.refusals == 0
+    assert runtime.live_bytes == block.nbytes
+
+
 def test_an_exception_is_told_once_and_then_forgotten():
     """A reap inside the resource tells what an earlier free raised; the outer one must not tell it again."""
     class Nested(Mine):

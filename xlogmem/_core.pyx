@@ -615,7 +615,8 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
         failed = begin_call(order, stream, failure)
     if not failed:
         failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
-        if failed and failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY:
+        if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED)
+                and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
             failed = allocate_again(core, nbytes, stream, &ptr, failure)
         order.lock.lock()
         stream.busy -= 1
@@ -653,6 +654,8 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     cdef size_t i
     reap(core, True, &failures)
     core.order.lock.lock()
+    if failure.kind == PYTHON_RAISED:
+        core.orphans.push_back(failure.exception)
     for i in range(failures.size()):                    # told by the next reap
         keep_failure(core, &failures[i])
         core.untold = True

@@ -16,7 +16,7 @@ cdef enum FailureKind:
     BLOCK_IS_CONTESTED          # generation, argument: a conflicting window is open on another stream
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
-    PYTHON_RAISED               # exception (owned)
+    PYTHON_RAISED               # exception (owned), code: out of memory or unknown
 
 
 cdef struct Failure:

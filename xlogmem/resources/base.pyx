@@ -26,6 +26,7 @@ __all__ = ["DeviceMemoryResource"]
 cdef int keep_exception(Failure* failure, object exception) except -1:
     Py_INCREF(exception)
     failure.kind = PYTHON_RAISED
+    failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY if isinstance(exception, MemoryError) else cy.CUDA_ERROR_UNKNOWN
     failure.exception = <void*>exception
     return 1
 
