@@ -73,6 +73,7 @@ from xlogmem._order cimport (
     order_all,
     record_fence,
     refuse_capturing,
+    refuse_if_capturing,
     settle,
     touch,
 )
@@ -504,16 +505,13 @@ cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, ui
                    Failure* failure) except -1 nogil:
     """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
     there later is ordered.  Called with the lock held, releases it."""
-    cdef bint capturing = False
     cdef int failed = 1
     if not home.alive:
         return 0                                        # unregistered meanwhile: no hidden work there any more
     if not bound_elsewhere(home):
         home.busy += 1
-        order.lock.unlock()
-        failed = stream_is_capturing(home.handle, &capturing, failure)
-        order.lock.lock()
-        failed = failed or capturing or order_after(order, home, stream, position, failure)
+        failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+                  or order_after(order, home, stream, position, failure))
         home.busy -= 1
     if failed:
         failed = host_waits_for(order, stream, position, failure)
@@ -809,7 +807,6 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef vector[Need] needs
-    cdef bint capturing = False
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
     if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
@@ -828,13 +825,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     order.in_flight += 1
     if home != NULL:
         home.busy += 1
-        order.lock.unlock()
-        failed = stream_is_capturing(home.handle, &capturing, failure)
-        order.lock.lock()
-    if not failed and capturing:
-        failure.kind = STREAM_IS_CAPTURING
-        failure.stream = home.number
-        failed = 1
+        failed = refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
     if not failed and needs.size() > 1:
         failed = refuse_capturing(order, waiting, &needs, failure)
     if not failed:

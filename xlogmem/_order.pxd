@@ -4,7 +4,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, mutex, vector
-from xlogmem._driver cimport Context, EventPool, Failure
+from xlogmem._driver cimport Context, EventPool, Failure, FailureKind
 
 cdef enum Discipline:
     ORDINARY                    # people fill new blocks here without a recorder
@@ -113,6 +113,8 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Fai
 cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
+                             Failure* failure) except -1 nogil
 cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* needs,
                           Failure* failure) except -1 nogil
 cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil

@@ -258,30 +258,39 @@ cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
 
+cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
+                             Failure* failure) except -1 nogil:
+    """Fail with `kind` while a graph is being captured on the stream.  Releases the lock."""
+    cdef bint capturing = False
+    cdef int failed
+    stream.busy += 1
+    order.lock.unlock()
+    failed = stream_is_capturing(stream.handle, &capturing, failure)
+    order.lock.lock()
+    stream.busy -= 1
+    if failed or not capturing:
+        return failed
+    failure.kind = kind
+    failure.stream = stream.number
+    return 1
+
+
 cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -1 nogil:
     """cuCtxSynchronize fails during any capture in the context and spoils it (seen on an H200, in relaxed mode too).
     Look at the streams that exist (`own`: at our own only); captures on others cannot be seen.  Releases the lock."""
     cdef StreamState* stream
-    cdef bint capturing = False
-    cdef int failed = 0
+    cdef int refused = 0
     cdef size_t i
     order.in_flight += 1                        # nobody is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
         if not stream.alive or stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
             continue
-        stream.busy += 1
-        order.lock.unlock()
-        capturing = False
-        failed = stream_is_capturing(stream.handle, &capturing, failure)
-        order.lock.lock()
-        stream.busy -= 1
-        if not failed and capturing:
-            failure.kind = SOURCE_IS_CAPTURING
-            failure.stream = stream.number
+        if refuse_if_capturing(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
+            refused = 1                         # a stream that cannot be asked is not known to capture
             break
     order.in_flight -= 1
-    return not failed and capturing
+    return refused
 
 
 cdef int synchronize_all(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
@@ -396,25 +405,13 @@ cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* 
     """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
     graph.  Found out for all needs before anything is recorded or waited for.  Releases the lock."""
     cdef StreamState* source
-    cdef bint capturing
-    cdef int failed
     cdef size_t i
     for i in range(needs.size()):
         source = needs[0][i].source
         if (bound_elsewhere(source) or knows(order, stream, source, needs[0][i].position)
                 or covering(source, needs[0][i].position) != NULL):
             continue
-        source.busy += 1
-        order.lock.unlock()
-        capturing = False
-        failed = stream_is_capturing(source.handle, &capturing, failure)
-        order.lock.lock()
-        source.busy -= 1
-        if failed:
-            return 1
-        if capturing:
-            failure.kind = SOURCE_IS_CAPTURING
-            failure.stream = source.number
+        if refuse_if_capturing(order, source, SOURCE_IS_CAPTURING, failure):
             return 1
     return 0
 
