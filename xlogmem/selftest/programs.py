@@ -1,0 +1,112 @@
+"""Random programs as data: which steps, with which draws, in which gap of somebody else's call.
+
+A program is a seed and a length.  Each step has random numbers of its own, so leaving some out changes nothing for the
+others: that is how a failing program shrinks to a few steps, and why ``SEED:2,17,31`` is enough to run those again.
+Nothing here touches the library; `world` and `steps` do.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+__all__ = ["KINDS", "Kind", "Program", "Step"]
+
+# Driver calls in whose place another thread may get in between.  The callbacks of the simulated driver put a step there,
+# before or after the call, on the same thread: every interleaving can be repeated.
+GAPS = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
+        "cuStreamIsCapturing", "cuEventQuery", "cuCtxGetCurrent", "cuStreamGetId", "cuCtxSynchronize",
+        "resource", "owner")
+
+USES = {"allocate": 4, "open_window": 4, "close_window": 5, "use": 8, "free": 3, "drop": 2, "hidden": 5, "reap": 1,
+        "abandon": 1, "record": 1, "single": 2, "look_up": 1, "stale": .7, "late": .4, "empty": .2, "collect": .2,
+        "add_stream": .2, "account": .7}
+ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2}
+STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
+CAPTURES = {"capture": .6, "end_capture": 1}
+FAILURES = {"fail": 2.5}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the programs of one kind may contain."""
+
+    name: str
+    weights: dict[str, float] = field(hash=False)
+    resources: tuple[str, ...] = ("async",)             # async, direct; in Python: stream, host
+    disciplines: tuple[str, ...] = ("ordinary",)
+    foreign: bool = False
+    neighbour: bool = False                             # a second runtime beside the one that is tested
+    captures: bool = False
+    failures: bool = False
+    gaps: bool = False
+
+
+MIXED = ("ordinary", "ordinary", "opaque", "sealed")
+EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | {"lend": .7, "wrong_runtime": .3}
+
+KINDS = (
+    Kind("plain", USES),
+    Kind("disciplines", USES, disciplines=MIXED),
+    Kind("adopting", USES | ADOPTS | {"lend": 1, "wrong_runtime": .5}, disciplines=MIXED, neighbour=True),
+    Kind("foreign", USES | ADOPTS | STREAMS, disciplines=MIXED, foreign=True),
+    Kind("resources", USES | ADOPTS, resources=("direct", "stream", "host"), disciplines=MIXED),
+    Kind("gaps", USES | ADOPTS, disciplines=MIXED, resources=("async", "async", "stream", "host"), gaps=True),
+    Kind("captures", USES | CAPTURES | {"adopt": 1}, disciplines=MIXED, captures=True),
+    Kind("failing", USES | ADOPTS | FAILURES, resources=("async", "async", "direct", "stream", "host"),
+         disciplines=MIXED, failures=True),
+    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,
+         foreign=True, neighbour=True, captures=True, failures=True, gaps=True),
+)
+
+# What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": .3, "account": 0, "drop_stream": 0},
+             resources=("async", "async", "async", "stream"), disciplines=MIXED, foreign=True, neighbour=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: `draws` are its random numbers; `gap` the (place, occasion, when) where it runs, or None: in its turn."""
+
+    number: int
+    name: str
+    draws: Random = field(compare=False)
+    gap: tuple[str, int, str] | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a seed; `kept` are the steps that are left after shrinking (None: all)."""
+
+    seed: int
+    length: int = 160
+    threads: int = 1
+    kept: tuple[int, ...] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return CROWD if self.threads > 1 else KINDS[self.seed % len(KINDS)]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(range(self.length)) if self.kept is None else self.kept
+
+    def step(self, number: int) -> Step:
+        draws = Random(f"{self.seed}.{number}")
+        weights = self.kind.weights
+        name = draws.choices(list(weights), list(weights.values()))[0]
+        gap = None
+        if self.kind.gaps and draws.random() < .25:
+            gap = draws.choice(GAPS), draws.randint(1, 3), draws.choice(["before", "after"])
+        return Step(number, name, draws, gap)
+
+    def keeping(self, numbers: tuple[int, ...]) -> Program:
+        return replace(self, kept=numbers)
+
+    def __str__(self) -> str:
+        """What ``--replay`` takes."""
+        return str(self.seed) if self.kept is None else f"{self.seed}:{','.join(map(str, self.kept))}"
+
+    @classmethod
+    def parse(cls, text: str, length: int = 160, threads: int = 1) -> Program:
+        seed, _, kept = text.partition(":")
+        return cls(int(seed), length, threads, tuple(map(int, kept.split(","))) if kept else None)
