@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib.metadata import version
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 import xlogmem
@@ -116,4 +119,102 @@ def demo(rounds: int, policy: str | None, as_json: bool) -> None:
                           "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
         Console().print(table)
     if protected.corrupted or protected.races:
+        raise SystemExit(1)
+
+
+@main.command()
+@click.option("--seconds", type=click.FloatRange(min=0), help="Begin no program after this time.  [default: 30]")
+@click.option("--programs", type=click.IntRange(min=1), help="Run this many programs.")
+@click.option("--threads", type=click.IntRange(1, 64),
+              help="That run a program together, on one runtime.  [default: some programs with 1, others with 8]")
+@click.option("--length", default=160, show_default=True, type=click.IntRange(1, 100_000),
+              help="Steps that each thread takes in a program.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the first program.")
+@click.option("--policy", type=click.Choice(["adaptive", "precise", "lazy"]),
+              help="When a commit records an event at once.  [default: each program draws one]")
+@click.option("--no-recorder", is_flag=True, help="Record no launch.  This has to fail: a check of the check.")
+@click.option("--replay", metavar="SEED[:STEPS]", help="Run one program, or what is left of it after shrinking.")
+@click.option("--defects", is_flag=True,
+              help="Plant each known defect in turn and see that it is found (debug builds).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
+             policy: str | None, no_recorder: bool, replay: str | None, defects: bool, as_json: bool) -> None:
+    """Random programs whose every use, free and reuse is checked.
+
+    On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
+    kernels check them.  A program that goes wrong is shrunk and printed.  The exit code is 1 if one did.
+    """
+    start_driver()
+    from xlogmem import selftest
+    from xlogmem.selftest.programs import Program
+
+    if defects:
+        find_defects(seconds or 60, as_json)
+        return
+    if replay is not None and not re.fullmatch(r"\d+(:\d+(,\d+)*)?", replay):
+        raise click.BadParameter(f"{replay!r} is not SEED or SEED:STEP,STEP,...", param_hint="--replay")
+    replayed = () if replay is None else (Program.parse(replay, length * (threads or 1), threads or 1),)
+    if seconds is None and programs is None:
+        seconds = 30
+    settings = selftest.Settings(programs=programs, seconds=seconds, length=length, threads=threads, seed=seed,
+                                 policy=policy, protect=not no_recorder, replay=replayed)
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[done]}"),
+                  console=Console(stderr=True), disable=as_json) as bar:
+        task = bar.add_task("random programs", total=programs or seconds, done="")
+
+        def progress(report: selftest.Report) -> None:
+            bar.update(task, completed=report.programs if programs else report.seconds,
+                       done=f"{report.programs:,} programs, {report.operations:,} operations, "
+                            f"{report.violations} violations")
+
+        report = selftest.run(settings, progress)
+        progress(report)
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+    else:
+        print_report(report)
+    if report.violations:
+        raise SystemExit(1)
+
+
+def print_report(report: Any) -> None:
+    console = Console(highlight=False)
+    table = Table(title=f"{report.device}", show_header=False)
+    for name in ("programs", "operations", "violations", "seconds", "overlaps", "deferred_frees", "reuses", "elided",
+                 "waits", "records", "refusals"):
+        value = getattr(report, name)
+        table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
+    console.print(table)
+    if failure := report.failure:
+        console.print(f"program {failure.program} ({failure.kind}) went wrong:", style="red", markup=False)
+        for line in (*failure.violations, *failure.script):
+            console.print(line, markup=False, soft_wrap=True)
+        console.print(f"again: xlogmem selftest --replay {failure.program}"
+                      + (f" --threads {failure.threads}" if failure.threads > 1 else ""), markup=False, soft_wrap=True)
+
+
+def find_defects(seconds: float, as_json: bool) -> None:
+    """Each defect in a process of its own."""
+    from xlogmem.selftest import defects
+
+    if not defects.available():
+        raise click.ClickException("defects can be planted in debug builds only: XLOGMEM_BUILD=debug pip install -e .")
+    results = []
+    with Progress(console=Console(stderr=True), disable=as_json) as bar:
+        for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
+            results.append(result)
+    found = sum(result.programs is not None for result in results)
+    if as_json:
+        click.echo(json.dumps({"results": [result.as_dict() for result in results],
+                               "defects": len(results), "found": found}))
+    else:
+        table = Table(title="planted defects")
+        for heading in ("defect", "breaks", "found in program", "by"):
+            table.add_column(heading)
+        for result in results:
+            table.add_row(result.name, result.rule, "[red]not found[/]" if result.programs is None
+                          else str(result.programs), escape(result.seen[:80]))
+        Console().print(table)
+        click.echo(f"defects {len(results)}, found {found}")
+    if found < len(results):
         raise SystemExit(1)

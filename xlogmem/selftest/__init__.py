@@ -31,6 +31,7 @@ from xlogmem.selftest.world import NothingToDo, World
 __all__ = ["Failure", "Report", "Settings", "run"]
 
 PATIENCE = 120                              # seconds that a program may take before it counts as a deadlock
+MANY = 8                                    # threads, unless somebody says how many
 NESTED = 3                                  # gaps within gaps
 TRIES = 400                                 # programs run to shrink one
 
@@ -47,14 +48,17 @@ class Settings:
         After which no new program is begun, None: no limit.
     length : int
         Steps of a program.
-    threads : int
-        That run one program together, on one runtime; 1 repeats exactly and shrinks.
+    threads : int or None
+        That run one program together, on one runtime; 1 repeats exactly and shrinks.  None: programs of one thread
+        and of eight, for about as long.
     seed : int
         Of the first program; the next ones count up.
     policy : str or None
         See `DeviceRuntime`; None draws one for each program.
     protect : bool
         Whether launches are recorded.  Without, this has to fail: a check of the check.
+    shrink : bool
+        Whether a program that goes wrong is shrunk.
     replay : tuple of Program
         Run these instead.
     """
@@ -62,10 +66,11 @@ class Settings:
     programs: int | None = 200
     seconds: float | None = None
     length: int = 160
-    threads: int = 1
+    threads: int | None = None
     seed: int = 0
     policy: str | None = None
     protect: bool = True
+    shrink: bool = True
     replay: tuple[Program, ...] = ()
 
 
@@ -74,6 +79,7 @@ class Failure:
     """A program that went wrong: what was seen, and the script that shows it."""
 
     program: str
+    threads: int
     kind: str
     violations: list[str]
     script: list[str]
@@ -86,7 +92,7 @@ class Report:
 
     device: str
     simulated: bool
-    threads: int
+    threads: int | None
     programs: int = 0
     operations: int = 0
     violations: int = 0
@@ -122,7 +128,7 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
     settings : Settings
         What to run.
     progress : callable
-        Is called with the report so far after each program.
+        Is called with the report so far before each program.
 
     Notes
     -----
@@ -147,25 +153,28 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
 
 
 def _run(settings: Settings, report: Report, started: float, progress: Callable[[Report], None]) -> None:
-    for program in _programs(settings, started):
+    for program in _programs(settings, report):
+        progress(report)
         world = _play(program, settings)
         report.add(world)
         report.seconds = time.perf_counter() - started
-        progress(report)
         if world.violations:
             report.failure = _explain(program, world, settings)
             return
 
 
-def _programs(settings: Settings, started: float) -> Iterator[Program]:
-    if settings.replay:
-        yield from settings.replay
-        return
-    number = 0
-    while (settings.programs is None or number < settings.programs) and (
-            settings.seconds is None or time.perf_counter() - started < settings.seconds):
-        yield Program(settings.seed + number, settings.length, settings.threads)
-        number += 1
+def _programs(settings: Settings, report: Report) -> Iterator[Program]:
+    """Without a number of threads, whichever of one and several has had less time is next."""
+    yield from settings.replay
+    spent = dict.fromkeys((1, MANY) if settings.threads is None else (settings.threads,), 0.0)
+    begun = dict.fromkeys(spent, 0)
+    while not settings.replay and (settings.programs is None or report.programs < settings.programs) and (
+            settings.seconds is None or report.seconds < settings.seconds):
+        threads = min(spent, key=lambda threads: spent[threads])
+        before = time.perf_counter()
+        yield Program(settings.seed + begun[threads], settings.length * threads, threads)
+        spent[threads] += time.perf_counter() - before
+        begun[threads] += 1
 
 
 def _simulator() -> Any:
@@ -277,14 +286,15 @@ def _signature(violation: str) -> str:
 
 def _explain(program: Program, world: World, settings: Settings) -> Failure:
     """The shortest program found that goes wrong in the same way, and what it does."""
-    if program.threads == 1:
-        program = _shrink(program, _signature(world.violations[0]), settings)
+    violations = world.violations
+    script = ["# several threads: the schedule is not repeated exactly"]
+    if program.threads == 1 and settings.shrink:
+        program = _shrink(program, _signature(violations[0]), settings)
         again = _play(program, settings, script=True)
+        script = ["# it did not happen again"]
         if again.violations:
-            return Failure(str(program), program.kind.name, again.violations[:20], again.script or [])
-    return Failure(str(program), program.kind.name, world.violations[:20],
-                   [f"# {program.threads} threads: the schedule is not repeated exactly"] if program.threads > 1
-                   else ["# it did not happen again"])
+            violations, script = again.violations, again.script or []
+    return Failure(str(program), program.threads, program.kind.name, violations[:20], script)
 
 
 def _shrink(program: Program, signature: str, settings: Settings) -> Program:

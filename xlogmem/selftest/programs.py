@@ -11,8 +11,8 @@ from random import Random
 
 __all__ = ["KINDS", "Kind", "Program", "Step"]
 
-# Driver calls in whose place another thread may get in between.  The callbacks of the simulated driver put a step there,
-# before or after the call, on the same thread: every interleaving can be repeated.
+# Where another thread may get in between.  The callbacks of the simulated driver put a step there, before or after the
+# call, on the same thread: every interleaving can be repeated.
 GAPS = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
         "cuStreamIsCapturing", "cuEventQuery", "cuCtxGetCurrent", "cuStreamGetId", "cuCtxSynchronize",
         "resource", "owner")
@@ -65,7 +65,7 @@ CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: `draws` are its random numbers; `gap` the (place, occasion, when) where it runs, or None: in its turn."""
+    """One step: `draws` are its random numbers; `gap` the (call, occasion, when) where it runs, None: in its turn."""
 
     number: int
     name: str

@@ -6,6 +6,7 @@ them: calls that have to be refused are made on purpose, and one that is not ref
 """
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from random import Random
@@ -17,10 +18,10 @@ from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.world import (
-    ROOM,
     PARTS,
     READ,
     READ_WRITE,
+    ROOM,
     WRITE,
     Claim,
     ForeignStream,
@@ -291,9 +292,9 @@ def late(world: World, rng: Random) -> None:
     window = enter(world, rng)
     world.say(f"with use({window.place}, {describe(window.claims)}) as r: launch; r.read(too late)")
     world.launch(rng, window.place, window.claims)
-    recorder = window.recorder
-    if recorder is not None:
-        refused(world, StreamMisuseError, lambda: recorder.read(window.claims[0].item.id), "a late registration")
+    if window.recorder is not None:
+        refused(world, StreamMisuseError, functools.partial(window.recorder.read, window.claims[0].item.id),
+                "a late registration")
     leave(world, window, "commit")
 
 
@@ -473,7 +474,7 @@ def stale(world: World, rng: Random) -> None:
         recorder = LaunchRecorder(place.what, runtime=world.runtime)
 
         def again() -> None:
-            recorder.read(rng.choice([identity, block]))
+            recorder.read(identity if rng.random() < .5 else block)
             recorder.preflight()
 
         refused(world, UseAfterFreeError, again, "the use of a freed block")
@@ -712,6 +713,8 @@ def end_capture(world: World, rng: Random) -> None:
 @step
 def fail(world: World, rng: Random) -> None:
     """One of the next driver calls fails, or a resource written in Python."""
+    if world.simulator is None:
+        raise NothingToDo
     if rng.random() < .2:
         world.say("the next call of a resource written in Python fails")
         world.resource_fails += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import threading
 import time
@@ -38,6 +39,12 @@ READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
 WORDS = 1 << 14                             # places that a world may have: each counts its surprises in a word
 ROOM = 12                                   # blocks of one thread, before the oldest go
+
+
+@functools.cache
+def _kernels() -> Kernels:
+    """Loaded once: compiling them for a GPU takes longer than a program."""
+    return Kernels()
 
 
 class NothingToDo(Exception):
@@ -259,7 +266,7 @@ class World:
             if simulator:
                 simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
             self.before = self._alive()
-            self.kernels = Kernels()
+            self.kernels = _kernels()
             self.words = int(check(cuda.cuMemAlloc(4 * WORDS)))
             self.aside = int(check(cuda.cuStreamCreate(1)))
             self.kernels.fill(self.aside, self.words, 0, WORDS)
@@ -298,7 +305,8 @@ class World:
 
     def violation(self, text: str) -> None:
         self.violations.append(text)
-        self.say(f"# {text}")
+        if not self.over:
+            self.say(f"# {text}")
 
     def surprise(self, error: BaseException) -> None:
         """An error that the program did not ask for."""
@@ -318,7 +326,8 @@ class World:
         if isinstance(error, UseAfterFreeError):
             return crowded
         if isinstance(error, StreamMisuseError):
-            return crowded or self.kind.captures or self.kind.foreign or self.kind.failures or "a conflicting use" in str(error)
+            return (crowded or self.kind.captures or self.kind.foreign or self.kind.failures
+                    or "a conflicting use" in str(error))
         return False
 
     def in_gap(self, where: str) -> None:
@@ -639,9 +648,9 @@ class World:
                              waits=counters["waits"], records=counters["records"])
         if (self.runtime.bytes_outstanding or counters["live_blocks"] or self.owners
                 or counters["allocations"] != counters["frees"]):
-            self.violation(f"left at the end: {self.runtime.live_bytes} bytes live, {self.runtime.pending_bytes} pending, "
-                           f"{counters['live_blocks']} blocks, {self.owners} owners; {counters['allocations']} "
-                           f"allocations, {counters['frees']} frees")
+            self.violation(f"left at the end: {self.runtime.live_bytes} bytes live, {self.runtime.pending_bytes} "
+                           f"pending, {counters['live_blocks']} blocks, {self.owners} owners; "
+                           f"{counters['allocations']} allocations, {counters['frees']} frees")
         for place in [place for place in self.places if place.kind in ("raw", "object")]:
             self.runtime.register_stream(place.what)    # the program may have unregistered it, and used it no more
             self.runtime.unregister_stream(place.what)
@@ -671,7 +680,6 @@ class World:
     def _look_for_leaks(self) -> None:
         check(cuda.cuMemFree(self.words))
         check(cuda.cuStreamDestroy(self.aside))
-        self.kernels.close()
         for name in ("runtime", "neighbour", "lender", "default", "all_items", "armed"):
             delattr(self, name)
         gc.collect()

@@ -1,0 +1,4 @@
+"""``python -m xlogmem`` is the ``xlogmem`` command."""
+from xlogmem.cli import main
+
+main()

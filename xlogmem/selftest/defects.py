@@ -1,0 +1,101 @@
+"""``xlogmem selftest --defects``: does the oracle notice each rule being broken?
+
+Each defect that a debug build can plant (`xlogmem._defects`) gets a process of its own, because a broken rule may end
+it or never let it end; there the programs run until one goes wrong.  This module is also what such a process runs.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xlogmem._defects import DEFECTS, plant, reached
+
+__all__ = ["Result", "available", "count", "find_all"]
+
+STUCK = 30                                  # seconds beyond the limit after which a process counts as stuck
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one defect: found in the how manyeth program, None: not found; `reached` counts how often the
+    broken rule was come by, None if the process did not live to tell."""
+
+    name: str
+    rule: str
+    programs: int | None
+    seen: str
+    reached: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def available() -> bool:
+    """Are there defects in this build?"""
+    try:
+        plant(next(iter(DEFECTS)))
+    except RuntimeError:
+        return False
+    plant(None)
+    return True
+
+
+def count() -> int:
+    return len(DEFECTS)
+
+
+def find_all(seconds: float) -> Iterator[Result]:
+    """Look for each defect for so many seconds at most, several at a time."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(lambda name: _find(name, seconds), DEFECTS)
+
+
+def _find(name: str, seconds: float) -> Result:
+    rule = DEFECTS[name].rule
+    command = [sys.executable, "-m", "xlogmem.selftest.defects", name, str(seconds)]
+    environment = os.environ | {"XLOGMEM_SIM_QUIET": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + STUCK, env=environment)
+        output, errors, code = done.stdout, done.stderr, done.returncode
+    except subprocess.TimeoutExpired as expired:
+        output = (expired.stdout or b"").decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
+        errors, code = "the program did not end", -1
+    lines = output.splitlines()
+    begun = sum(line == "program" for line in lines)
+    if lines and lines[-1].startswith("{"):
+        end = json.loads(lines[-1])
+        return Result(name, rule, begun if end["seen"] else None, end["seen"], end["reached"])
+    last = [line for line in errors.splitlines() if line.strip()][-1:] or [f"exit code {code}"]
+    broken = [line for line in errors.splitlines() if "broken invariant" in line]
+    if not begun:                                       # it never came to run a program: no finding
+        raise RuntimeError(f"the process for {name} failed: {errors[-2000:]}")
+    return Result(name, rule, begun, (broken or last)[0], None)
+
+
+def _hunt(name: str, seconds: float) -> None:
+    """In a process of its own: a line for each program that begins, and how it ended."""
+    from xlogmem import selftest
+    from xlogmem.cli import start_driver
+
+    start_driver()
+    plant(name)
+    seen = ""
+
+    def begin(report: selftest.Report) -> None:
+        print("program", flush=True)
+
+    report = selftest.run(selftest.Settings(programs=None, seconds=seconds, shrink=False), begin)
+    if report.failure:
+        seen = report.failure.violations[0]
+    print(json.dumps({"seen": seen, "reached": reached()}), flush=True)
+    os._exit(0)                                         # what is left of a broken runtime is nobody's business
+
+
+if __name__ == "__main__":
+    _hunt(sys.argv[1], float(sys.argv[2]))
