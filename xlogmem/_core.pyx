@@ -38,6 +38,16 @@ valid if the slot still has that generation.
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem._cpp cimport check, larger, mutex
+from xlogmem._defects cimport (
+    FINISH_REMOVES_ALL,
+    FREE_FORGETS_READERS,
+    FREE_FORGETS_WRITERS,
+    FRESH_IGNORED,
+    HIDDEN_TAKES_NO_POSITION,
+    OLDER_NEED_KEPT,
+    WRITE_FORGETS_READERS,
+    planted,
+)
 from xlogmem._driver cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
@@ -135,7 +145,7 @@ cdef void set_home(Block* block, StreamState* home) noexcept nogil:
 cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return source.discipline == OPAQUE or (
-        block.fresh and source == block.stream and source.discipline != SEALED)
+        block.fresh and source == block.stream and source.discipline != SEALED and not planted(FRESH_IGNORED))
 
 
 cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
@@ -154,11 +164,16 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
         entry = &block.frontier[i]
         if entry.kind == HAS_READ and access == READ:
             continue
+        if entry.kind == HAS_READ and (planted(FREE_FORGETS_READERS) if ticket == NULL
+                                       else planted(WRITE_FORGETS_READERS)):
+            continue
+        if entry.kind == WRITTEN and ticket == NULL and planted(FREE_FORGETS_WRITERS):
+            continue
         source = order.streams[entry.stream]
         if source != stream and hides_work(block, source):
             begin(source, operation)
             if source.touched == 0:
-                source.touched = touch(source)
+                source.touched = source.count if planted(HIDDEN_TAKES_NO_POSITION) else touch(source)
             entry.position = source.touched
         if ticket != NULL:
             ticket.push_back(entry[0])
@@ -190,6 +205,8 @@ cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint
         source.need = needs.size()
         return
     known = &needs[0][source.need - 1]
+    if position > known.position and planted(OLDER_NEED_KEPT):
+        return
     known.position = larger(known.position, position)
     known.stage = larger(known.stage, stage)
 
@@ -397,6 +414,8 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
             seen = &window.ticket[i]
             if order.streams[seen.stream].discipline != OPAQUE:
                 remove_entry(use.block, seen)
+        if planted(FINISH_REMOVES_ALL):
+            use.block.frontier.clear()
     # What somebody was told to read on an opaque stream he may also write there, later and without a recorder.
     set_entry(use.block, WRITTEN if use.access & WRITE or stream.discipline == OPAQUE else HAS_READ,
               stream.index, window.position)

@@ -31,6 +31,14 @@ The rules are those of the project's ordering model, one function here for each 
 cimport cython
 
 from xlogmem._cpp cimport check, larger
+from xlogmem._defects cimport (
+    FENCE_COVERS_NEXT,
+    KNOWLEDGE_SAMPLED_LATE,
+    KNOWN_BEFORE_WAIT,
+    LAST_WAIT_SKIPPED,
+    POSITION_SAMPLED_LATE,
+    planted,
+)
 from xlogmem._driver cimport (
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -160,6 +168,8 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     for i in range(source.ring.size()):
         if source.ring[i].position >= position:
             return source.ring[i]
+        if source.ring[i].position + 1 == position and planted(FENCE_COVERS_NEXT):
+            return source.ring[i]
     return NULL
 
 
@@ -247,6 +257,10 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     if failed:
         discard(order, fence)
         return 1
+    if planted(POSITION_SAMPLED_LATE):
+        fence.position = source.count
+    if planted(KNOWLEDGE_SAMPLED_LATE):
+        fence.known = source.known
     order.counters.records += 1
     _file(source, fence)
     result[0] = fence
@@ -332,6 +346,8 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     elif record_fence(order, source, &fence, failure):
         return 1
     fence.pins += 1
+    if planted(KNOWN_BEFORE_WAIT):
+        _learn(&stream.known, source, fence)
     order.lock.unlock()
     failed = stream_wait(stream.handle, fence.event, failure)
     order.lock.lock()
@@ -429,6 +445,8 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, 
     for stage in range(STAGES - 1, -1, -1):
         for i in range(needs.size()):
             if <int>needs[0][i].stage != stage:
+                continue
+            if i > 0 and i + 1 == needs.size() and planted(LAST_WAIT_SKIPPED):
                 continue
             source = needs[0][i].source
             position = needs[0][i].position
