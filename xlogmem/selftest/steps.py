@@ -158,7 +158,7 @@ def enter(world: World, rng: Random) -> Open:
             recorder = LaunchRecorder(world.name(place, rng), runtime=world.runtime, handback=handback,
                                       mode=rng.choice(["strict", "permissive"]),
                                       on_conflict=rng.choice(["count", "count", "count", "raise"]))
-            register(recorder, claims, rng)
+            register(world, recorder, claims, rng)
             preflight(world, recorder, rng)
     except BaseException:
         world.release(place, claims, launched=False)
@@ -170,15 +170,24 @@ def enter(world: World, rng: Random) -> Open:
     return Open(recorder, place, claims, handback)
 
 
-def register(recorder: LaunchRecorder, claims: list[Claim], rng: Random) -> None:
+def register(world: World, recorder: LaunchRecorder, claims: list[Claim], rng: Random) -> None:
     """By block, identity or address; a few twice, which merges."""
     for claim in claims:
-        item = claim.item
         for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
-            what = rng.choice([item.block, item.id, item.ptr + rng.randrange(item.nbytes)])
-            if what is None or item.gone:               # freed by somebody else: refused by its identity
-                what = item.id
-            getattr(recorder, access)(what)
+            add = getattr(recorder, access)
+            by_address = claim.item.ptr + rng.randrange(claim.item.nbytes) if rng.random() < .3 else None
+            if by_address is None:
+                block = claim.item.block
+                add(claim.item.id if block is None or rng.random() < .5 else block)
+                continue
+            with world.lock:                            # an address means whoever lives there: nobody may free it now
+                gone = claim.item.gone
+                claim.item.held += 1
+            try:
+                add(claim.item.id if gone else by_address)
+            finally:
+                with world.lock:
+                    claim.item.held -= 1
 
 
 def preflight(world: World, recorder: LaunchRecorder, rng: Random) -> None:
@@ -354,7 +363,7 @@ def hidden(world: World, rng: Random) -> None:
         if not parts:
             access, parts = WRITE, world.free_parts(item, WRITE)
         claim = world.claim_parts(item, access, parts)
-        item.held = True
+        item.held += 1
         place.busy += 1
         if place is not item.place:
             item.quiet = True
@@ -366,7 +375,7 @@ def hidden(world: World, rng: Random) -> None:
     finally:
         with world.lock:
             world.unclaim(claim, launched=True)
-            item.held = False
+            item.held -= 1
             place.busy -= 1
 
 
@@ -397,7 +406,8 @@ def record(world: World, rng: Random) -> None:
             if not parts:
                 access, parts = WRITE, world.free_parts(item, WRITE)
             claim = world.claim_parts(item, access, parts)
-            item.held = item.quiet = True
+            item.held += 1
+            item.quiet = True
             item.last_opaque = None
             item.elsewhere += place is not item.place
         try:
@@ -405,7 +415,7 @@ def record(world: World, rng: Random) -> None:
         finally:
             with world.lock:
                 world.unclaim(claim, launched=True)
-                item.held = False
+                item.held -= 1
     finally:
         world.leave_place(place)
 
@@ -443,19 +453,11 @@ def empty(world: World, rng: Random) -> None:
 @step
 def look_up(world: World, rng: Random) -> None:
     """An address inside a block is that block's; live blocks are found, freed ones are not."""
-    with world.lock:
-        choice = [item for item in world.items if not item.held]
-        if not choice:
-            raise NothingToDo
-        item = rng.choice(choice)
-        item.held = True
-    try:
+    with world.holding(rng) as item:
         world.say(f"runtime.find_block({item})")
         found = world.runtime.find_block(item.ptr + rng.randrange(item.nbytes))
         if found != item.id:
             world.violation(f"the address of {item} (generation {item.id.generation}) is {found}'s")
-    finally:
-        item.held = False
 
 
 @step
@@ -511,11 +513,7 @@ def adopt(world: World, rng: Random) -> None:
         except BaseException:
             world.synchronize()                         # the owner goes now, and frees elsewhere
             raise
-        item = world.add_item(block, home)
-        item.adopted = True
-        for part in item.parts:
-            part.value = 0
-        owner.item = item
+        item = world.add_item(block, home, 0, owner)
         world.say(f"{item} = runtime.adopt(memory, 1024, {home})  # {ptr:#x}")
 
 
@@ -529,47 +527,28 @@ def lend(world: World, rng: Random) -> None:
     block = world.neighbour.allocate(1024, place.keep)
     world.kernels.fill(place.handle, block.ptr, 7, 256)
     adopted = world.runtime.adopt(block.ptr, 1024, place.what, owner=block)
-    item = world.add_item(adopted, place)
-    item.adopted = item.lent = True
-    for part in item.parts:
-        part.value = 7
+    item = world.add_item(adopted, place, 7)
     world.say(f"{item} = runtime.adopt(a block of another runtime, 1024, {place})  # {block.ptr:#x}")
 
 
 @step
 def alias(world: World, rng: Random) -> None:
     """Adopting a part of a block gives that block."""
-    with world.lock:
-        choice = [item for item in world.items if not item.held and item.block is not None]
-        if not choice:
-            raise NothingToDo
-        item = rng.choice(choice)
-        item.held = True
-    try:
+    with world.holding(rng) as item:
         world.say(f"runtime.adopt(inside {item}) is {item}")
         block = world.runtime.adopt(item.ptr + 64, 64, owner=object())
         if block.id != item.id:
             world.violation(f"a part of {item} was adopted as generation {block.generation}")
-    finally:
-        item.held = False
 
 
 @step
 def overlap(world: World, rng: Random) -> None:
     """Adopting what overlaps a block in part is refused."""
-    with world.lock:
-        choice = [item for item in world.items if not item.held]
-        if not choice:
-            raise NothingToDo
-        item = rng.choice(choice)
-        item.held = True
-    try:
+    with world.holding(rng) as item:
         world.say(f"runtime.adopt(the end of {item} and more)")
         refused(world, StreamMisuseError,
                 lambda: world.runtime.adopt(item.ptr + item.nbytes // PARTS, item.nbytes, owner=object()),
                 f"memory that overlaps {item} in part")
-    finally:
-        item.held = False
 
 
 # ---------------------------------------------------------------------------------------------- streams
@@ -656,13 +635,13 @@ def discipline(world: World, rng: Random) -> None:
     world.say(f"runtime.register_stream({place}, discipline={chosen!r})")
     try:
         stream = world.runtime.register_stream(place.what, discipline=chosen)
+        if chosen != place.discipline:
+            world.new_registration(place, None)
+            place.discipline = chosen
+        if place.kind == "raw":
+            place.keep = stream
     finally:
         place.closing = False
-    if chosen != place.discipline:
-        world.new_registration(place, None)
-        place.discipline = chosen
-    if place.kind == "raw":
-        place.keep = stream
 
 
 @step

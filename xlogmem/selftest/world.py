@@ -113,7 +113,7 @@ class Item:
         self.uses = 0                       # begun so far
         self.elsewhere = 0                  # uses on other streams that were begun and not cancelled
         self.gone = False
-        self.held = False                   # a step needs it to stay
+        self.held = 0                       # steps that need it to stay
         self.adopted = False
         self.lent = False                   # adopted from another runtime: has to be let go on its own stream
         self.unsure = False                 # a failure left open where it will be freed
@@ -176,15 +176,14 @@ class Owner:
         world = self.world
         world.owners -= 1
         try:
-            with world.context():
+            with world.context(), world.lock:           # nobody closes the stream meanwhile
                 item = self.item
-                if item is None or item.unsure or item.home is None or item.home.gone:
-                    if item is None or item.unsure or item.home is not None:
-                        world.synchronize()
-                    sure(cuda.cuMemFreeAsync, self.ptr, world.aside)
-                else:
-                    world.end_captures()
-                    sure(cuda.cuMemFreeAsync, self.ptr, item.home.handle)
+                home = item.home if item else None
+                if item is None or item.unsure or (home is not None and (home.gone or home.closing)):
+                    world.synchronize()                 # it is open where the runtime ordered this free
+                    home = None
+                world.end_captures()
+                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.aside)
             world.in_gap("owner")
         except BaseException as error:
             world.surprise(error)
@@ -421,6 +420,7 @@ class World:
                     item.last_opaque = None
                 if item.home is place and heir is not None:
                     item.home = heir
+                    item.unsure |= item.gone            # freed before or after?
             place.registration += 1
 
     def usable(self, place: Place) -> bool:
@@ -481,8 +481,17 @@ class World:
         sure(cuda.cuCtxSynchronize)
 
     # ------------------------------------------------------------------------------------------ blocks
-    def add_item(self, block: DeviceBlock, place: Place | None) -> Item:
+    def add_item(self, block: DeviceBlock, place: Place | None, value: int | None = None,
+                 owner: Owner | None = None) -> Item:
+        """A new block; `value` is in every word of an adopted one, `owner` holds it (None: it is another runtime's)."""
         item = Item(self.next_number("item"), block, place)
+        if value is not None:
+            item.adopted = True
+            item.lent = owner is None
+            for part in item.parts:
+                part.value = value
+        if owner is not None:
+            owner.item = item
         with self.lock:
             freed_at = self.freed_at.pop(item.ptr, None)
             if freed_at is not None and place is not None and freed_at != place.handle:
@@ -501,6 +510,21 @@ class World:
             self.items.remove(item)
             item.gone = True
         return item
+
+    @contextlib.contextmanager
+    def holding(self, rng: Random, condition: Callable[[Item], bool] = lambda item: True) -> Iterator[Item]:
+        """Choose a block that nobody frees meanwhile."""
+        with self.lock:
+            choice = [item for item in self.items if not item.held and condition(item)]
+            if not choice:
+                raise NothingToDo
+            item = rng.choice(choice)
+            item.held += 1
+        try:
+            yield item
+        finally:
+            with self.lock:
+                item.held -= 1
 
     def put_back(self, item: Item) -> None:
         """It could not be freed."""
