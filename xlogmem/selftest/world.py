@@ -313,7 +313,7 @@ class World:
         while trace is not None:
             frames.append(f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}")
             trace = trace.tb_next
-        self.violation(f"{type(error).__name__}: {error} ({' > '.join(frames[-4:])})")
+        self.violation(f"{type(error).__name__}: {error} ({' > '.join(frames[-6:])})")
 
     def excuses(self, error: BaseException) -> bool:
         """May this error come out of a call of a program that keeps its side?"""
@@ -345,10 +345,11 @@ class World:
         return (item.id.generation * 2654435761 + self.values * 40503) & 0xFFFFFFFF
 
     # ------------------------------------------------------------------------------------------ streams
-    def _place(self, kind: str, what: Any, handle: int, discipline: str) -> Place:
+    def _place(self, kind: str, what: Any, handle: int, discipline: str, closing: bool = False) -> Place:
         place = Place(self.next_number("place"), kind, what, handle, discipline)
         if place.number >= WORDS:
             raise NothingToDo
+        place.closing = closing
         with self.lock:
             self.places.append(place)
         return place
@@ -364,8 +365,8 @@ class World:
         self.end_captures()                 # a handle that came back is buried: that synchronizes the context
         handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
         raw = rng.random() < .5
-        place = self._place("raw" if raw else "object", handle if raw else ForeignStream(handle), handle, "ordinary")
-        place.closing = True
+        place = self._place("raw" if raw else "object", handle if raw else ForeignStream(handle), handle, "ordinary",
+                            closing=True)
         discipline = rng.choice([None, None, "ordinary", "opaque", "sealed"])
         self.say(f"{place} = {place.kind} stream; runtime.register_stream({place}, discipline={discipline!r})")
         try:
