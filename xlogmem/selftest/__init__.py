@@ -187,7 +187,7 @@ def _simulator() -> Any:
 
 def _play(program: Program, settings: Settings, script: bool = False) -> World:
     """Run one program from its beginning to its end."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=sys.__stderr__ or 2)
     if program.threads == 1:
         gc.disable()                        # only where the program says so
     else:
