@@ -112,3 +112,25 @@ def test_the_hand_back_to_a_capturing_stream_waits_on_the_host(bench, driver):
         window.commit()
         assert driver.calls("cuEventSynchronize") == before + 1
     assert x.ordered(launch, x.S)
+
+
+def test_the_legacy_stream_counts_as_capturing_while_a_blocking_stream_does(bench, driver):
+    """It may not be used then, and the driver refuses even to say whether it captures."""
+    x = bench()
+    b, c, d = x.alloc(x.S), x.alloc(x.S), x.runtime.allocate(512, 0)
+    with use(0, read_write=b, runtime=x.runtime):
+        x.kernels.fill(0, b.ptr, 1, 1)
+    blocking = check(cuda.cuStreamCreate(0))
+    check(cuda.cuStreamBeginCapture(blocking, RELAXED))
+    with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+        LaunchRecorder(0, runtime=x.runtime).read(c).preflight()
+    with pytest.raises(StreamMisuseError, match="which this work has to wait for"):
+        x.prepare(x.T, (b, WRITE))
+    d.free()
+    assert d.state is BlockState.RETIRED
+    x.use(x.T, (c, READ))
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(blocking))))
+    x.use(x.T, (b, WRITE))
+    x.runtime.reap_pending()
+    assert d.state is BlockState.FREED
+    check(cuda.cuStreamDestroy(blocking))

@@ -471,11 +471,16 @@ cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) excep
 
 
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
-    """Whether a graph is being captured on the stream, spoiled captures included."""
+    """Whether a graph is being captured on the stream, spoiled captures included.  The legacy stream counts as
+    capturing while a blocking stream does: it may not be used, and asking about it says so with an error of its own
+    that spoils nothing (CUDA driver API, cuStreamIsCapturing)."""
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
-    cdef int failed = _check(failure, "cuStreamIsCapturing", cy.cuStreamIsCapturing(stream, &status))
+    cdef cy.CUresult result = cy.cuStreamIsCapturing(stream, &status)
+    if result == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        capturing[0] = True
+        return 0
     capturing[0] = status != cy.CU_STREAM_CAPTURE_STATUS_NONE
-    return failed
+    return _check(failure, "cuStreamIsCapturing", result)
 
 
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:

@@ -51,7 +51,7 @@ KINDS = (
     Kind("foreign", USES | ADOPTS | STREAMS, disciplines=MIXED, foreign=True),
     Kind("resources", USES | ADOPTS, resources=("direct", "stream", "host"), disciplines=MIXED),
     Kind("gaps", USES | ADOPTS, disciplines=MIXED, resources=("async", "async", "stream", "host"), gaps=True),
-    Kind("captures", USES | CAPTURES | {"adopt": 1}, disciplines=MIXED, captures=True),
+    Kind("captures", USES | CAPTURES | STREAMS | {"adopt": 1}, disciplines=MIXED, foreign=True, captures=True),
     Kind("failing", USES | ADOPTS | FAILURES, resources=("async", "async", "direct", "stream", "host"),
          disciplines=MIXED, failures=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,

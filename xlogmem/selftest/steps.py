@@ -18,6 +18,7 @@ from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.world import (
+    CODES,
     PARTS,
     READ,
     READ_WRITE,
@@ -41,7 +42,6 @@ FAILABLE = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuEvent
             "cuMemFreeAsync", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuEventQuery", "cuMemAlloc", "cuMemFree",
             "cuCtxPushCurrent", "cuMemPoolTrimTo", "cuStreamGetId", "cuStreamGetCtx", "cuStreamGetFlags",
             "cuCtxSynchronize", "cuThreadExchangeStreamCaptureMode", "cuStreamCreateWithPriority")
-CODES = (999, 999, 2, 500)                  # unknown, out of memory, not found: none breaks the context
 
 STEPS: dict[str, Callable[[World, Random], None]] = {}
 
@@ -132,7 +132,7 @@ def reap(world: World, rng: Random) -> None:
 def account(world: World, rng: Random) -> None:
     """The figures agree with what the program knows, to the byte."""
     kind = world.kind
-    if world.depth or kind.failures or kind.captures or kind.gaps or kind.foreign:
+    if world.depth or kind.failures or kind.captures or kind.gaps or kind.foreign or not world.protect:
         raise NothingToDo
     gc.collect()
     world.runtime.reap_pending()

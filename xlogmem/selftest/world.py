@@ -38,6 +38,7 @@ __all__ = ["ForeignStream", "Item", "NothingToDo", "Open", "Owner", "Place", "Wo
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
 WORDS = 1 << 14                             # places that a world may have: each counts its surprises in a word
+CODES = (999, 2, 500)                       # of injected failures: unknown, out of memory, not found; none is sticky
 ROOM = 12                                   # blocks of one thread, before the oldest go
 
 
@@ -320,7 +321,7 @@ class World:
         if isinstance(error, Injected):
             return self.kind.failures
         if isinstance(error, DriverError):
-            return self.kind.failures and bool(self.simulator)
+            return self.kind.failures and error.code in CODES
         crowded = self.threads > 1 or self.kind.gaps
         if isinstance(error, UseAfterFreeError):
             return crowded
