@@ -196,6 +196,23 @@ def test_a_reap_that_does_not_wait():
     assert runtime.bytes_outstanding == 0
 
 
+@pytest.mark.simulator
+@pytest.mark.contract(54)
+def test_a_reap_that_does_not_wait_releases_what_is_complete(driver):
+    """Once, whatever the looks before it were about."""
+    runtime = DeviceRuntime()
+    driver.set_policy("min")
+    runtime.allocate(64).free()
+    runtime.reap_pending(blocking=False)                # not complete: it goes on asking for this one
+    assert runtime.pending_bytes == 64
+    runtime.reap_pending()
+    driver.set_policy("eager")
+    runtime.allocate(64).free()
+    assert driver.pending_operations() == 0
+    runtime.reap_pending(blocking=False)
+    assert runtime.pending_bytes == 0
+
+
 @pytest.mark.contract(54)
 def test_many_frees_between_reaps_are_still_exact():
     runtime = DeviceRuntime()

@@ -386,33 +386,35 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
     """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
 
     The fence that is asked about is kept until it is complete: on a busy stream the fences of the ring are recorded
-    again before they are.  Releases the lock.
+    again before they are.  One that is complete and too old for the position makes room for the next.  Releases the
+    lock.
     """
-    cdef Fence* fence = source.probe
-    cdef bint done = False
-    cdef int failed
-    if knows(order, NULL, source, position):
-        return 0
-    if fence == NULL:
-        fence = covering(source, position)
+    cdef Fence* fence
+    cdef bint done = True
+    cdef int failed = 0
+    while done and not failed and not knows(order, NULL, source, position):
+        done = False
+        fence = source.probe
         if fence == NULL:
-            if bound_elsewhere(source):
-                return 0
-            if record_fence(order, source, &fence, failure):
-                return 1
-        if source.probe == NULL:
-            source.probe = fence
-            fence.pins += 1
-    fence.pins += 1
-    order.lock.unlock()
-    failed = event_is_done(fence.event, &done, failure)
-    order.lock.lock()
-    if done:
-        _learn(&order.host_known, source, fence)
-        if source.probe == fence:
-            source.probe = NULL
-            fence.pins -= 1
-    unpin(order, fence)
+            fence = covering(source, position)
+            if fence == NULL:
+                if bound_elsewhere(source):
+                    return 0
+                if record_fence(order, source, &fence, failure):
+                    return 1
+            if source.probe == NULL:
+                source.probe = fence
+                fence.pins += 1
+        fence.pins += 1
+        order.lock.unlock()
+        failed = event_is_done(fence.event, &done, failure)
+        order.lock.lock()
+        if done:
+            _learn(&order.host_known, source, fence)
+            if source.probe == fence:
+                source.probe = NULL
+                fence.pins -= 1
+        unpin(order, fence)
     return failed
 
 

@@ -153,6 +153,33 @@ def test_hook_makes_an_interleaving(simulator):
     assert [report.split(":")[0] for report in simulator.races()] == ["RACE write/free"]
 
 
+def test_a_call_is_held_up_without_the_gil(simulator):
+    """Once, the nth, and with nothing that others need; it goes on when it is let go."""
+    a, e = stream(), event()
+    hold = simulator.hold("cuEventRecord", nth=2)
+    ok(driver.cuEventRecord(e, a))
+    assert not hold.reached(0)
+    thread = threading.Thread(target=lambda: ok(driver.cuEventRecord(e, a)))
+    thread.start()
+    assert hold.reached()
+    ok(driver.cuEventRecord(event(), a))
+    assert thread.is_alive()
+    assert hold.let_go()
+    thread.join()
+
+
+@pytest.mark.parametrize("gil", [False, True])
+def test_a_held_call_loses_patience(simulator, gil):
+    """A caller that keeps the GIL in the driver stops the thread that would let it go: the hold says so."""
+    library = (ctypes.PyDLL if gil else ctypes.CDLL)(sim._library_path())
+    hold = simulator.hold("cuCtxSynchronize", patience=0.3 if gil else 30)
+    thread = threading.Thread(target=library.cuCtxSynchronize)
+    thread.start()
+    assert hold.reached()
+    assert hold.let_go() == (not gil)
+    thread.join()
+
+
 def test_sticky_error(simulator):
     simulator.sticky_error(700)
     assert code(driver.cuStreamQuery(0)) == code(driver.cuMemAllocAsync(64, 0)) == 700

@@ -34,7 +34,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["POLICIES", "Simulator", "install", "installed", "simulator"]
+__all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "simulator"]
 
 POLICIES = ("eager", "min", "max", "seeded")
 
@@ -62,6 +62,9 @@ class Simulator:
             "fail": (None, [text, u64, ctypes.c_int]),
             "drop": (None, [text, u64]),
             "on_call": (None, [text, u64, ctypes.c_int, _Callback, ctypes.c_void_p]),
+            "hold": (ctypes.c_void_p, [text, u64, ctypes.c_double]),
+            "hold_reached": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_double]),
+            "hold_let_go": (ctypes.c_int, [ctypes.c_void_p]),
             "sticky_error": (None, [ctypes.c_int]),
             "live_bytes": (u64, []),
             "live_events": (u64, []),
@@ -150,6 +153,15 @@ class Simulator:
         self._hooks.append(hook)
         self._call("on_call", name.encode(), self._check_nth(nth), when == "after", hook, None)
 
+    def hold(self, name: str, nth: int = 1, patience: float = 30.0) -> Hold:
+        """Hold up the nth call from now until the `Hold` lets it go, as a full queue or a busy device would.
+
+        The call waits without the GIL, unless its caller has it, and without a lock of the simulator: what the caller
+        holds meanwhile is what it would hold while a driver blocks. After `patience` seconds it goes on, which
+        `Hold.let_go` tells: a deadlock is a failed test, not a run that never ends.
+        """
+        return Hold(self, self._call("hold", name.encode(), self._check_nth(nth), float(patience)))
+
     def sticky_error(self, code: int) -> None:
         """Every call returns this CUresult from now on, as after a kernel's crash; 0 or a reset ends it."""
         self._call("sticky_error", int(code))
@@ -190,6 +202,22 @@ class Simulator:
         if nth < 1:
             raise ValueError(f"nth counts from 1, not {nth}")
         return nth
+
+
+class Hold:
+    """A driver call that is held up; `Simulator.hold` makes it."""
+
+    def __init__(self, simulator: Simulator, handle: int) -> None:
+        self._simulator = simulator
+        self._handle = handle
+
+    def reached(self, timeout: float = 30.0) -> bool:
+        """Wait until the call is inside; False if it did not come."""
+        return bool(self._simulator._call("hold_reached", self._handle, float(timeout)))
+
+    def let_go(self) -> bool:
+        """Let the call go on; False if it had lost patience before."""
+        return bool(self._simulator._call("hold_let_go", self._handle))
 
 
 def _loaded_driver() -> ctypes.CDLL | None:

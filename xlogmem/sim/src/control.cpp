@@ -5,11 +5,35 @@
 #include "races.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 using namespace sim;
 
 namespace {
+
+// A call that a test holds up waits here: without a lock, and without the GIL unless its caller has it.
+struct Hold {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool reached = false, let_go = false, gave_up = false;
+    double patience;
+    explicit Hold(double seconds) : patience(seconds) {}
+
+    // The system's clock, as in wait_for_change().
+    bool wait(std::unique_lock<std::mutex>& lock, const bool& flag, double seconds) {
+        auto end = std::chrono::system_clock::now() + std::chrono::milliseconds(u64(seconds * 1000));
+        return changed.wait_until(lock, end, [&] { return flag; });
+    }
+};
+
+void hold_up(void* argument) {
+    Hold& hold = *static_cast<Hold*>(argument);
+    std::unique_lock<std::mutex> lock(hold.mutex);
+    hold.reached = true;
+    hold.changed.notify_all();
+    hold.gave_up = !hold.wait(lock, hold.let_go, hold.patience);
+}
 
 // Copies text and its terminator if it fits; returns the bytes needed.
 u64 give_text(const std::string& text, char* buffer, u64 size) {
@@ -92,6 +116,30 @@ EXPORT void xsim_drop(const char* name, u64 nth) { plan(name, Plan::Drop, nth, 0
 
 EXPORT void xsim_on_call(const char* name, u64 nth, int after, void (*callback)(void*), void* argument) {
     plan(name, after ? Plan::After : Plan::Before, nth, 0, callback, argument);
+}
+
+// The nth call from now waits until it is let go, or for `patience` seconds. A hold is never freed: the call may be
+// inside still.
+EXPORT void* xsim_hold(const char* name, u64 nth, double patience) {
+    Hold* hold = new Hold(patience);
+    plan(name, Plan::Before, nth, 0, hold_up, hold);
+    return hold;
+}
+
+// Waits until the call is inside; 0 if it did not come.
+EXPORT int xsim_hold_reached(void* what, double seconds) {
+    Hold& hold = *static_cast<Hold*>(what);
+    std::unique_lock<std::mutex> lock(hold.mutex);
+    return hold.wait(lock, hold.reached, seconds);
+}
+
+// Lets the call go on; 0 if it had lost patience.
+EXPORT int xsim_hold_let_go(void* what) {
+    Hold& hold = *static_cast<Hold*>(what);
+    std::lock_guard<std::mutex> lock(hold.mutex);
+    hold.let_go = true;
+    hold.changed.notify_all();
+    return !hold.gave_up;
 }
 
 // From now on every call returns this error, as after a kernel's crash; 0 ends it (as does a reset).
