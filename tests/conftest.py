@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 import pytest
 from contract import Ledger
@@ -86,6 +87,17 @@ def _clean_driver(_context):
         sim.simulator().reset("eager")
         assert not races, f"races: {races}"
         assert sim.simulator().live_bytes() == bytes_before, "device memory leaked"
+
+
+@pytest.fixture
+def _busy_interpreter():
+    """Switch threads and collect garbage all the time."""
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-5)
+    gc.set_threshold(1)
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*thresholds)
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ print("one")
 
 
 # ---------------------------------------------------------------------------------------- frees and reaps at once
+@pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.contract(208)
 @pytest.mark.parametrize("blocking", [True, False])
 def test_workers_and_a_reaper_lose_no_byte(blocking):
@@ -255,6 +256,7 @@ def test_a_use_that_nobody_recorded_is_a_race_every_time(schedule, kernels, driv
 
 
 # ---------------------------------------------------------------------------------------- the direct resource
+@pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.contract(211)
 def test_direct_memory_in_many_threads(kernels, _context):
     """Random sizes, each written and read back; the books return to what they were."""
@@ -543,6 +545,7 @@ def test_the_random_programs_notice_a_missing_wait(kernels, driver, seed):
         driver.clear_races()
 
 
+@pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.contract(215)
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
 @pytest.mark.parametrize("shared", [True, False])

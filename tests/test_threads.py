@@ -1,40 +1,69 @@
 """Several threads on one runtime: nothing is lost, nothing blocks for ever."""
 from __future__ import annotations
 
+import contextlib
 import gc
-import sys
+import logging
+import queue
+import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
+from bench import WRITE, Bench
+from conftest import SIMULATED
 from cuda.bindings import driver as cuda
+from stress import PATIENCE, held_up, together, words_at
 
-from xlogmem import DeviceRuntime, LaunchRecorder, StreamPool, use
+from xlogmem import (
+    AsyncMemoryResource,
+    BlockingStreamWarning,
+    DeviceBlock,
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DirectMemoryResource,
+    LaunchRecorder,
+    Stream,
+    StreamMisuseError,
+    StreamPool,
+    UseAfterFreeError,
+    _driver,
+    sim,
+    use,
+)
 from xlogmem._kernels import Kernels, check
 
 THREADS = 8
+MANY = 16
 
 
 @pytest.fixture
-def _busy_interpreter():
-    """Switch threads and collect garbage all the time."""
-    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    sys.setswitchinterval(1e-5)
-    gc.set_threshold(1)
-    yield
-    sys.setswitchinterval(interval)
-    gc.set_threshold(*thresholds)
+def kernels(_context) -> Iterator[Kernels]:
+    kernels = Kernels()
+    yield kernels
+    check(cuda.cuCtxSynchronize())
+    kernels.close()
 
 
-def together(work, count=THREADS):
-    start = threading.Barrier(count)
+@pytest.fixture
+def _quiet():
+    """Recorders are dropped on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
 
-    def one(number):
-        start.wait()
-        return work(number)
 
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+def nothing_lost(runtime: DeviceRuntime, allocations: int | None = None) -> None:
+    """The books at the end, when the threads and all their handles are gone."""
+    gc.collect()
+    runtime.reap_pending()
+    counters = runtime.counters()
+    assert (runtime.live_bytes, runtime.pending_bytes, runtime.bytes_outstanding) == (0, 0, 0)
+    assert counters["live_blocks"] == 0
+    assert counters["allocations"] == counters["frees"] > 0
+    assert allocations in (None, counters["allocations"])
 
 
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
@@ -66,7 +95,7 @@ def test_allocate_use_and_free_from_many_threads(policy, _context):
                 runtime.reap_pending(blocking=turn % 20 == 0)
             del block
 
-    together(work)
+    together(work, THREADS)
     seen = bytearray(4 * THREADS)
     with use(streams[0], read=shared):
         check(cuda.cuMemcpyDtoHAsync(seen, shared.ptr, len(seen), streams[0].handle))
@@ -128,3 +157,531 @@ def test_a_block_is_freed_once_whoever_frees_it():
         assert sum(together(free, 4)) == 1
     counters = runtime.counters()
     assert counters["allocations"] == counters["frees"] == 40
+
+
+# ---------------------------------------------------------------------------------------- everything at once
+@pytest.mark.usefixtures("_busy_interpreter", "_quiet")
+@pytest.mark.contract(16, 54)
+@pytest.mark.parametrize(("policy", "resource"), [
+    ("adaptive", AsyncMemoryResource), ("precise", AsyncMemoryResource), ("lazy", AsyncMemoryResource),
+    ("adaptive", DirectMemoryResource)])
+def test_sixteen_threads_mix_everything(policy, resource, kernels, _context):
+    """Blocks on a board that all threads reach: whoever comes by reads one, frees it, drops it or puts a new one.  All
+    add to one hot word, as far as nobody else is at it."""
+    if SIMULATED:
+        sim.simulator().reset("seeded", seed=16)
+    runtime = DeviceRuntime(policy=policy, resource=resource(), stream_pool=StreamPool(max_streams=128))
+    streams = [runtime.acquire_stream() for _ in range(MANY)]
+    board: list[tuple[DeviceBlock, int] | None] = [None] * 24
+    hot = runtime.allocate(4, streams[0])
+    wrong = [runtime.allocate(4, stream) for stream in streams]
+    for block in (hot, *wrong):
+        kernels.fill(block.stream.handle, block.ptr, 0, 1)
+
+    def put(draw: random.Random, stream: Stream) -> tuple[DeviceBlock, int]:
+        block, value = runtime.allocate(4 * draw.randint(1, 200), stream), draw.randrange(1000)
+        if draw.random() < 0.5:
+            kernels.fill(stream.handle, block.ptr, value, block.nbytes // 4)    # new memory: nobody is told
+        else:
+            other = draw.choice(streams)
+            with use(other, write=block):
+                kernels.fill(other.handle, block.ptr, value, block.nbytes // 4)
+        return block, value
+
+    def read(number: int, stream: Stream, block: DeviceBlock, value: int) -> None:
+        with use(stream, read=block, read_write=wrong[number]):
+            kernels.count_unequal(stream.handle, wrong[number].ptr, block.ptr, value, block.nbytes // 4)
+
+    def leave_a_window_open(draw: random.Random, stream: Stream, block: DeviceBlock) -> None:
+        recorder = LaunchRecorder(stream).read(block)
+        recorder.preflight()
+        if draw.random() < 0.5:
+            cycle = [recorder, block]
+            cycle.append(cycle)
+
+    def work(number: int) -> tuple[int, int]:
+        check(cuda.cuCtxSetCurrent(_context))
+        draw = random.Random(f"mix {number}")
+        allocated = added = 0
+        for turn in range(120):
+            stream, place = draw.choice(streams), draw.randrange(len(board))
+            found = board[place]
+            action = draw.randrange(12)
+            if action < 4 or found is None:
+                board[place] = put(draw, runtime.acquire_stream() if action == 0 else stream)
+                allocated += 1
+                continue
+            block, value = found
+            with contextlib.suppress(UseAfterFreeError):            # somebody else was quicker
+                if action < 7:
+                    read(number, stream, block, value)
+                elif action == 7:
+                    block.free(draw.choice((None, stream)))
+                elif action == 8:
+                    board[place] = None
+                elif action == 9:
+                    leave_a_window_open(draw, stream, block)
+                elif action == 10:
+                    runtime.record_block_use(block, stream)
+                else:
+                    with use(stream, read=block.id) as recorder:
+                        recorder.cancel()
+            del block, found
+            if turn % 8 == 0:
+                runtime.reap_pending(blocking=turn % 16 == 0)
+            with contextlib.suppress(StreamMisuseError), use(stream, read_write=hot, on_conflict="raise"):
+                kernels.add(stream.handle, hot.ptr, 1, 1)
+                added += 1
+        return allocated, added
+
+    done = together(work, MANY)
+    with use(streams[0], read=[hot, *wrong]):
+        assert words_at(hot.ptr, 1, streams[0]) == [sum(added for _, added in done)]
+        assert [words_at(block.ptr, 1, streams[0]) for block in wrong] == [[0]] * MANY
+    board.clear()
+    for block in (hot, *wrong):
+        block.free()
+    nothing_lost(runtime, 1 + MANY + sum(allocated for allocated, _ in done))
+    assert runtime.counters()["abandoned"] > 0
+
+
+@pytest.mark.usefixtures("_busy_interpreter", "_quiet")
+def test_what_one_thread_made_is_dropped_in_another(kernels, _context):
+    """Blocks, recorders with open windows, streams, alone and in cycles: finalizers run in threads that never used the
+    runtime, and wherever the collector happens to run."""
+    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=200))
+    streams = [runtime.acquire_stream() for _ in range(4)]
+    handed: queue.SimpleQueue[object] = queue.SimpleQueue()
+    made = 40
+
+    def make(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(_context))
+        for turn in range(made):
+            stream = runtime.acquire_stream() if turn % 4 == 0 else streams[number]
+            block = runtime.allocate(256, stream)
+            other = streams[(number + 1) % 4]
+            recorder = LaunchRecorder(other).write(block)
+            recorder.preflight()
+            kernels.fill(other.handle, block.ptr, turn, 64)
+            thing = [block, recorder, stream]
+            if turn % 2:
+                thing.append(thing)
+            handed.put(thing)
+            del thing, block, recorder, stream
+        handed.put(None)
+
+    def drop() -> None:
+        while handed.get(timeout=PATIENCE) is not None:
+            pass
+
+    together(lambda number: make(number) if number < 4 else drop(), 8)
+    nothing_lost(runtime, 4 * made)
+    assert runtime.counters()["abandoned"] == runtime.counters()["uses"] == 4 * made
+    assert len(runtime.stream_pool) == 4
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+def test_runtimes_come_and_go_in_threads(kernels, _context):
+    """Made, used and dropped at once by many; what is left of one is dropped in another thread, after the runtime."""
+    handed: queue.SimpleQueue[object] = queue.SimpleQueue()
+    seen = []
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(_context))
+        for turn in range(12):
+            runtime = DeviceRuntime(policy=("lazy", "precise", "adaptive")[turn % 3])
+            seen.append(weakref.ref(runtime))
+            S, T = runtime.acquire_stream(), runtime.acquire_stream()
+            blocks = [runtime.allocate(256, S) for _ in range(3)]
+            with use(T, write=blocks):
+                kernels.fill(T.handle, blocks[turn % 3].ptr, turn, 64)
+            handed.put([blocks.pop(), S])
+            blocks.pop().free()
+            del runtime, S, T, blocks
+            handed.get(timeout=PATIENCE)
+
+    together(work, THREADS)
+    gc.collect()
+    assert len(seen) == 12 * THREADS
+    assert not any(runtime() for runtime in seen)
+
+
+# ---------------------------------------------------------------------------------------- whom the runtime calls
+class Caller:
+    """Uses the runtime in whatever it is called from; not again in what that calls in turn."""
+
+    def __init__(self, runtime: DeviceRuntime, stream: Stream) -> None:
+        self.runtime, self.stream = runtime, stream
+        self.inside = threading.local()
+        self.calls = 0
+
+    def __call__(self) -> None:
+        if getattr(self.inside, "now", False):
+            return
+        self.inside.now = True
+        try:
+            kept = self.runtime.allocate(128, self.stream)
+            with use(self.stream, write=kept):
+                pass
+            self.runtime.allocate(64, self.stream).free()
+            assert self.runtime.find_block(kept.ptr + 5) == kept.id
+            assert self.runtime.bytes_outstanding >= kept.nbytes
+            self.runtime.reap_pending(blocking=self.calls % 2 == 0)
+            self.calls += 1
+        finally:
+            self.inside.now = False
+
+
+class Owner:
+    """Somebody's memory, whose finalizer uses the runtime that tracked it."""
+
+    def __init__(self, call: Callable[[], None], gone: list[int], number: int) -> None:
+        self.call, self.gone, self.number = call, gone, number
+
+    def __del__(self) -> None:
+        self.call()
+        self.gone.append(self.number)
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+def test_owners_of_adopted_memory_use_the_runtime_when_they_go(kernels, _context):
+    """Every owner goes exactly once, in whichever thread and call lets it go, and may do anything there."""
+    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=THREADS + 1))
+    streams = [runtime.acquire_stream() for _ in range(THREADS + 1)]
+    call = Caller(runtime, streams[-1])
+    arena = int(check(cuda.cuMemAlloc(256 * 30 * THREADS)))
+    gone: list[int] = []
+    board: list[DeviceBlock | None] = [None] * 10
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(_context))
+        draw = random.Random(f"owners {number}")
+        for turn in range(30):
+            own, other = streams[number], draw.choice(streams)
+            name = 30 * number + turn
+            block = runtime.adopt(arena + 256 * name, 256, own if turn % 3 else None, owner=Owner(call, gone, name))
+            with use(other, write=block):
+                kernels.fill(other.handle, block.ptr, turn, 64)
+            if turn % 2:
+                block.free()
+            else:
+                board[draw.randrange(len(board))] = block           # drops another thread's
+            del block
+
+    together(work, THREADS)
+    board.clear()
+    runtime.reap_pending()
+    assert sorted(gone) == list(range(30 * THREADS))
+    assert call.calls > 0
+    nothing_lost(runtime)
+    check(cuda.cuCtxSynchronize())
+    check(cuda.cuMemFree(arena))
+
+
+class Social(DeviceMemoryResource):
+    """Passes everything on, and uses the runtime above it while it does."""
+
+    call: Callable[[], None] | None = None
+    last_words: list[int]
+
+    def __init__(self, inner: DeviceMemoryResource) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def allocate(self, nbytes, stream):
+        ptr = self.inner.allocate(nbytes, stream)
+        if self.call:
+            self.call()
+        return ptr
+
+    def deallocate(self, ptr, nbytes, stream):
+        if self.call:
+            self.call()
+        self.inner.deallocate(ptr, nbytes, stream)
+
+    def __del__(self):
+        if self.call:
+            call, self.call = self.call, None
+            call()
+            call.runtime.reap_pending()                 # what it dropped may come too late for the runtime's own end
+            self.last_words.append(call.calls)
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.parametrize("order", ["stream", "host"])
+def test_resources_in_python_use_the_runtime_above_them(order, kernels, _context):
+    """From allocate and deallocate in many threads, and from the finalizer, which the collector calls while both are
+    still whole."""
+    class Ordered(Social):
+        pass
+
+    Ordered.order = order
+    last_words = Ordered.last_words = []
+
+    def run() -> tuple[weakref.ref[DeviceRuntime], int]:
+        resource = Ordered(AsyncMemoryResource() if order == "stream" else DirectMemoryResource())
+        runtime = DeviceRuntime(resource=resource, stream_pool=StreamPool(max_streams=THREADS + 1))
+        streams = [runtime.acquire_stream() for _ in range(THREADS + 1)]
+        call = resource.call = Caller(runtime, streams[-1])
+
+        def work(number: int) -> None:
+            check(cuda.cuCtxSetCurrent(_context))
+            for turn in range(20):
+                own, other = streams[number], streams[number - 1]
+                block = runtime.allocate(256, own)
+                with use(other, write=block):
+                    kernels.fill(other.handle, block.ptr, turn, 64)
+                if turn % 2:
+                    block.free()
+                del block
+
+        together(work, THREADS)
+        resource.call = None                            # what it drops itself would be freed by the next call only
+        nothing_lost(runtime)
+        resource.call = call
+        return weakref.ref(runtime), call.calls
+
+    gone, calls = run()
+    gc.collect()
+    assert gone() is None
+    assert calls >= 20 * THREADS
+    assert last_words == [calls + 1]
+
+
+def test_a_resource_that_refers_to_its_runtime_gets_back_what_was_dropped():
+    """The two are a cycle: the collector empties the resource before the runtime's own end."""
+    returned = []
+
+    class Mine(Social):
+        order = "stream"
+
+        def deallocate(self, ptr, nbytes, stream):
+            super().deallocate(ptr, nbytes, stream)
+            returned.append(nbytes)
+
+    resource = Mine(AsyncMemoryResource())
+    resource.runtime = runtime = DeviceRuntime(resource=resource)
+    block = runtime.allocate(64)
+    gone = weakref.ref(runtime)
+    del block, runtime, resource
+    gc.collect()
+    assert gone() is None
+    assert returned == [64]
+
+
+@contextlib.contextmanager
+def told(sink: str, call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[type[Warning]]]:
+    """Warnings go to a hook, or to a log, that uses the runtime."""
+    seen: list[type[Warning]] = []
+
+    def hook(message, category, filename, lineno, file=None, line=None):
+        seen.append(category)
+        call()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(ResourceWarning if "ResourceWarning" in record.getMessage() else BlockingStreamWarning)
+            call()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        if sink == "hook":
+            warnings.showwarning = hook
+            yield seen
+            return
+        handler = Handler()
+        logging.captureWarnings(True)
+        logging.getLogger("py.warnings").addHandler(handler)
+        try:
+            yield seen
+        finally:
+            logging.captureWarnings(False)
+            logging.getLogger("py.warnings").removeHandler(handler)
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.contract(107)
+@pytest.mark.parametrize("sink", ["hook", "logging"])
+def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context, monkeypatch):
+    """A dropped recorder warns from a finalizer, a blocking stream while it is registered."""
+    runtime = DeviceRuntime()
+    streams = [runtime.acquire_stream() for _ in range(5)]
+    blocking = [int(check(cuda.cuStreamCreate(0))) for _ in range(4)]
+    own = Caller(runtime, streams[-1])
+
+    def call() -> None:
+        own()
+        runtime.allocate(32, blocking[0]).free()        # which is registered by then, or warns itself
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(_context))
+        runtime.register_stream(blocking[number])
+        for turn in range(25):
+            block = runtime.allocate(256, streams[number])
+            recorder = use(streams[number - 1], write=block)
+            recorder.preflight()
+            kernels.fill(streams[number - 1].handle, block.ptr, turn, 64)
+            del recorder, block
+
+    with told(sink, call, monkeypatch) as seen:
+        together(work, 4)
+    assert seen.count(ResourceWarning) == 100
+    assert seen.count(BlockingStreamWarning) >= 4
+    assert own.calls > 0
+    nothing_lost(runtime)
+    assert runtime.counters()["abandoned"] == 100
+    for stream in blocking:
+        runtime.unregister_stream(stream)
+        check(cuda.cuStreamDestroy(stream))
+    runtime.reap_pending()
+
+
+# ---------------------------------------------------------------------------------------- calls that do not return
+def go_on(runtime: DeviceRuntime, kernels: Kernels, context: object, *streams: Stream, reap: bool = True) -> None:
+    """What four threads do on two streams while a fifth does not return from the driver."""
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(context))
+        own, other = streams[number % 2], streams[1 - number % 2]
+        for turn in range(10):
+            block = runtime.allocate(256, own)
+            with use(own, write=block):
+                kernels.fill(own.handle, block.ptr, turn, 64)
+            with use(other, read=block):
+                pass
+            assert runtime.find_block(block.ptr) == block.id
+            assert runtime.counters()["live_blocks"] > 0
+            assert runtime.bytes_outstanding >= block.nbytes
+            if turn % 2:
+                block.free()
+            del block
+            if reap:
+                runtime.reap_pending(blocking=False)
+
+    together(work, 4)
+
+
+def read_on(stream: Stream, block: DeviceBlock) -> None:
+    with use(stream, read=block):
+        pass
+
+
+def come_and_go() -> None:
+    other = DeviceRuntime()
+    read_on(other.acquire_stream(), other.allocate(64))
+
+
+def run_out_of_memory(x: Bench) -> None:
+    x.driver.fail("cuMemAllocFromPoolAsync", code=2)
+    x.alloc(x.S)
+
+
+# Driver call -> what makes it, given a block that was written on S; bytes are pending on S.
+CALLS: dict[str, Callable[[Bench, DeviceBlock], object]] = {
+    "cuCtxGetCurrent": lambda x, block: x.alloc(x.S),
+    "cuCtxPopCurrent": lambda x, block: x.alloc(x.S),
+    "cuCtxPushCurrent": lambda x, block: x.alloc(x.S),
+    "cuEventCreate": lambda x, block: read_on(x.T, block),
+    "cuEventDestroy": lambda x, block: (come_and_go(), _driver.trim_events()),
+    "cuEventQuery": lambda x, block: x.runtime.reap_pending(blocking=False),
+    "cuEventRecord": lambda x, block: read_on(x.T, block),
+    "cuEventSynchronize": lambda x, block: x.runtime.reap_pending(),
+    "cuMemAlloc": lambda x, block: x.alloc(x.S),
+    "cuMemAllocFromPoolAsync": lambda x, block: x.alloc(x.S),
+    "cuMemFree": lambda x, block: block.free(),
+    "cuMemFreeAsync": lambda x, block: block.free(),
+    "cuMemPoolCreate": lambda x, block: come_and_go(),
+    "cuMemPoolDestroy": lambda x, block: come_and_go(),
+    "cuMemPoolTrimTo": lambda x, block: run_out_of_memory(x),
+    "cuStreamCreateWithPriority": lambda x, block: x.runtime.acquire_stream(),
+    "cuStreamDestroy": lambda x, block: come_and_go(),
+    "cuStreamGetId": lambda x, block: x.runtime.register_stream(x.T.handle),
+    "cuStreamIsCapturing": lambda x, block: x.alloc(x.S),
+    "cuStreamWaitEvent": lambda x, block: read_on(x.T, block),
+}
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[], object], ready: Callable[[], bool], end: Callable[[], object]) -> Iterator[None]:
+    """A thread does the work, and is inside it until `end`."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert ready(), "the call did not come"
+        yield
+        assert thread.is_alive(), "it did not have to wait: nothing was tested"
+    finally:
+        end()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+@pytest.mark.simulator
+@pytest.mark.contract(82)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_return_stops_nobody_else(bench, driver, _context, call):
+    """The driver keeps one thread: neither a lock nor the GIL is kept across the call, so others go on elsewhere."""
+    _driver.trim_events()
+    x = bench(resource=DirectMemoryResource() if call in ("cuMemAlloc", "cuMemFree") else None)
+    blocks = [x.alloc(x.S)]
+    x.work(x.S, (blocks[0], WRITE))
+    x.alloc(x.S).free()
+    hold = driver.hold(call)
+    returned = []
+    with meanwhile(lambda: CALLS[call](x, blocks[0]), hold.reached, lambda: returned.append(hold.let_go())):
+        go_on(x.runtime, x.kernels, _context, x.U, x.V)
+    assert returned == [True], "the others went on only after the call had lost patience"
+    blocks.clear()
+    nothing_lost(x.runtime)
+
+
+# What blocks while the queue of S is full, given blocks of S and T -> the driver call that does.
+FULL: dict[str, tuple[str, Callable[[Bench, DeviceBlock, DeviceBlock], object]]] = {
+    "a launch": ("cuLaunchKernel", lambda x, mine, other: x.use(x.S, (mine, WRITE))),
+    "an allocation": ("cuMemAllocFromPoolAsync", lambda x, mine, other: x.alloc(x.S)),
+    "a record": ("cuEventRecord", lambda x, mine, other: read_on(x.T, mine)),
+    "a wait": ("cuStreamWaitEvent", lambda x, mine, other: read_on(x.S, other)),
+    "a free": ("cuMemFreeAsync", lambda x, mine, other: mine.free()),
+    "a reap": ("cuEventRecord", lambda x, mine, other: x.runtime.reap_pending()),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.contract(82)
+@pytest.mark.parametrize("what", FULL)
+def test_a_full_queue_stops_who_needs_it_and_nobody_else(bench, driver, _context, what):
+    """Launches fill the queue of a stream that is held up; whatever has to go there waits in the driver, really."""
+    x = bench()
+    call, work = FULL[what]
+    blocks = [x.alloc(x.S), x.alloc(x.T)]
+    if what == "a reap":
+        x.alloc(x.S).free()
+    inside, opened = threading.Event(), contextlib.ExitStack()
+    opened.enter_context(held_up(x.S))
+    with opened:
+        while driver.pending_operations() <= 1024:      # and one runs
+            x.kernels.delay(x.S.handle, 1)
+        driver.on_call(call, inside.set)
+        with meanwhile(lambda: work(x, *blocks), lambda: inside.wait(PATIENCE), opened.close):
+            # A reap would have to record on S, where bytes are pending.
+            go_on(x.runtime, x.kernels, _context, x.U, x.V, reap=what != "a reap")
+    blocks.clear()
+    nothing_lost(x.runtime)
+
+
+@pytest.mark.contract(54, 82)
+def test_a_reap_waits_for_a_stream_that_is_held_up_and_stops_nobody_else(kernels, _context):
+    runtime = DeviceRuntime()
+    S, U, V = (runtime.acquire_stream() for _ in range(3))
+    block = runtime.allocate(4096, S)
+    inside, opened = threading.Event(), contextlib.ExitStack()
+    opened.enter_context(held_up(S))
+    with opened:
+        block.free()
+        if SIMULATED:
+            sim.simulator().on_call("cuEventSynchronize", inside.set)
+        else:
+            inside.set()                                # a GPU cannot tell; it is inside before it returns
+        with meanwhile(runtime.reap_pending, lambda: inside.wait(PATIENCE), opened.close):
+            go_on(runtime, kernels, _context, U, V)
+            assert runtime.pending_bytes >= 4096
+    nothing_lost(runtime)

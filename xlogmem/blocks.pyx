@@ -95,6 +95,14 @@ cdef class Core:
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
         self.opened = {}
 
+    def __del__(self):
+        """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
+        runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
+        if self.state.order != NULL and not process_is_closing():
+            with nogil:
+                tear_down(&self.state)
+            self.let_go()
+
     def __dealloc__(self):
         """No handle is left, so every block that is still live was dropped or failed to be freed."""
         cdef size_t i
