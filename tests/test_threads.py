@@ -634,6 +634,30 @@ def test_a_call_that_does_not_return_stops_nobody_else(bench, driver, _context, 
     nothing_lost(x.runtime)
 
 
+@pytest.mark.simulator
+def test_unregistering_a_stream_that_is_held_up_stops_nobody_who_names_others(bench, driver, _context):
+    """By their handles, as foreign streams are; the last fence of the dying one cannot be recorded yet."""
+    x = bench()
+    foreign = [int(check(cuda.cuStreamCreate(1))) for _ in range(3)]
+    for handle in foreign:
+        x.alloc(handle).free()
+    hold = driver.hold("cuEventRecord")
+    returned = []
+    with meanwhile(lambda: x.runtime.unregister_stream(foreign[0]), hold.reached,
+                   lambda: returned.append(hold.let_go())):
+        for handle in foreign[1:] * 2:
+            x.runtime.register_stream(handle)
+            block = x.alloc(handle)
+            read_on(x.S, block)
+            block.free(handle)
+    assert returned == [True]
+    for handle in foreign[1:]:
+        x.runtime.unregister_stream(handle)
+    nothing_lost(x.runtime)
+    for handle in foreign:
+        check(cuda.cuStreamDestroy(handle))
+
+
 # What blocks while the queue of S is full, given blocks of S and T -> the driver call that does.
 FULL: dict[str, tuple[str, Callable[[Bench, DeviceBlock, DeviceBlock], object]]] = {
     "a launch": ("cuLaunchKernel", lambda x, mine, other: x.use(x.S, (mine, WRITE))),

@@ -450,6 +450,12 @@ cdef class StreamRegistry:
         if context != self.ordering.context.handle:
             raise StreamMisuseError(f"stream {<size_t>handle:#x} belongs to another context or device than this "
                                     f"runtime (device {self.ordering.context.ordinal})")
+        # Without the lock, which somebody may keep who waits for a full queue; without letting go of the GIL either,
+        # which whoever forgets the registration needs.
+        entry = self.known.get(number)
+        if (entry is not None and entry.state.alive and (entry.owner is not None or PyIndex_Check(what))
+                and (wanted == -1 or wanted == <int>entry.state.discipline)):
+            return handle_of(self.ordering, entry.state)
         with self.lock:
             if len(self.known) >= self.sweep_at:
                 self.sweep()
