@@ -470,7 +470,7 @@ def test_a_resource_that_refers_to_its_runtime_gets_back_what_was_dropped():
 
 
 @contextlib.contextmanager
-def told(sink: str, call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[type[Warning]]]:
+def told(sink: str, call: Callable[[], None]) -> Iterator[list[type[Warning]]]:
     """Warnings go to a hook, or to a log, that uses the runtime."""
     seen: list[type[Warning]] = []
 
@@ -502,7 +502,7 @@ def told(sink: str, call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.contract(107)
 @pytest.mark.parametrize("sink", ["hook", "logging"])
-def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context, monkeypatch):
+def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context):
     """A dropped recorder warns from a finalizer, a blocking stream while it is registered."""
     runtime = DeviceRuntime()
     streams = [runtime.acquire_stream() for _ in range(5)]
@@ -523,7 +523,7 @@ def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context, monke
             kernels.fill(streams[number - 1].handle, block.ptr, turn, 64)
             del recorder, block
 
-    with told(sink, call, monkeypatch) as seen:
+    with told(sink, call) as seen:
         together(work, 4)
     assert seen.count(ResourceWarning) == 100
     assert seen.count(BlockingStreamWarning) >= 4
