@@ -58,6 +58,21 @@ def test_h15_a_capturing_source_is_refused_before_any_wait(bench, driver):
     x.use(x.T, (b, READ))
 
 
+def test_a_capture_that_begins_under_a_record_is_noticed_after_it(bench, driver):
+    """S was not capturing when it was asked; when the event is recorded it is, and the event belongs to the graph."""
+    x = bench()
+    b = x.alloc(x.S)
+    write = x.use(x.S, (b, WRITE))
+    capture = Capture(x.S)
+    driver.on_call("cuEventRecord", capture.__enter__)
+    with pytest.raises(StreamMisuseError, match="which this work has to wait for"):
+        x.prepare(x.T, (b, READ))
+    assert x.waits() == 0
+    capture.__exit__()
+    x.use(x.T, (b, READ))
+    assert x.ordered(write, x.T)
+
+
 def test_a_fence_that_is_there_serves_during_a_capture(bench, driver):
     x = bench(sealed="S", policy="precise")
     b = x.alloc(x.S)

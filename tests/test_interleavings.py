@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pytest
 from bench import READ, WRITE
+from cuda.bindings import driver as cuda
 
 from xlogmem import BlockState, DeviceRuntime, DriverError, LaunchRecorder, _driver, use
+from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
 
@@ -74,6 +76,36 @@ def test_h13_twin_without_the_host_wait(bench, driver):
     driver.drop("cuEventSynchronize")
     x.runtime.reap_pending()
     assert driver.pending_operations() > 0
+
+
+def test_h13_a_reap_that_only_looks_releases_what_is_complete(bench, driver):
+    x = bench()
+    driver.set_policy("min")
+    x.alloc(x.S).free()
+    x.runtime.reap_pending(blocking=False)
+    assert driver.pending_operations() > 0
+    assert x.runtime.pending_bytes > 0
+    x.runtime.reap_pending()
+    assert x.runtime.pending_bytes == 0
+
+
+@pytest.mark.parametrize("frees", [1, 64])
+def test_h13_a_fence_before_the_free_releases_nothing_of_it(bench, driver, frees):
+    """S has a fence that is complete and covers one free.  The frees after it are not complete, and stay pending, also
+    where a stream has so many that the runtime merges their bytes."""
+    x = bench()
+    driver.set_policy("min")
+    first, other, *blocks = [x.alloc(x.S) for _ in range(2 + frees)]
+    first.free()
+    x.use(x.T, (other, READ))
+    check(cuda.cuStreamSynchronize(x.T.handle))
+    for b in blocks:
+        b.free()
+    x.runtime.reap_pending(blocking=False)
+    assert driver.pending_operations() >= frees
+    assert x.runtime.pending_bytes >= sum(b.nbytes for b in blocks)
+    x.runtime.reap_pending()
+    assert x.runtime.pending_bytes == 0
 
 
 def test_h14_address_comes_back_before_the_entry_is_gone(bench, driver):

@@ -82,6 +82,28 @@ def h3_cancelled_first_foreign_use(x: Bench) -> bool:
     return x.ordered(fill, x.T)
 
 
+@scenario(spare=1)
+def work_without_a_window_keeps_freshness(x: Bench) -> bool:
+    """U's work on b waited for nobody, so it says nothing of what is filled on S."""
+    b, other = x.alloc(x.S), x.alloc(x.S)
+    x.runtime.record_block_use(b, x.U)
+    x.use(x.T, (other, READ))
+    fill = x.work(x.S, (b, WRITE))
+    x.use(x.T, (b, READ))
+    return x.ordered(fill, x.T)
+
+
+@scenario()
+def work_without_a_window_is_filed_beside_a_read(x: Bench) -> bool:
+    """U read b in a window, then wrote it without one: the next reader waits for the write."""
+    b = x.alloc(x.S)
+    x.use(x.U, (b, READ))
+    write = x.work(x.U, (b, WRITE))
+    x.runtime.record_block_use(b, x.U)
+    x.use(x.T, (b, READ))
+    return x.ordered(write, x.T)
+
+
 # ---------------------------------------------------------------------------------------- windows (contract W1 to W4)
 @scenario()
 def w1_free_inside_a_window(x: Bench) -> bool:
@@ -92,6 +114,18 @@ def w1_free_inside_a_window(x: Bench) -> bool:
     retired = b.state.value
     window.commit()
     return retired == "retired" and b.state.value == "freed" and x.ordered(launch, x.S)
+
+
+@scenario(spare=2)
+def the_last_of_two_windows_frees(x: Bench) -> bool:
+    b = x.alloc(x.S)
+    first, second = x.prepare(x.T, (b, READ)), x.prepare(x.U, (b, READ))
+    one, two = x.work(x.T), x.work(x.U)
+    b.free()
+    first.commit()
+    retired = b.state.value
+    second.commit()
+    return retired == "retired" and b.state.value == "freed" and x.ordered(one, x.S) and x.ordered(two, x.S)
 
 
 @scenario(spare=1)
@@ -260,6 +294,48 @@ def transitive_knowledge_with_re_recorded_events(x: Bench) -> bool:
     waits = x.waits()
     x.use(x.V, (b, READ))
     return x.ordered(write, x.V) and x.waits() == waits
+
+
+@scenario()
+def a_fence_teaches_only_what_its_stream_knew_before_the_record(x: Bench) -> bool:
+    """Between the record on S, made for T, and its bookkeeping S is ordered after U; T is not ordered after that."""
+    b, c = x.alloc(x.S), x.alloc(x.U)
+    write = x.use(x.U, (c, WRITE))
+    x.driver.on_call("cuEventRecord", lambda: x.use(x.S, (c, READ)), when="after")
+    x.use(x.T, (b, READ))
+    x.use(x.T, (c, READ))
+    return x.ordered(write, x.T)
+
+
+@scenario()
+def h12_a_fence_in_use_is_not_recorded_again(x: Bench) -> bool:
+    """T waits for a fence of S; before that is noted, others have S record more fences than its ring holds.  Were T's
+    among them, T would count as ordered after what it covers now."""
+    b, later = x.alloc(x.S), [x.alloc(x.S) for _ in range(8)]
+    writes = []
+
+    def others() -> None:
+        for c in later:
+            writes.append(x.use(x.S, (c, WRITE)))
+            x.use(x.U, (c, READ))
+
+    x.driver.on_call("cuStreamWaitEvent", others, when="after")
+    x.use(x.T, (b, READ))
+    for c in later:
+        x.use(x.T, (c, READ))
+    return all(x.ordered(write, x.T) for write in writes)
+
+
+@scenario()
+def the_host_knows_no_more_than_the_fence_that_it_waited_for(x: Bench) -> bool:
+    """The fence that covers the free is older than the write; a reap that waits for it says nothing of the write."""
+    b, c = x.alloc(x.S), x.alloc(x.S)
+    c.free()
+    x.use(x.T, (b, READ))
+    write = x.use(x.S, (b, WRITE))
+    x.runtime.reap_pending()
+    x.use(x.T, (b, READ))
+    return x.ordered(write, x.T)
 
 
 # ---------------------------------------------------------------------------------------- opaque streams

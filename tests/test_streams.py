@@ -424,6 +424,39 @@ def test_a_stream_cannot_die_while_a_fence_is_recorded_on_it(bench, driver):
 
 
 @pytest.mark.simulator
+def test_a_use_while_the_last_fence_is_recorded_keeps_the_stream(bench, driver):
+    """The fence does not cover the use, so it cannot be the last."""
+    x = bench()
+    owner, S = foreign(x)
+    b = x.alloc(x.U)
+    late = []
+    driver.on_call("cuEventRecord", lambda: late.append(x.use(S, (b, WRITE))), when="after")
+    with pytest.raises(StreamMisuseError, match="in use"):
+        x.runtime.unregister_stream(S, heir=x.V)
+    assert S.registered
+    x.use(x.T, (b, READ))
+    assert x.ordered(late[0], x.T)
+    x.runtime.unregister_stream(S, heir=x.V)
+    del owner
+
+
+@pytest.mark.simulator
+def test_the_last_fence_is_kept_until_it_is_complete(bench, driver):
+    """A reap that only looks finds work that a dead stream has not done yet."""
+    x = bench()
+    owner, S = foreign(x)
+    b = x.alloc(x.U)
+    driver.set_policy("min")
+    write = x.use(S, (b, WRITE))
+    x.runtime.unregister_stream(S, heir=x.V)
+    owner.destroy()
+    x.runtime.reap_pending(blocking=False)
+    assert driver.pending_operations() > 0
+    x.use(x.T, (b, READ))
+    assert x.ordered(write, x.T)
+
+
+@pytest.mark.simulator
 @pytest.mark.contract(47)
 def test_refused_unregistrations(bench, driver):
     x = bench()
