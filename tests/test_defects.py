@@ -36,7 +36,7 @@ def test_table_enum_and_code_agree():
     assert {name: defect.number for name, defect in _defects.DEFECTS.items()} == {
         constant.lower().replace("_", "-"): number for number, constant in enumerate(constants, 1)}
     code = "".join(path.read_text() for path in SOURCE.glob("**/*.pyx") if path.stem != "_defects")
-    assert set(re.findall(r"planted\(([A-Z_]+)\)", code)) == set(constants)
+    assert set(re.findall(r"planted\(defect\.([A-Z_]+)\)", code)) == set(constants)
 
 
 def test_every_defect_says_what_it_breaks():

@@ -37,17 +37,9 @@ valid if the slot still has that generation.
 """
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem cimport _defects as defect
 from xlogmem._cpp cimport check, larger, mutex
-from xlogmem._defects cimport (
-    FINISH_REMOVES_ALL,
-    FREE_FORGETS_READERS,
-    FREE_FORGETS_WRITERS,
-    FRESH_IGNORED,
-    HIDDEN_TAKES_NO_POSITION,
-    OLDER_NEED_KEPT,
-    WRITE_FORGETS_READERS,
-    planted,
-)
+from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
@@ -102,7 +94,8 @@ cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t posi
     cdef size_t i
     cdef Entry entry
     for i in range(block.frontier.size()):
-        if block.frontier[i].stream == stream and block.frontier[i].kind == kind:
+        if block.frontier[i].stream == stream and (
+                block.frontier[i].kind == kind or planted(defect.ONE_ENTRY_PER_STREAM)):
             block.frontier[i].position = position
             return
     entry.kind = kind
@@ -116,7 +109,7 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
     cdef size_t i
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == seen.stream and block.frontier[i].kind == seen.kind:
-            if block.frontier[i].position == seen.position:
+            if block.frontier[i].position == seen.position or planted(defect.CHANGED_ENTRY_REMOVED):
                 block.frontier[i] = block.frontier.back()
                 block.frontier.pop_back()
             return
@@ -129,7 +122,8 @@ cdef StreamState* home_of(Block* block) noexcept nogil:
     cdef StreamState* dead
     while block.home != NULL and not block.home.alive:
         dead = block.home
-        set_entry(block, ALLOCATED, dead.index, dead.count)
+        if not planted(defect.HEIR_FILES_NOTHING):
+            set_entry(block, ALLOCATED, dead.index, dead.count)
         set_home(block, dead.heir)
     return block.home
 
@@ -144,8 +138,9 @@ cdef void set_home(Block* block, StreamState* home) noexcept nogil:
 
 cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
-    return source.discipline == OPAQUE or (
-        block.fresh and source == block.stream and source.discipline != SEALED and not planted(FRESH_IGNORED))
+    return (source.discipline == OPAQUE and not planted(defect.OPAQUE_WORK_IGNORED)) or (
+        block.fresh and source == block.stream and source.discipline != SEALED
+        and not planted(defect.FRESH_WORK_IGNORED))
 
 
 cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
@@ -164,21 +159,28 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
         entry = &block.frontier[i]
         if entry.kind == HAS_READ and access == READ:
             continue
-        if entry.kind == HAS_READ and (planted(FREE_FORGETS_READERS) if ticket == NULL
-                                       else planted(WRITE_FORGETS_READERS)):
-            continue
-        if entry.kind == WRITTEN and ticket == NULL and planted(FREE_FORGETS_WRITERS):
+        if forgotten(entry.kind, access, ticket == NULL):
             continue
         source = order.streams[entry.stream]
-        if source != stream and hides_work(block, source):
+        if source != stream and hides_work(block, source) and not (
+                entry.kind != ALLOCATED and planted(defect.HIDDEN_RAISES_ONE_KIND)):
             begin(source, operation)
             if source.touched == 0:
-                source.touched = source.count if planted(HIDDEN_TAKES_NO_POSITION) else touch(source)
+                source.touched = source.count if planted(defect.HIDDEN_TAKES_NO_POSITION) else touch(source)
             entry.position = source.touched
         if ticket != NULL:
             ticket.push_back(entry[0])
         if source != stream:
             need(order, stream, source, entry.position, operation, needs, entry.kind)
+
+
+cdef inline bint forgotten(uint32_t kind, uint32_t access, bint free) noexcept nogil:
+    """Never, but for a planted defect."""
+    if free:
+        return (kind == HAS_READ and planted(defect.FREE_FORGETS_READERS)
+                or kind == WRITTEN and planted(defect.FREE_FORGETS_WRITERS))
+    return (kind == HAS_READ and planted(defect.WRITE_FORGETS_READERS)
+            or kind == ALLOCATED and access == READ and planted(defect.READ_FORGETS_BIRTH))
 
 
 cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
@@ -205,7 +207,7 @@ cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint
         source.need = needs.size()
         return
     known = &needs[0][source.need - 1]
-    if position > known.position and planted(OLDER_NEED_KEPT):
+    if position > known.position and planted(defect.OLDER_NEED_KEPT):
         return
     known.position = larger(known.position, position)
     known.stage = larger(known.stage, stage)
@@ -250,7 +252,9 @@ cdef inline Block* find_live(CoreState* core, uint32_t slot, uint64_t generation
     if slot >= core.blocks.size():
         return NULL
     block = core.blocks[slot]
-    return block if block.generation == generation and block.state == LIVE else NULL
+    if block.generation != generation and not planted(defect.GENERATION_IGNORED):
+        return NULL
+    return block if block.state == LIVE else NULL
 
 
 cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation, Failure* failure) noexcept nogil:
@@ -269,6 +273,8 @@ cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation,
             failure.argument = i + 1
             return 1
         if block.operation == operation:
+            if planted(defect.MERGE_KEEPS_FIRST):
+                continue
             window.uses[block.use].access |= request.access
             continue
         block.operation = operation
@@ -307,7 +313,7 @@ cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) e
         return 1
     if stream_is_capturing(stream.handle, &capturing, failure):
         return 1
-    if capturing:
+    if capturing and not planted(defect.CAPTURING_STREAM_USED):
         failure.kind = STREAM_IS_CAPTURING
         return 1
     return 0
@@ -335,7 +341,7 @@ cdef bint contested(CoreState* core, Window* window, Failure* failure) noexcept 
     for i in range(window.uses.size()):
         use = &window.uses[i]
         if (use.block.windows and use.block.window_stream != window.stream
-                and (use.access & WRITE or use.block.writers)):
+                and (use.access & WRITE or use.block.writers) and not planted(defect.CONFLICT_UNNOTICED)):
             core.counters.conflicts += 1
             failure.kind = BLOCK_IS_CONTESTED
             failure.generation = use.block.generation
@@ -382,12 +388,17 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
         use.first = window.ticket.size()
         look(order, use.block, window.stream, use.access, operation, &window.ticket, &window.needs)
         use.end = window.ticket.size()
-        open_on(window, use)
+        if use.block.fresh and window.stream != use.block.stream and planted(defect.FRESH_UNTIL_PREPARE):
+            use.block.fresh = False
+        if not planted(defect.WINDOWS_OPEN_LATE):
+            open_on(window, use)
+    if planted(defect.POSITION_AT_PREPARE):
+        window.position = touch(window.stream)
     window.is_open = True
     window.stream.windows += 1
     if not window.needs.empty():
         order.in_flight += 1
-        if window.needs.size() > 1:
+        if window.needs.size() > 1 and not planted(defect.WAITS_BEFORE_VALIDATION):
             failed = refuse_capturing(order, window.stream, &window.needs, failure)
         if not failed:
             failed = order_all(order, window.stream, &window.needs, failure)
@@ -396,7 +407,10 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
                 if window.needs[i].stage != BIRTH:
                     window.needs[i].source.credit = PRECISE_FOR
         order.in_flight -= 1
-    more = failed and file_window(core, window, NOT_PREPARED)
+    if planted(defect.WINDOWS_OPEN_LATE):
+        for i in range(window.uses.size()):
+            open_on(window, &window.uses[i])
+    more = failed and not planted(defect.FAILED_WINDOW_STAYS_OPEN) and file_window(core, window, NOT_PREPARED)
     order.lock.unlock()
     if more:
         finish_rest(core, window, &other)
@@ -412,12 +426,13 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
-            if order.streams[seen.stream].discipline != OPAQUE:
+            if order.streams[seen.stream].discipline != OPAQUE or planted(defect.OPAQUE_ENTRY_REMOVED):
                 remove_entry(use.block, seen)
-        if planted(FINISH_REMOVES_ALL):
+        if planted(defect.FINISH_REMOVES_ALL):
             use.block.frontier.clear()
     # What somebody was told to read on an opaque stream he may also write there, later and without a recorder.
-    set_entry(use.block, WRITTEN if use.access & WRITE or stream.discipline == OPAQUE else HAS_READ,
+    set_entry(use.block, WRITTEN if use.access & WRITE
+              or (stream.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)) else HAS_READ,
               stream.index, window.position)
     if stream != use.block.stream:
         use.block.fresh = False
@@ -428,9 +443,9 @@ cdef void note_home(Window* window, Use* use) noexcept nogil:
     cdef StreamState* home = home_of(use.block)
     cdef Need entry
     cdef size_t i
-    if home == NULL or home.discipline != OPAQUE or home == window.stream:
+    if home == NULL or home.discipline != OPAQUE or home == window.stream or planted(defect.HAND_BACK_SKIPPED):
         return
-    if window.hand_back == HAND_BACK_WRITES and not use.access & WRITE:
+    if (window.hand_back == HAND_BACK_WRITES or planted(defect.HAND_BACK_FORGETS_READS)) and not use.access & WRITE:
         return
     for i in range(window.homes.size()):
         if window.homes[i].source == home:
@@ -454,9 +469,14 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
     window.claimed.clear()
     if outcome == LAUNCHED:
         core.counters.uses += 1
-        window.position = touch(stream)
+        if not planted(defect.POSITION_AT_PREPARE):
+            window.position = touch(stream)
         for i in range(window.uses.size()):
             use = &window.uses[i]
+            if i > 0 and i + 1 == window.uses.size() and planted(defect.COMMIT_STOPS_HALF_WAY):
+                break
+            if use.block.state == RETIRED and planted(defect.RETIRED_USE_LOST):
+                continue
             file_use(core, window, use)
             note_home(window, use)
         window.record = policy == PRECISE or (stream.raw and policy == ADAPTIVE)
@@ -465,15 +485,17 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
             window.record = True
     elif outcome == CANCELLED:
         core.counters.cancelled += 1
+        for i in range(window.uses.size() if planted(defect.CANCEL_REMOVES_ENTRIES) else 0):
+            window.uses[i].block.frontier.clear()
     for i in range(window.uses.size()):
         use = &window.uses[i]
         check(use.block.windows > 0, "a window that closes was open")
-        check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0,
-              "a block is not freed inside a window")
+        check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0
+              or planted(defect.EVERY_CLOSE_CLAIMS), "a block is not freed inside a window")
         use.block.windows -= 1
         if use.access & WRITE:
             use.block.writers -= 1
-        if use.block.state == RETIRED and use.block.windows == 0:
+        if use.block.state == RETIRED and (use.block.windows == 0 or planted(defect.EVERY_CLOSE_CLAIMS)):
             use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
             window.claimed.push_back(use.block)
     stream.windows -= 1
@@ -532,6 +554,8 @@ cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, ui
         failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
                   or order_after(order, home, stream, position, failure))
         home.busy -= 1
+    if failed and planted(defect.HAND_BACK_GIVES_UP):
+        return 0
     if failed:
         failed = host_waits_for(order, stream, position, failure)
     return failed
@@ -560,7 +584,13 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.kind = STREAM_IS_DEAD
         failure.stream = stream.number
         failed = 1
-    elif known:
+    elif known and not (block.state == RETIRED and planted(defect.LATE_RECORD_LOST)):
+        if planted(defect.RECORD_REMOVES_ENTRIES):
+            block.frontier.clear()
+        if access == 0 and planted(defect.UNKNOWN_ACCESS_IS_READ):
+            access = READ
+        if stream != block.stream and planted(defect.RECORD_ENDS_FRESHNESS):
+            block.fresh = False
         set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
                   touch(stream))
         if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
@@ -601,7 +631,8 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     if stream != NULL:
         stream.blocks += 1
         set_home(block, stream)
-        set_entry(block, ALLOCATED, stream.index, touch(stream))
+        set_entry(block, ALLOCATED, stream.index,
+                  stream.count if planted(defect.BIRTH_TAKES_NO_POSITION) else touch(stream))
     link(core, block)
     return block
 
@@ -638,7 +669,8 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
         order.lock.lock()
         stream.busy -= 1
         if not failed:
-            disown(core, ptr, nbytes)
+            if not planted(defect.COLLISION_IGNORED):
+                disown(core, ptr, nbytes)
             result[0] = new_block(core, ptr, nbytes, stream)
             core.live_bytes += nbytes
             core.live_blocks += 1
@@ -722,6 +754,8 @@ cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
     forget(core, block)
     block.state = FREED
     block.generation = 0
+    if block.windows and (planted(defect.FREED_INSIDE_WINDOW) or planted(defect.EVERY_CLOSE_CLAIMS)):
+        return                                          # a window still points to it
     core.empty.push_back(block.slot)
 
 
@@ -749,7 +783,7 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
     result.adopted = False
     if inside and nbytes <= below.nbytes - (ptr - base):
         describe(order, base, below, result)
-    elif inside or (above != NULL and following - ptr < nbytes):
+    elif (inside or (above != NULL and following - ptr < nbytes)) and not planted(defect.OVERLAP_ADOPTED):
         failure.kind = BLOCK_IS_CONTESTED
         failure.generation = below.generation if inside else above.generation
         failed = 1
@@ -795,7 +829,7 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     else:
         if stream != NULL and stream != home_of(block):
             set_home(block, stream)
-        if block.windows:
+        if block.windows and not planted(defect.FREED_INSIDE_WINDOW):
             block.state = RETIRED
             core.counters.deferred_frees += 1
         else:
@@ -826,41 +860,63 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef vector[Need] needs
+    cdef bint filed = False
     cdef int failed = 0
-    check(block.windows == 0, "a block is not freed inside a window")
+    check(block.windows == 0 or planted(defect.FREED_INSIDE_WINDOW) or planted(defect.EVERY_CLOSE_CLAIMS),
+          "a block is not freed inside a window")
     if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
         set_entry(block, ALLOCATED, home.index, touch(home))
         home = order.streams[0]
         set_home(block, home)
     block.state = FREEING
     erase(&core.index, block.ptr)
+    if planted(defect.UNLINKED_AFTER_FREE):
+        link(core, block)
     waiting = home
+    if (block.stream != NULL and block.stream != home and block.stream.alive
+            and planted(defect.WAITS_ON_ANOTHER_STREAM)):
+        waiting = block.stream
     if on_host:
         waiting = NULL
     order.operations += 1
     look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
-    if on_host and home != NULL:                         # "freed on S" means after everything on S, recorded or not
+    if on_host and home != NULL and not planted(defect.HOST_FORGETS_HOME):
+        # "freed on S" means after everything on S, recorded or not
         need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
     order.in_flight += 1
     if home != NULL:
         home.busy += 1
-        failed = refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+        failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+                  and not planted(defect.FREED_INTO_CAPTURE))
     if not failed and needs.size() > 1:
         failed = refuse_capturing(order, waiting, &needs, failure)
-    if not failed:
+    if not failed and not (on_host and planted(defect.HOST_WAITS_FOR_NOBODY)) and not (
+            block.adopted and planted(defect.OWNER_LET_GO_EARLY)):
         failed = order_all(order, waiting, &needs, failure)
     if not failed and not block.adopted:
+        if not on_host and planted(defect.MARKER_BEFORE_FREE):
+            file_marker(core, home, block.nbytes)
+            filed = True
+        if planted(defect.BYTES_IN_NEITHER_COUNT):
+            core.live_bytes -= block.nbytes
         order.lock.unlock()
         failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
         order.lock.lock()
+        if planted(defect.BYTES_IN_NEITHER_COUNT):
+            core.live_bytes += block.nbytes
+        if failed and planted(defect.FREE_FAILURE_IGNORED):
+            failed = 0
+    if planted(defect.UNLINKED_AFTER_FREE):
+        erase(&core.index, block.ptr)
     order.in_flight -= 1
     if home != NULL:
         home.busy -= 1
     if failed:
         block.state = before
-        link(core, block)
+        if not planted(defect.FAILED_FREE_NOT_RELINKED):
+            link(core, block)
         return note(core, 1, failure)
-    if not on_host and not block.adopted:
+    if not on_host and not block.adopted and not filed:
         file_marker(core, home, block.nbytes)
     core.counters.frees += not block.adopted
     release_slot(core, block)
@@ -872,7 +928,7 @@ cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:
     cdef Failure failure
     if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
         return 0
-    if free_now(core, block, &failure):
+    if free_now(core, block, &failure) and not planted(defect.FAILED_FREE_FORGOTTEN):
         keep_for_later(core, block, &failure)
     return 0
 
@@ -924,7 +980,7 @@ cdef int drain(CoreState* core) except -1 nogil:
         return 0
     if core.abandoned.load() != NULL:
         drain_windows(core)
-    if core.dropped.load() != NULL:
+    if core.dropped.load() != NULL and not planted(defect.DROPPED_NOT_DRAINED):
         drain_blocks(core)
     return 0
 
@@ -953,7 +1009,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     while window != NULL:
         following = window.next
         core.counters.abandoned += 1
-        if file_window(core, window, LAUNCHED):
+        if file_window(core, window, CANCELLED if planted(defect.DROPPED_WINDOW_FORGOTTEN) else LAUNCHED):
             rest.push_back(window)
         else:
             give_window(window)
@@ -1009,11 +1065,11 @@ cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcep
     markers = &core.pending[home.index]
     if markers.size() >= MARKERS:
         for i in range(<size_t>MARKERS // 2):
-            marker.position = markers[0][2 * i + 1].position
+            marker.position = markers[0][2 * i + (not planted(defect.MERGED_MARKER_OLDER))].position
             marker.nbytes = markers[0][2 * i].nbytes + markers[0][2 * i + 1].nbytes
             markers[0][i] = marker
         markers.resize(MARKERS // 2)
-    marker.position = touch(home)
+    marker.position = home.count if planted(defect.MARKER_TAKES_NO_POSITION) else touch(home)
     marker.nbytes = nbytes
     markers.push_back(marker)
     core.pending_bytes += nbytes
@@ -1024,7 +1080,7 @@ cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef size_t i, kept = 0
     for i in range(markers.size()):
-        if knows(core.order, NULL, home, markers[0][i].position):
+        if knows(core.order, NULL, home, markers[0][i].position) or planted(defect.RELEASED_UNSEEN):
             check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
         else:
@@ -1055,6 +1111,8 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
             release_seen(core, home)
         if note(core, settle(order, home, blocking, &failure), &failure):
             failures.push_back(failure)
+        if not failures.empty() and planted(defect.REAP_STOPS_AT_FAILURE):
+            break
     order.in_flight -= 1
     if core.untold or (core.stuck and core.dropped.load() != NULL):
         failures.push_back(core.stuck_failure)

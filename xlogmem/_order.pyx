@@ -30,15 +30,9 @@ The rules are those of the project's ordering model, one function here for each 
 """
 cimport cython
 
+from xlogmem cimport _defects as defect
 from xlogmem._cpp cimport check, larger
-from xlogmem._defects cimport (
-    FENCE_COVERS_NEXT,
-    KNOWLEDGE_SAMPLED_LATE,
-    KNOWN_BEFORE_WAIT,
-    LAST_WAIT_SKIPPED,
-    POSITION_SAMPLED_LATE,
-    planted,
-)
+from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -168,7 +162,7 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     for i in range(source.ring.size()):
         if source.ring[i].position >= position:
             return source.ring[i]
-        if source.ring[i].position + 1 == position and planted(FENCE_COVERS_NEXT):
+        if source.ring[i].position + 1 == position and planted(defect.FENCE_COVERS_NEXT):
             return source.ring[i]
     return NULL
 
@@ -203,7 +197,7 @@ cdef Fence* _fence_to_record(OrderState* order, StreamState* source) noexcept no
     if source.ring.size() >= order.ring:
         for i in range(source.ring.size()):
             fence = source.ring[i]
-            if fence.pins == 0:
+            if fence.pins == 0 or planted(defect.PINNED_FENCE_REUSED):
                 unfile(source, i)
                 return fence
     fence = new Fence()
@@ -242,24 +236,28 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
         failed = take_event(order.events, &fence.event, failure)
     if not failed:
         failed = stream_is_capturing(source.handle, &capturing, failure)
+    if capturing and planted(defect.CAPTURING_SOURCE_RECORDED):
+        capturing = False
     if not failed and not capturing:
         failed = event_record(fence.event, source.handle, failure)
         if not failed:
             failed = stream_is_capturing(source.handle, &capturing, failure)
+        if capturing and (planted(defect.CAPTURING_SOURCE_RECORDED) or planted(defect.CAPTURE_NOT_ASKED_AGAIN)):
+            capturing = False
     if not failed and capturing:
         failure.kind = SOURCE_IS_CAPTURING
         failure.stream = source.number
         failed = 1
     order.lock.lock()
     source.busy -= 1
-    check(fence.pins == 0, "a fence in use is not recorded again")
+    check(fence.pins == 0 or planted(defect.PINNED_FENCE_REUSED), "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
-    if failed:
+    if failed and not (fence.event != NULL and planted(defect.FAILED_RECORD_FILED)):
         discard(order, fence)
         return 1
-    if planted(POSITION_SAMPLED_LATE):
+    if planted(defect.POSITION_SAMPLED_LATE):
         fence.position = source.count
-    if planted(KNOWLEDGE_SAMPLED_LATE):
+    if planted(defect.KNOWLEDGE_SAMPLED_LATE):
         fence.known = source.known
     order.counters.records += 1
     _file(source, fence)
@@ -269,7 +267,8 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
 
 cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
     """A per-thread default stream can be named in its own thread only."""
-    return stream.thread != 0 and stream.thread != xlogmem_this_thread()
+    return (stream.thread != 0 and stream.thread != xlogmem_this_thread()
+            and not planted(defect.THREAD_STREAM_TRUSTED))
 
 
 cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
@@ -346,7 +345,7 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     elif record_fence(order, source, &fence, failure):
         return 1
     fence.pins += 1
-    if planted(KNOWN_BEFORE_WAIT):
+    if planted(defect.KNOWN_BEFORE_WAIT):
         _learn(&stream.known, source, fence)
     order.lock.unlock()
     failed = stream_wait(stream.handle, fence.event, failure)
@@ -378,6 +377,8 @@ cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t positio
     if not failed:
         order.counters.host_waits += 1
         _learn(&order.host_known, source, fence)
+        if planted(defect.HOST_KNOWS_TOO_MUCH):
+            _raise_to(&order.host_known, source.index, source.count)
     unpin(order, fence)
     return failed
 
@@ -409,7 +410,7 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
         order.lock.unlock()
         failed = event_is_done(fence.event, &done, failure)
         order.lock.lock()
-        if done:
+        if done or (not failed and planted(defect.ASKED_IS_COMPLETE)):
             _learn(&order.host_known, source, fence)
             if source.probe == fence:
                 source.probe = NULL
@@ -448,7 +449,7 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, 
         for i in range(needs.size()):
             if <int>needs[0][i].stage != stage:
                 continue
-            if i > 0 and i + 1 == needs.size() and planted(LAST_WAIT_SKIPPED):
+            if i > 0 and i + 1 == needs.size() and planted(defect.LAST_WAIT_SKIPPED):
                 continue
             source = needs[0][i].source
             position = needs[0][i].position
@@ -477,6 +478,8 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
                 and dead.handles.load() == 0 and not is_heir(order, dead)):
             stream.index = dead.index
             stream.count = dead.count           # positions of the dead one stay what they were: known to the host
+            if planted(defect.PLACE_COUNTS_ANEW):
+                stream.count = 0
             order.streams[i] = stream
             del dead
             return stream
@@ -503,16 +506,17 @@ cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* 
     cdef Fence* fence = NULL
     if may_die(stream, heir, failure):
         return 1
-    touch(stream)                               # hidden work so far: fills of fresh blocks, opaque work
+    if not planted(defect.LAST_TAKES_NO_POSITION):
+        touch(stream)                           # hidden work so far: fills of fresh blocks, opaque work
     if bound_elsewhere(stream):
         return bury_stream(order, stream, heir, failure)
     if record_fence(order, stream, &fence, failure):
         if failure.kind == SOURCE_IS_CAPTURING:
             failure.kind = STREAM_IS_CAPTURING
         return 1
-    if may_die(stream, heir, failure):
+    if may_die(stream, heir, failure) and not planted(defect.UNREGISTER_LOOKS_ONCE):
         return 1
-    if fence.position < stream.count:
+    if fence.position < stream.count and not planted(defect.LATE_POSITION_LOST):
         failure.kind = STREAM_IS_IN_USE
         failure.stream = stream.number
         return 1
@@ -566,7 +570,7 @@ cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexc
         failure.kind = STREAM_IS_DEAD
         failure.stream = heir.number if stream.alive else stream.number
         return 1
-    if stream.windows or stream.busy:
+    if (stream.windows or stream.busy) and not planted(defect.UNREGISTERED_IN_USE):
         failure.kind = STREAM_IS_IN_USE
         failure.stream = stream.number
         return 1
@@ -597,7 +601,8 @@ cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* 
         failed = host_waits_for(order, stream, stream.count, failure)
     else:
         failed = ask_host(order, stream, stream.count, failure)
-    if not failed and stream.last != NULL and knows(order, NULL, stream, stream.count):
+    if not failed and stream.last != NULL and (
+            knows(order, NULL, stream, stream.count) or planted(defect.TOMBSTONE_DROPPED_EARLY)):
         fence = stream.last
         stream.last = NULL
         unpin(order, fence)

@@ -12,6 +12,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 
+from xlogmem cimport _defects as defect
 from xlogmem._core cimport (
     ALLOCATED,
     FREED,
@@ -32,6 +33,7 @@ from xlogmem._core cimport (
     tidy,
 )
 from xlogmem._cpp cimport vector
+from xlogmem._defects cimport planted
 from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
@@ -74,12 +76,12 @@ cdef class Core:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
         if stream_pool.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
-        if resource.table.order == UNDECLARED:
+        if resource.table.order == UNDECLARED and not planted(defect.UNDECLARED_RESOURCE_TAKEN):
             raise StreamMisuseError(
                 f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
                 "neither that its frees are ordered on a stream nor that they take effect at once. Set order = "
                 "'stream' or order = 'host' in the class")
-        if resource.context is not stream_pool.ordering.context:
+        if resource.context is not stream_pool.ordering.context and not planted(defect.OTHER_DEVICE_RESOURCE_TAKEN):
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
                 f"{resource.context.ordinal}")
@@ -180,7 +182,7 @@ cdef class Core:
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
             address = interface["data"][0]
-            if 0 in interface["shape"]:
+            if 0 in interface["shape"] and not planted(defect.EMPTY_ARRAY_REFUSED):
                 return 2
         elif PyIndex_Check(what):
             address = PyNumber_Index(what)

@@ -18,6 +18,8 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject
 
+from xlogmem cimport _defects as defect
+from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     DRIVER_FAILED,
     STREAM_IS_CAPTURING,
@@ -412,7 +414,8 @@ cdef class StreamRegistry:
         """The handle of a stream, which is registered at first sight."""
         cdef Registration found
         if isinstance(what, Stream):
-            if (<Stream>what).state == NULL or (<Stream>what).ordering is not self.ordering:
+            if (<Stream>what).state == NULL or ((<Stream>what).ordering is not self.ordering
+                                                and not planted(defect.OTHER_RUNTIME_STREAM_TAKEN)):
                 raise StreamMisuseError(f"{what!r} belongs to another runtime")
             return <Stream>what
         found = self.by_owner.get(id(what))
@@ -447,7 +450,7 @@ cdef class StreamRegistry:
             failure.kind = STREAM_IS_CAPTURING
             failure.stream = <size_t>handle
             raise_failure(&failure, "registering it")
-        if context != self.ordering.context.handle:
+        if context != self.ordering.context.handle and not planted(defect.OTHER_DEVICE_STREAM_TAKEN):
             raise StreamMisuseError(f"stream {<size_t>handle:#x} belongs to another context or device than this "
                                     f"runtime (device {self.ordering.context.ordinal})")
         # Without the lock, which somebody may keep who waits for a full queue; without letting go of the GIL either,
@@ -459,12 +462,14 @@ cdef class StreamRegistry:
         with self.lock:
             if len(self.known) >= self.sweep_at:
                 self.sweep()
-            entry = self.known.get(number)
+            entry = self.by_handle.get(<size_t>handle) if planted(defect.HANDLE_IS_IDENTITY) else self.known.get(number)
             if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
                 self.hold(entry, what)
                 return handle_of(self.ordering, entry.state)
             if wanted < 0:                                          # the default streams: somebody queues work there
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
+                if planted(defect.DEFAULT_STREAM_ORDINARY):
+                    wanted = ORDINARY
             with nogil:
                 self.ordering.state.lock.lock()
                 state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
