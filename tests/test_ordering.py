@@ -171,6 +171,29 @@ def a_writer_removes_only_what_has_not_changed_since(x: Bench) -> bool:
 
 
 @scenario()
+def of_two_positions_on_one_stream_the_newer_is_waited_for(x: Bench) -> bool:
+    """A fence of S covers the write to b, and is older than the write to c; one launch needs both."""
+    b, c = x.alloc(x.S), x.alloc(x.S)
+    x.use(x.T, (b, READ), (c, READ))
+    x.use(x.S, (b, WRITE))
+    x.use(x.U, (b, READ))
+    write = x.use(x.S, (c, WRITE))
+    x.use(x.V, (b, READ), (c, READ))
+    return x.ordered(write, x.V)
+
+
+@scenario(spare=1)
+def a_launch_is_filed_in_every_block(x: Bench) -> bool:
+    """(T waits for S a second time, for what may have been filled into d: nothing was.)"""
+    b, c, d = [x.alloc(x.S) for _ in range(3)]
+    first = x.use(x.T, (b, WRITE), (c, WRITE))
+    x.use(x.U, (c, READ))
+    second = x.use(x.T, (b, WRITE), (c, WRITE), (d, WRITE))
+    d.free(x.V)
+    return x.ordered(first, x.U) and x.ordered(second, x.V)
+
+
+@scenario()
 def an_exception_files_conservatively(x: Bench) -> bool:
     b = x.alloc(x.S)
     reader = x.use(x.U, (b, READ))
