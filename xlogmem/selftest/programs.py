@@ -39,6 +39,7 @@ class Kind:
     captures: bool = False
     failures: bool = False
     gaps: bool = False
+    situations: bool = False
 
 
 MIXED = ("ordinary", "ordinary", "opaque", "sealed")
@@ -54,6 +55,8 @@ KINDS = (
     Kind("captures", USES | CAPTURES | STREAMS | {"adopt": 1}, disciplines=MIXED, foreign=True, captures=True),
     Kind("failing", USES | ADOPTS | FAILURES, resources=("async", "async", "direct", "stream", "host"),
          disciplines=MIXED, failures=True),
+    Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
+         situations=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,
          foreign=True, neighbour=True, captures=True, failures=True, gaps=True),
 )

@@ -17,12 +17,14 @@ from cuda.bindings import driver as cuda
 from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
+from xlogmem.selftest.situations import SITUATIONS
 from xlogmem.selftest.world import (
     CODES,
     PARTS,
     READ,
     READ_WRITE,
     ROOM,
+    SCRATCH,
     WRITE,
     Claim,
     ForeignStream,
@@ -667,6 +669,16 @@ def many_streams(world: World, rng: Random) -> None:
     for _ in range(36):
         made.append(ForeignStream(int(sure(cuda.cuStreamCreate, 1))))
         world.runtime.register_stream(made[-1])
+
+
+# ---------------------------------------------------------------------------------------------- situations
+@step
+def situation(world: World, rng: Random) -> None:
+    if world.simulator is None or world.scratched + 64 * 1024 > SCRATCH:
+        raise NothingToDo
+    chosen = rng.choice(SITUATIONS)
+    world.say(f"{chosen.__name__.replace('_', ' ')}: {(chosen.__doc__ or '').splitlines()[0]}")
+    chosen(world, rng)
 
 
 # ---------------------------------------------------------------------------------------------- captures, failures

@@ -39,6 +39,7 @@ READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
 WORDS = 1 << 14                             # places that a world may have: each counts its surprises in a word
 CODES = (999, 2, 500)                       # of injected failures: unknown, out of memory, not found; none is sticky
+SCRATCH = 1 << 20                           # bytes that readers in situations copy to, each its own
 ROOM = 12                                   # blocks of one thread, before the oldest go
 
 
@@ -268,6 +269,8 @@ class World:
             self.before = self._alive()
             self.kernels = _kernels()
             self.words = int(check(cuda.cuMemAlloc(4 * WORDS)))
+            self.scratched = 0
+            self.scratch_area = int(check(cuda.cuMemAlloc(SCRATCH))) if kind.situations else 0
             self.aside = int(check(cuda.cuStreamCreate(1)))
             self.kernels.fill(self.aside, self.words, 0, WORDS)
             check(cuda.cuStreamSynchronize(self.aside))
@@ -622,6 +625,11 @@ class World:
                     self.kernels.count_unequal(place.handle, self.words + 4 * place.number, at, old, words)
                     self.kernels.add(place.handle, at, (value - old) & 0xFFFFFFFF, words)
 
+    def scratch(self, nbytes: int) -> int:
+        """Memory that nobody else writes to."""
+        self.scratched += nbytes
+        return self.scratch_area + self.scratched - nbytes
+
     def surprises(self) -> int:
         """Words that were not what was written last, once everything queued is done."""
         count = min(WORDS, self.numbers["place"] + 1)
@@ -705,6 +713,8 @@ class World:
 
     def _look_for_leaks(self) -> None:
         check(cuda.cuMemFree(self.words))
+        if self.scratch_area:
+            check(cuda.cuMemFree(self.scratch_area))
         check(cuda.cuStreamDestroy(self.aside))
         for name in ("runtime", "neighbour", "lender", "default", "all_items", "armed"):
             delattr(self, name)
