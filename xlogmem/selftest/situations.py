@@ -23,7 +23,7 @@ from xlogmem._kernels import check
 from xlogmem.blocks import BlockState, DeviceBlock
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World
 from xlogmem.streams import StreamPool
@@ -293,18 +293,36 @@ def an_address_that_is_handed_out_twice(world: World, rng: Random) -> None:
     check(cuda.cuMemFree(resource.ptr))
 
 
+class Recycling(DeviceMemoryResource):
+    """Keeps what is freed, and hands it out again at once: a free has to be complete when it is called."""
+
+    order = "host"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.kept: list[int] = []
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        return self.kept.pop() if self.kept else int(check(cuda.cuMemAlloc(NBYTES)))
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.kept.append(ptr)
+
+
 @situation
 def work_before_a_free_on_the_host(world: World, rng: Random) -> None:
     """"Freed on S" means after everything on S, recorded or not; a resource without streams waits for that too."""
-    with Scene(world, rng, resource=DirectMemoryResource()) as x:
+    resource = Recycling()
+    with Scene(world, rng, resource=resource) as x:
         S, T = x.stream(), x.stream()
         block = x.block(S)
         x.use(T, (block, WRITE))
         check(cuda.cuCtxSynchronize())
         x.work(S.handle, block, WRITE)
-        x.simulator.set_policy("min")
         block.free()
-        x.simulator.set_policy("seeded", rng.randrange(1000))
+        x.use(T, (x.block(T), WRITE))
+    for ptr in resource.kept:
+        check(cuda.cuMemFree(ptr))
 
 
 @situation

@@ -319,6 +319,13 @@ class World:
             trace = trace.tb_next
         self.violation(f"{type(error).__name__}: {error} ({' > '.join(frames[-6:])})")
 
+    @contextlib.contextmanager
+    def surprises_told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.surprise(error)
+
     def excuses(self, error: BaseException) -> bool:
         """May this error come out of a call of a program that keeps its side?"""
         if isinstance(error, Injected):
@@ -649,11 +656,10 @@ class World:
     def end(self, leave: Callable[[World, Open, str], None]) -> None:
         """Close and free everything, and look for what is left."""
         with self.context():
-            try:
+            with self.surprises_told():
                 self._end(leave)
-            except BaseException as error:
-                self.surprise(error)
-            self._look_for_leaks()
+            with self.surprises_told():
+                self._look_for_leaks()
 
     def _end(self, leave: Callable[[World, Open, str], None]) -> None:
         self.over = True
