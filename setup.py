@@ -1,7 +1,8 @@
 """Build of the compiled modules; everything static stands in pyproject.toml.
 
-XLOGMEM_BUILD selects the build: ``release`` (default) or ``debug`` (checks of our own invariants, no optimisation to
-speak of).  The name is compiled in and shown by ``xlogmem info``.
+XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation to speak
+of), ``asan`` or ``tsan`` (the same checks under AddressSanitizer with UndefinedBehaviorSanitizer, or ThreadSanitizer; a
+Python loads these modules under `.ci/sanitize` only).  The name is compiled in and shown by ``xlogmem info``.
 """
 from __future__ import annotations
 
@@ -12,16 +13,20 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+CHECKS = {"flags": ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 BUILDS = {
     "release": {"flags": ["-O3"], "macros": []},
-    "debug": {"flags": ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]},
+    "debug": CHECKS,
+    "asan": {**CHECKS, "sanitizers": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]},
+    "tsan": {**CHECKS, "sanitizers": ["-fsanitize=thread", "-fno-omit-frame-pointer"]},
 }
 build = os.environ.get("XLOGMEM_BUILD", "release")
 if build not in BUILDS:
     raise SystemExit(f"XLOGMEM_BUILD={build!r} is unknown; choose one of {', '.join(BUILDS)}")
 
 HERE = Path(__file__).parent
-CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"]]
+SANITIZERS = BUILDS[build].get("sanitizers", [])
+CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SANITIZERS]
 MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
@@ -54,7 +59,7 @@ include = cuda_include()
 
 def module(path: str) -> Extension:
     return Extension(path.removesuffix(".pyx").replace("/", "."), [path], language="c++", include_dirs=[include],
-                     define_macros=MACROS, extra_compile_args=CPP)
+                     define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
 
 
 modules = cythonize(
@@ -80,9 +85,9 @@ simulator = Extension(
     language="c++",
     include_dirs=[include],
     extra_compile_args=["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden",
-                        "-pthread"],
-    extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map",
-                     "-static-libstdc++", "-static-libgcc", "-pthread"],
+                        "-pthread", *SANITIZERS],
+    extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map", "-pthread",
+                     *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])],  # one C++ runtime to watch
 )
 
 setup(ext_modules=[*modules, simulator])

@@ -56,7 +56,7 @@ cdef extern from *:
     #define XLOGMEM_CHECK(truth, rule) ((void)(truth))
     #endif
     """
-    # An invariant of our own, looked at in debug builds only (XLOGMEM_BUILD=debug); a broken one ends the process.
+    # An invariant of our own, looked at in every build but release (setup.py); a broken one ends the process.
     void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
 
 

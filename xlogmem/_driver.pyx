@@ -50,7 +50,7 @@ __all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize
 OLDEST_DRIVER = 12000
 FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the "
           "spawn or forkserver method")
-BUILD = XLOGMEM_BUILD_NAME.decode()         # release or debug; see setup.py
+BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
 cdef bint closing = False
 cdef bint initialized = False
