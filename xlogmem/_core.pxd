@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, vector
+from xlogmem._cpp cimport atomic, flag, vector
 from xlogmem._driver cimport Failure
 from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
@@ -135,6 +135,7 @@ cdef cppclass CoreState:
     uint64_t stuck              # frees that failed since the list of dropped blocks was last gone through
     atomic[Window*] abandoned   # by finalizers
     vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
+    flag orphaned               # there are some: asked without the lock
     atomic[uint32_t] lost       # the device's context is broken
     CoreCounters counters
 

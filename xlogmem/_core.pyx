@@ -704,7 +704,7 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     reap(core, True, &failures)
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
-        core.orphans.push_back(failure.exception)
+        let_go_later(core, failure.exception)
     for i in range(failures.size()):                    # told by the next reap
         keep_failure(core, &failures[i])
         core.untold = True
@@ -738,7 +738,7 @@ cdef void forget(CoreState* core, Block* block) noexcept nogil:
     """Out of the books of bytes and streams."""
     if block.adopted:
         if block.owner != NULL:
-            core.orphans.push_back(block.owner)
+            let_go_later(core, block.owner)
             block.owner = NULL
     else:
         check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
@@ -748,6 +748,11 @@ cdef void forget(CoreState* core, Block* block) noexcept nogil:
     if block.stream != NULL:
         block.stream.blocks -= 1
         block.stream = NULL
+
+
+cdef void let_go_later(CoreState* core, void* owner) noexcept nogil:
+    core.orphans.push_back(owner)
+    core.orphaned.store(True)
 
 
 cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
@@ -955,7 +960,7 @@ cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil:
 
 cdef void drop_failure(CoreState* core) noexcept nogil:
     if core.stuck_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
-        core.orphans.push_back(core.stuck_failure.exception)
+        let_go_later(core, core.stuck_failure.exception)
     core.stuck_failure.kind = NO_FAILURE
 
 

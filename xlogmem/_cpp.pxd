@@ -39,6 +39,12 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T fetch_add(T)
         T fetch_sub(T)
 
+    # A bint that may be read without the lock under which it changes.
+    cdef cppclass flag "std::atomic<bool>":
+        void store(bint)
+        bint operator bool()
+        bint operator!()
+
 
 cdef extern from *:
     """

@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, mutex, vector
+from xlogmem._cpp cimport atomic, flag, mutex, vector
 from xlogmem._driver cimport Context, EventPool, Failure, FailureKind
 
 cdef enum Discipline:
@@ -40,11 +40,11 @@ cdef cppclass StreamState:
     uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     Discipline discipline
-    bint raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
+    flag raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
     uint64_t count              # positions taken so far; of a dead stream: its last
     vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
-    bint alive
+    flag alive
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
     StreamState* heir           # of a dead stream: where its blocks are freed
     uint32_t windows            # open windows of launches on this stream

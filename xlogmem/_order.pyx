@@ -297,7 +297,7 @@ cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -
     order.in_flight += 1                        # nobody is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if not stream.alive or stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
+        if not stream.alive or <bint>stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
             continue
         if refuse_if_capturing(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
             refused = 1                         # a stream that cannot be asked is not known to capture
@@ -469,7 +469,7 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
     cdef size_t i
     stream.handle = handle
     stream.discipline = discipline
-    stream.alive = True
+    stream.alive.store(True)
     stream.number = order.registrations
     order.registrations += 1
     for i in range(order.streams.size() if order.in_flight == 0 else 0):
@@ -579,7 +579,7 @@ cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexc
 
 cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcept nogil:
     cdef Fence* fence
-    stream.alive = False
+    stream.alive.store(False)
     stream.heir = heir
     while not stream.ring.empty():
         fence = stream.ring.back()

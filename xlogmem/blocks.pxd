@@ -16,7 +16,7 @@ cdef class Core:
     cdef object __weakref__
     cdef tuple _bytes(self)
     cdef BlockId identity(self, Found* found)
-    cdef DeviceBlock handle(self, Block* block, Stream stream, str tag)
+    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef dict opened            # (generation, stream id) -> recorders of prepare_block_use
     cdef Stream stream_of(self, object stream)
     cdef int resolve(self, object what, Found* found, str where) except -1

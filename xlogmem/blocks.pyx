@@ -135,12 +135,13 @@ cdef class Core:
         anything."""
         cdef vector[void*] orphans
         cdef size_t i
-        if self.state.orphans.empty():
+        if not self.state.orphaned:
             return 0
         with nogil:
             self.state.order.lock.lock()
             orphans = self.state.orphans
             self.state.orphans.clear()
+            self.state.orphaned.store(False)
             self.state.order.lock.unlock()
         for i in range(orphans.size()):
             Py_XDECREF(<PyObject*>orphans[i])
@@ -191,16 +192,17 @@ cdef class Core:
                             "__cuda_array_interface__), nor a list or tuple of these")
         return 0 <= address <= UINT64_MAX and self.find(address, found)
 
-    cdef DeviceBlock handle(self, Block* block, Stream stream, str tag):
+    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
+        """The handle of what was found; the block itself may be another one by now."""
         cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
         handle.core = self
         handle.block = block
         handle.released = False
         handle.stream = stream
         handle.tag = tag
-        handle.generation = block.generation
-        handle.ptr = block.ptr
-        handle.nbytes = block.nbytes
+        handle.generation = found.generation
+        handle.ptr = found.ptr
+        handle.nbytes = found.nbytes
         return handle
 
     # ------------------------------------------------------------------------------------------ memory
@@ -239,6 +241,7 @@ cdef class Core:
         cdef Stream ordered
         cdef StreamState* state
         cdef Block* block = NULL
+        cdef Found found
         cdef Failure failure
         cdef size_t wanted
         cdef int failed
@@ -255,7 +258,10 @@ cdef class Core:
         if failed:
             self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
         self.let_go()
-        return self.handle(block, ordered, tag)
+        found.generation = block.generation             # nobody else can name the block yet
+        found.ptr = block.ptr
+        found.nbytes = wanted
+        return self.handle(block, &found, ordered, tag)
 
     def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it, without waiting on the host.
@@ -354,10 +360,7 @@ cdef class Core:
         if failed:
             self.fail(&failure, f"adopting {nbytes} bytes")
         self.let_go()
-        block = self.handle(block_at(&self.state, found.slot), home, tag)
-        block.generation = found.generation             # the block itself may be another one by now
-        block.ptr = found.ptr
-        block.nbytes = found.nbytes
+        block = self.handle(block_at(&self.state, found.slot), &found, home, tag)
         block.released = not found.adopted
         return block
 
@@ -486,7 +489,12 @@ cdef class Core:
 
     def stream_count(self):
         """How many places the tables of streams have: those registered, and dead ones that are still waited for."""
-        return self.state.order.streams.size()
+        cdef size_t count
+        with nogil:
+            self.state.order.lock.lock()
+            count = self.state.order.streams.size()
+            self.state.order.lock.unlock()
+        return count
 
     # ------------------------------------------------------------------------------------------ single uses
     def record_block_use(self, block, stream):

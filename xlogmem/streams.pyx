@@ -132,7 +132,7 @@ cdef class Stream:
     @property
     def registered(self):
         """Whether the runtime still knows the stream; False after `DeviceRuntime.unregister_stream`."""
-        return self.state != NULL and self.state.alive
+        return self.state != NULL and <bint>self.state.alive
 
     @property
     def foreign(self):
@@ -331,7 +331,7 @@ cdef class StreamPool:
         cdef StreamState* state
         for address in self.states:
             state = <StreamState*><size_t>address
-            if state.number == id and (state.handles.load() or state.index == 0):
+            if (state.handles.load() or state.index == 0) and state.number == id:       # a spare one is renumbered
                 return handle_of(self.ordering, state)
         raise StreamMisuseError(f"stream {id} is unknown to this pool")
 
@@ -475,7 +475,7 @@ cdef class StreamRegistry:
                 state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
                 state.driver_id = number
                 state.thread = this_thread() if <size_t>handle == PER_THREAD else 0
-                state.raw = False
+                state.raw.store(False)
                 self.ordering.state.lock.unlock()
             stream = handle_of(self.ordering, state)
             try:
@@ -488,14 +488,14 @@ cdef class StreamRegistry:
             except BaseException:
                 with nogil:
                     self.ordering.state.lock.lock()
-                    state.alive = False
+                    state.alive.store(False)
                     self.ordering.state.lock.unlock()
                 raise
             entry = Registration.__new__(Registration)
             entry.state = state
             self.known[number] = self.by_handle[<size_t>handle] = entry
             self.hold(entry, what)
-            state.raw = <size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD)
+            state.raw.store(<size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD))
         if not flags & NON_BLOCKING and <size_t>handle > PER_THREAD:
             warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
                           "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
@@ -505,7 +505,7 @@ cdef class StreamRegistry:
         """Keep the first object that the stream came in, if that can keep it alive."""
         if entry.owner is None and not PyIndex_Check(what) and not type(what).__module__.startswith("cuda.bindings"):
             entry.owner = what
-            entry.state.raw = False
+            entry.state.raw.store(False)
             self.by_owner[id(what)] = entry
         return 0
 
@@ -531,7 +531,7 @@ cdef class StreamRegistry:
                         failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE)
                 order.lock.lock()
                 if gone:
-                    state.raw = True                                # its handle is not to be touched any more
+                    state.raw.store(True)                         # its handle is not to be touched any more
                     failed = bury_stream(order, state, inherits, &failure)
                 elif not failed:
                     failed = unregister_stream(order, state, inherits, &failure)
@@ -573,7 +573,12 @@ cdef class StreamRegistry:
     cdef int sweep(self) except -1:
         """Unregister streams whose owner only we hold, and raw ones that nobody has a handle of."""
         cdef Registration entry
-        heir = handle_of(self.ordering, self.ordering.state.streams[0])
+        cdef StreamState* default
+        with nogil:
+            self.ordering.state.lock.lock()
+            default = self.ordering.state.streams[0]
+            self.ordering.state.lock.unlock()
+        heir = handle_of(self.ordering, default)
         for number, entry in list(self.known.items()):
             if self.known.get(number) is not entry:                 # a finalizer unregistered it
                 continue
