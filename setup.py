@@ -1,8 +1,9 @@
 """Build of the compiled modules; everything static stands in pyproject.toml.
 
-XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation to speak
-of), ``asan`` or ``tsan`` (the same checks under AddressSanitizer with UndefinedBehaviorSanitizer, or ThreadSanitizer; a
-Python loads these modules under `.ci/sanitize` only).  The name is compiled in and shown by ``xlogmem info``.
+XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation to
+speak of), ``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
+ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`.  The name is compiled in and shown by
+``xlogmem info``.
 """
 from __future__ import annotations
 

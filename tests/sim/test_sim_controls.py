@@ -348,7 +348,7 @@ def test_a_real_driver_is_not_replaced(tmp_path):
     source, library = tmp_path / "real.c", tmp_path / "libcuda.so.1"
     source.write_text("int cuInit(unsigned flags) { return flags; }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source),
-                    "-o", str(library)], check=True)
+                    "-o", str(library)], check=True, env={**os.environ, "LD_PRELOAD": ""})      # of a sanitizer
     done = run(f"import ctypes; ctypes.CDLL({str(library)!r}); from xlogmem import sim;"
                "print(sim.installed()); sim.install()")
     assert done.stdout == "False\n"
@@ -358,7 +358,7 @@ def test_a_real_driver_is_not_replaced(tmp_path):
 def test_preloaded(simulator):
     done = run("from cuda.bindings import driver; print(driver.cuInit(0)[0].name);"
                "from xlogmem import sim; print(sim.installed()); sim.simulator().reset('min')",
-               LD_PRELOAD=sim._library_path())
+               LD_PRELOAD=":".join(filter(None, (os.environ.get("LD_PRELOAD"), sim._library_path()))))
     assert done.stdout == "CUDA_SUCCESS\nTrue\n", done.stderr
 
 
