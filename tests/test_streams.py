@@ -177,6 +177,23 @@ def test_pools_give_streams_back():
     assert len(pool) == 2
 
 
+def test_a_stream_that_is_found_again_goes_back_to_its_pool_once():
+    """A dropped block waits to be freed; whoever asks for its address gets a handle of a stream that nobody held."""
+    runtime = DeviceRuntime()
+    first = runtime.acquire_stream()
+    block = runtime.allocate(64, first)
+    ptr = block.ptr
+    del first, block
+    runtime.find_block(ptr)                             # it is on its way back to the pool ...
+    runtime.acquire_stream(discipline="sealed")         # ... and is sorted there
+    found = runtime.find_block(ptr)
+    assert runtime.acquire_stream().handle != found.alloc_stream.handle
+    del found
+    streams = [runtime.acquire_stream() for _ in range(3)]
+    assert len({stream.handle for stream in streams}) == 3
+    runtime.reap_pending()
+
+
 # ---------------------------------------------------------------------------------------- ordering on foreign streams
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [None, 1])

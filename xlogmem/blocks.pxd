@@ -22,7 +22,7 @@ cdef class Core:
     cdef int resolve(self, object what, Found* found, str where) except -1
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int let_go(self) except -1
-    cdef bint find(self, uint64_t ptr, Found* found) noexcept
+    cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
 
 
 cdef class DeviceBlock:

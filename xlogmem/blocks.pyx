@@ -53,6 +53,13 @@ cdef object id_of(Core core, object what):
     return found.generation if known == 1 else 0
 
 
+cdef inline bint look_up(CoreState* core, uint64_t ptr, Found* found, bint hold) noexcept nogil:
+    cdef bint there = find_by_address(core, ptr, found)
+    if there and hold and found.stream != NULL:
+        found.stream.handles.fetch_add(1)
+    return there
+
+
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
 
 
@@ -147,16 +154,17 @@ cdef class Core:
             Py_XDECREF(<PyObject*>orphans[i])
         return 0
 
-    cdef bint find(self, uint64_t ptr, Found* found) noexcept:
-        """The live block that contains an address."""
+    cdef bint find(self, uint64_t ptr, Found* found, bint hold=False) noexcept:
+        """The live block that contains an address.  `hold` counts as a handle of its stream, which could be deleted as
+        soon as the lock is released; the caller takes it off again."""
         cdef bint there
         if self.state.order.lock.try_lock():
-            there = find_by_address(&self.state, ptr, found)
+            there = look_up(&self.state, ptr, found, hold)
             self.state.order.lock.unlock()
             return there
         with nogil:
             self.state.order.lock.lock()
-            there = find_by_address(&self.state, ptr, found)
+            there = look_up(&self.state, ptr, found, hold)
             self.state.order.lock.unlock()
         return there
 
@@ -404,9 +412,13 @@ cdef class Core:
         """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks."""
         cdef Found found
         ptr = PyNumber_Index(ptr)
-        if not 0 <= ptr <= UINT64_MAX or not self.find(ptr, &found):
+        if not 0 <= ptr <= UINT64_MAX or not self.find(ptr, &found, True):
             return None
-        return self.identity(&found)
+        try:
+            return self.identity(&found)
+        finally:
+            if found.stream != NULL:
+                found.stream.handles.fetch_sub(1)
 
     cdef BlockId identity(self, Found* found):
         cdef BlockId identity = BlockId.__new__(BlockId)

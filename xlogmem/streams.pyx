@@ -104,6 +104,9 @@ cdef class Stream:
         own = state.driver_id == 0 and state.index != 0
         if state.handles.fetch_sub(1) != 1 or not own:  # a dead foreign one may be deleted from here on
             return
+        if state.listed:                                # `find_block` made a handle of a stream that nobody held
+            return
+        state.listed = True
         state.next = self.ordering.state.idle.load()    # an own stream that nobody holds goes back to its pool
         while not self.ordering.state.idle.compare_exchange_weak(state.next, state):
             pass
@@ -263,11 +266,14 @@ cdef class StreamPool:
     cdef int take_back(self) except -1:
         """Sort the streams whose last handle is gone."""
         cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
+        cdef StreamState* following
         while state != NULL:
+            following = state.next
+            state.listed = False
             key = (<int>state.discipline, self.priorities[<size_t>state])
             if state.handles.load() == 0:
                 self.spare.setdefault(key, []).append(<size_t>state)
-            state = state.next
+            state = following
         return 0
 
     def acquire(self, *, str discipline="ordinary", priority=0):
@@ -295,8 +301,10 @@ cdef class StreamPool:
         with self.lock:
             self.take_back()
             spare = self.spare.get((wanted, priority))
-            if spare:
+            while spare:
                 state = <StreamState*><size_t>spare.pop()
+                if state.handles.load():                            # somebody found it again; it will come back
+                    continue
                 with nogil:
                     self.ordering.state.lock.lock()
                     state.number = self.ordering.state.registrations
