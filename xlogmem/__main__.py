@@ -1,4 +1,5 @@
 """``python -m xlogmem`` is the ``xlogmem`` command."""
 from xlogmem.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

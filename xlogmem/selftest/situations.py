@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from cuda.bindings import driver as cuda
 
@@ -35,9 +35,10 @@ HALF = NBYTES // 2
 
 Uses = Iterable[tuple[DeviceBlock, str]]
 SITUATIONS: list[Callable[[World, Random], None]] = []
+Situation = TypeVar("Situation", bound=Callable[[World, Random], None])
 
 
-def situation(function: Callable[[World, Random], None]) -> Callable[[World, Random], None]:
+def situation(function: Situation) -> Situation:
     SITUATIONS.append(function)
     return function
 

@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from cuda.bindings import driver as cuda
 
@@ -46,9 +46,10 @@ FAILABLE = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuEvent
             "cuCtxSynchronize", "cuThreadExchangeStreamCaptureMode", "cuStreamCreateWithPriority")
 
 STEPS: dict[str, Callable[[World, Random], None]] = {}
+Step = TypeVar("Step", bound=Callable[[World, Random], None])
 
 
-def step(function: Callable[[World, Random], None]) -> Callable[[World, Random], None]:
+def step(function: Step) -> Step:
     STEPS[function.__name__] = function
     return function
 
