@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import threading
 import time
@@ -43,10 +42,14 @@ SCRATCH = 1 << 20                           # bytes that readers in situations c
 ROOM = 12                                   # blocks of one thread, before the oldest go
 
 
-@functools.cache
+_loaded: list[Kernels] = []
+
+
 def _kernels() -> Kernels:
     """Loaded once: compiling them for a GPU takes longer than a program."""
-    return Kernels()
+    if not _loaded:
+        _loaded.append(Kernels())
+    return _loaded[0]
 
 
 class NothingToDo(Exception):
