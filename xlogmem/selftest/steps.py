@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from cuda.bindings import driver as cuda
 
@@ -438,12 +438,15 @@ def record_after(world: World, rng: Random, place: Place, claim: Claim) -> None:
         raise
 
 
+class Empty:
+    """An array without elements."""
+
+    __cuda_array_interface__: ClassVar = {"shape": (0,), "typestr": "<u4", "data": (0, False), "version": 3}
+
+
 @step
 def empty(world: World, rng: Random) -> None:
     """A buffer of no bytes is nobody's, and safe (W24)."""
-    class Empty:
-        __cuda_array_interface__ = {"shape": (0,), "typestr": "<u4", "data": (0, False), "version": 3}  # noqa: RUF012
-
     with world.on(rng) as place:
         if place in world.capturing or not world.protect:
             raise NothingToDo
