@@ -4,10 +4,15 @@ XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our
 speak of), ``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
 ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`.  The name is compiled in and shown by
 ``xlogmem info``.
+
+The binding of RMM is built where librmm and rmm are, which are build requirements; builds made by hand without them say
+so and leave it out, or fail with XLOGMEM_RMM=require.
 """
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
@@ -26,6 +31,7 @@ if build not in BUILDS:
     raise SystemExit(f"XLOGMEM_BUILD={build!r} is unknown; choose one of {', '.join(BUILDS)}")
 
 HERE = Path(__file__).parent
+HEADER = "xlogmem/include/xlogmem.h"
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SANITIZERS]
 MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
@@ -58,13 +64,63 @@ def cuda_include() -> str:
 include = cuda_include()
 
 
+def folder_of(header: str, *wheels: str) -> str | None:
+    """The folder from which `header` is included: in one of these wheels, or where conda has it."""
+    for name in wheels:
+        try:
+            wheel = distribution(name)
+        except PackageNotFoundError:
+            continue
+        for file in wheel.files or ():
+            if str(file).endswith(f"/{header}"):
+                return str(Path(wheel.locate_file(file)).resolve()).removesuffix(f"/{header}")
+    for variable in ("PREFIX", "CONDA_PREFIX"):
+        for place in ("include", "include/rapids"):
+            if (root := os.environ.get(variable)) and Path(root, place, header).exists():
+                return str(Path(root, place))
+    return None
+
+
+def rmm_binding() -> list[Extension]:
+    """One file for RMM 26.06 and later, for CUDA 12 and 13 alike.
+
+    That takes the limited API (RMM's classes are heap types: a subclass that is a static type corrupts them), headers of
+    26.10 or later, and no symbol of librmm: they are in a namespace of each release.  An rmm .pxd brings in some, which
+    nothing calls; the linker drops them with the sections that they are in.
+    """
+    release = ""
+    for name in ("rmm-cu12", "rmm-cu13", "rmm"):
+        with suppress(PackageNotFoundError):
+            release = release or version(name)
+    folders = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
+               folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),      # the CCCL that RMM was built with
+               folder_of("rapids_logger/logger.hpp", "rapids-logger"),
+               folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or include]
+    if not release or None in folders:
+        if os.environ.get("XLOGMEM_RMM") == "require":
+            raise SystemExit("XLOGMEM_RMM=require, but rmm, librmm or rapids-logger is not installed")
+        print("xlogmem: built WITHOUT the RMM binding, since rmm, librmm or rapids-logger is not installed", file=sys.stderr)
+        return []
+    if tuple(map(int, release.split(".")[:2])) < (26, 10):
+        raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, here is {release}")
+    return [Extension(
+        "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"], depends=["xlogmem/rmm/resource.hpp", HEADER],
+        language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
+        define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
+        extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
+                            "-ffunction-sections", "-fdata-sections"],
+        extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
+
+
 def module(path: str) -> Extension:
-    return Extension(path.removesuffix(".pyx").replace("/", "."), [path], language="c++", include_dirs=[include],
+    return Extension(path.removesuffix(".pyx").replace("/", "."), [path], language="c++",
+                     include_dirs=[include, "xlogmem/include"], depends=[HEADER],
                      define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
 
 
 modules = cythonize(
-    [module(str(path.relative_to(HERE))) for path in sorted(HERE.glob("xlogmem/**/*.pyx"))],
+    [*(module(str(path.relative_to(HERE))) for path in sorted(HERE.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"),
+     *rmm_binding()],
     build_dir="build/cython",
     compiler_directives={
         "language_level": 3,

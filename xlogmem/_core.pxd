@@ -157,6 +157,8 @@ cdef int tidy(CoreState* core) except -1 nogil
 # With the lock held; no driver call.
 cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
+cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil
+cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil

@@ -47,6 +47,7 @@ from xlogmem._driver cimport (
     DRIVER_FAILED,
     NO_FAILURE,
     PYTHON_RAISED,
+    RESOURCE_FAILED,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     Scope,
@@ -663,7 +664,7 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
         failed = begin_call(order, stream, failure)
     if not failed:
         failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
-        if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED)
+        if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
                 and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
             failed = allocate_again(core, nbytes, stream, &ptr, failure)
         order.lock.lock()

@@ -17,6 +17,7 @@ cdef enum FailureKind:
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (owned), code: out of memory or unknown
+    RESOURCE_FAILED             # a resource that is not ours: text, code: out of memory or unknown
 
 
 cdef struct Failure:
@@ -27,6 +28,7 @@ cdef struct Failure:
     uint64_t generation
     size_t argument
     void* exception
+    char text[256]
 
 
 cdef struct Scope:

@@ -44,7 +44,7 @@ cdef extern from *:
     int xlogmem_forked
     int xlogmem_watch_forks()
 
-__all__ = ["BUILD", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
+__all__ = ["BUILD", "active_devices", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
            "live_events", "supports_memory_pools", "trim_events"]
 
 OLDEST_DRIVER = 12000
@@ -181,6 +181,33 @@ def supports_memory_pools(int ordinal):
     return bool(supported)
 
 
+def active_devices():
+    """The ordinals of the devices whose primary context is active in this process, and of the current context's."""
+    cdef cy.CUcontext current = NULL
+    cdef cy.CUdevice device = 0
+    cdef Failure failure
+    cdef unsigned int flags = 0
+    cdef int active = 0, ordinal, failed
+    cdef set found = set()
+    for ordinal in range(device_count()):
+        with nogil:
+            failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, ordinal)) or _check(
+                &failure, "cuDevicePrimaryCtxGetState", cy.cuDevicePrimaryCtxGetState(device, &flags, &active))
+        if failed:
+            raise_failure(&failure, f"looking at device {ordinal}")
+        if active:
+            found.add(ordinal)
+    with nogil:
+        failed = _check(&failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current))
+        if not failed and current != NULL:
+            failed = _check(&failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
+    if failed:
+        raise_failure(&failure, "looking at the current context")
+    if current != NULL:
+        found.add(int(device))
+    return sorted(found)
+
+
 # ---------------------------------------------------------------------------------------------- failures
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
     if code == cy.CUDA_SUCCESS:
@@ -227,6 +254,10 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
                 else DeviceLostError if is_sticky(failure) else DriverError)
         raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code),
                    name=name)
+    if failure.kind == RESOURCE_FAILED:
+        text = failure.text.decode(errors="replace")
+        kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
+        raise kind(f"the resource failed{context}: {text}", code=int(failure.code))
     if failure.kind == BLOCK_IS_STALE:
         where = f"argument {failure.argument}: " if failure.argument else ""
         raise UseAfterFreeError(

@@ -41,6 +41,7 @@ cdef cppclass StreamState:
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     Discipline discipline
     flag raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
+    bint listed                 # the registry of foreign streams points here: not deleted before it looked
     uint64_t count              # positions taken so far; of a dead stream: its last
     vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first

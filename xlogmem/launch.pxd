@@ -14,6 +14,7 @@ cdef class LaunchRecorder:
     cdef list rejections
     cdef int register(self, object what, int access, str method) except -1
     cdef int note(self, object what, int access, str method) except -1
+    cdef str explanation(self)
     cdef int open(self) except -1
     cdef int finish(self, Outcome outcome) except -1
     cdef int refuse_busy(self) except -1

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, type_check_only
 
@@ -6,6 +6,9 @@ from xlogmem.blocks import BlockId, Core, DeviceBlock
 from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["LaunchRecorder", "use"]
+
+ADVICE: str
+explanations: list[Callable[[Core], str | None]]
 
 @type_check_only
 class _CudaArray(Protocol):

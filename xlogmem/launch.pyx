@@ -36,6 +36,9 @@ from xlogmem.errors import StreamMisuseError
 
 __all__ = ["LaunchRecorder", "use"]
 
+ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
+explanations = []                           # functions of a runtime: a sentence, or None; asked about untracked memory
+
 
 @cython.final
 @cython.no_gc
@@ -161,8 +164,20 @@ cdef class LaunchRecorder:
             self.rejections = self.rejections or []
             self.rejections.append(
                 f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory of "
-                f"{self.runtime!r}. Allocate it there, adopt it, or use mode='permissive' and order it yourself")
+                f"{self.runtime!r}. {self.explanation() or ADVICE}")
+        elif known == 0 and explanations:
+            explanation = self.explanation()
+            if explanation:
+                warnings.warn(explanation, RuntimeWarning, stacklevel=2)
         return 0
+
+    cdef str explanation(self):
+        """Why memory may be untracked here that should be tracked, if somebody knows."""
+        for explain in explanations:
+            explanation = explain(self.runtime)
+            if explanation:
+                return explanation
+        return None
 
     # ------------------------------------------------------------------------------------------ the window
     def preflight(self):

@@ -115,3 +115,18 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
             finally:
                 _being_made.discard(number)
     return runtime
+
+
+def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = None) -> None:
+    """Make `runtime` the process's own for its device.
+
+    Raises
+    ------
+    RuntimeError
+        The process has another one for that device than `instead_of`.  What was allocated there would not be found.
+    """
+    number = runtime.ordinal
+    with _locks[number]:
+        if _runtimes[number] not in (None, runtime, instead_of) or number in _being_made:
+            raise RuntimeError(f"device {number} has a runtime already: {_runtimes[number]!r}")
+        _runtimes[number] = runtime

@@ -38,6 +38,9 @@ cdef class StreamRegistry:
     cdef Stream find(self, object what)
     cdef Stream register(self, object what, object discipline)
     cdef int forget(self, Registration entry, Stream heir) except -1
+    cdef Registration enlist(self, StreamState* state)
+    cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle)
+    cdef int strike(self, Registration entry) except -1
     cdef int hold(self, Registration entry, object what) except -1
     cdef int sweep(self) except -1
     cdef Stream known_as(self, object what)

@@ -470,7 +470,8 @@ cdef class StreamRegistry:
         with self.lock:
             if len(self.known) >= self.sweep_at:
                 self.sweep()
-            entry = self.by_handle.get(<size_t>handle) if planted(defect.HANDLE_IS_IDENTITY) else self.known.get(number)
+            entry = (self.by_handle.get(<size_t>handle) if planted(defect.HANDLE_IS_IDENTITY) else self.known.get(number)
+                     ) or self.enlist_unlisted(number, handle)
             if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
                 self.hold(entry, what)
                 return handle_of(self.ordering, entry.state)
@@ -484,6 +485,7 @@ cdef class StreamRegistry:
                 state.driver_id = number
                 state.thread = this_thread() if <size_t>handle == PER_THREAD else 0
                 state.raw.store(False)
+                state.listed = True
                 self.ordering.state.lock.unlock()
             stream = handle_of(self.ordering, state)
             try:
@@ -497,17 +499,54 @@ cdef class StreamRegistry:
                 with nogil:
                     self.ordering.state.lock.lock()
                     state.alive.store(False)
+                    state.listed = False
                     self.ordering.state.lock.unlock()
                 raise
-            entry = Registration.__new__(Registration)
-            entry.state = state
-            self.known[number] = self.by_handle[<size_t>handle] = entry
+            entry = self.enlist(state)
             self.hold(entry, what)
             state.raw.store(<size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD))
         if not flags & NON_BLOCKING and <size_t>handle > PER_THREAD:
             warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
                           "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
         return stream
+
+    cdef Registration enlist(self, StreamState* state):
+        cdef Registration entry = Registration.__new__(Registration)
+        entry.state = state
+        self.known[state.driver_id] = self.by_handle[<size_t>state.handle] = entry
+        return entry
+
+    cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle):
+        """A stream that the C table registered without the GIL: by the driver's number of it, or (0) by its handle."""
+        cdef OrderState* order = &self.ordering.state
+        cdef StreamState* state = NULL
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            for i in range(order.streams.size()):
+                if (order.streams[i].alive and not order.streams[i].listed and order.streams[i].driver_id
+                        and order.streams[i].handle == handle and number in (0, order.streams[i].driver_id)):
+                    state = order.streams[i]
+                    state.listed = True
+                    break
+            order.lock.unlock()
+        return self.enlist(state) if state != NULL else None
+
+    cdef int strike(self, Registration entry) except -1:
+        """Off the lists: the registration is dead, and may be deleted when nothing else needs it."""
+        cdef StreamState* state = entry.state
+        if self.known.get(state.driver_id) is entry:
+            del self.known[state.driver_id]
+        if self.by_handle.get(<size_t>state.handle) is entry:
+            del self.by_handle[<size_t>state.handle]
+        if entry.owner is not None:
+            self.by_owner.pop(id(entry.owner), None)
+            entry.owner = None
+        with nogil:
+            self.ordering.state.lock.lock()
+            state.listed = False
+            self.ordering.state.lock.unlock()
+        return 0
 
     cdef int hold(self, Registration entry, object what) except -1:
         """Keep the first object that the stream came in, if that can keep it alive."""
@@ -548,14 +587,8 @@ cdef class StreamRegistry:
         if failed:
             state.handles.fetch_sub(1)
             raise_failure(&failure, "unregistering it")
-        if self.known.get(state.driver_id) is entry:
-            del self.known[state.driver_id]
-        if self.by_handle.get(<size_t>state.handle) is entry:
-            del self.by_handle[<size_t>state.handle]
+        self.strike(entry)
         state.handles.fetch_sub(1)
-        if entry.owner is not None:
-            self.by_owner.pop(id(entry.owner), None)
-            entry.owner = None
         return 0
 
     cdef Stream known_as(self, object what):
@@ -565,6 +598,8 @@ cdef class StreamRegistry:
             return self.find(what)
         entry = self.by_handle.get(<size_t>parse(what))
         if entry is None or not entry.state.alive:
+            entry = self.enlist_unlisted(0, parse(what))
+        if entry is None:
             raise StreamMisuseError(f"stream {<size_t>parse(what):#x} is not registered with this runtime")
         return handle_of(self.ordering, entry.state)
 
@@ -589,6 +624,9 @@ cdef class StreamRegistry:
         heir = handle_of(self.ordering, default)
         for number, entry in list(self.known.items()):
             if self.known.get(number) is not entry:                 # a finalizer unregistered it
+                continue
+            if not entry.state.alive:                               # its handle came back, seen by the C table
+                self.strike(entry)
                 continue
             if entry.state.handles.load():
                 continue

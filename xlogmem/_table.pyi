@@ -1,0 +1,13 @@
+from typing import Any
+
+from xlogmem.resources.base import DeviceMemoryResource
+
+__all__ = ["ForeignMemoryResource"]
+
+ORDERS: dict[str, int]
+table: Any  # the capsule that outsiders import: see include/xlogmem.h
+
+class ForeignMemoryResource(DeviceMemoryResource):
+    def __init__(self, capsule: object, ordinal: int = 0, *, order: str = "stream") -> None: ...
+    @property
+    def capsule(self) -> object: ...

@@ -1,0 +1,562 @@
+"""The core for callers that have no GIL, and resources that are not written in Python: both ends of the C table.
+
+``include/xlogmem.h`` is the promise to outsiders, and says what each function does.  Nothing here knows RMM; its binding
+(``xlogmem.rmm``) is one that keeps to the header.
+
+Threads of C++ programs may hold locks of their own, so nothing here takes the GIL, finalizers least of all: what needs
+it (dropping a runtime, writing to the log) is left as an *errand*, which the interpreter runs when it comes to it, or
+the next call that has the GIL.
+
+Streams come as bare handles.  One is registered at first sight, as opaque, because whoever allocates here queues work
+that nobody records.  The driver uses handles again, so all but the default streams and our own are asked for their
+number each time; a registration whose handle turned out to mean another stream is buried, the new one is its heir.
+"""
+import logging
+
+cimport cython
+
+from cpython.number cimport PyNumber_Index
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._core cimport (
+    LIVE,
+    Block,
+    CoreState,
+    Found,
+    allocate,
+    find_by_address,
+    free_block,
+    keep_failure,
+    keep_for_later,
+)
+from xlogmem._cpp cimport atomic, mutex, vector
+from xlogmem._driver cimport (
+    BLOCK_IS_STALE,
+    DEVICE_IS_LOST,
+    DRIVER_FAILED,
+    PROCESS_WAS_FORKED,
+    PYTHON_RAISED,
+    RESOURCE_FAILED,
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    Failure,
+    Scope,
+    context_of,
+    enter_context,
+    leave_context,
+    process_is_closing,
+    relax_capture,
+    restore_capture,
+    stream_context,
+    stream_id,
+    stream_is_capturing,
+)
+from xlogmem._order cimport (
+    OPAQUE,
+    OrderState,
+    StreamState,
+    bury_stream,
+    host_waits_for,
+    register_stream,
+    this_thread,
+    touch,
+)
+from xlogmem.blocks cimport Core
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, DeviceMemoryResource
+
+__all__ = ["ForeignMemoryResource"]
+
+cdef extern from "xlogmem.h":
+    const char* XLOGMEM_TABLE
+    const char* XLOGMEM_UPSTREAM
+    enum: XLOGMEM_TABLE_VERSION
+    enum: XLOGMEM_TEXT
+    enum: XLOGMEM_FAILED
+    enum: XLOGMEM_OUT_OF_MEMORY
+
+    ctypedef struct xlogmem_error:
+        int32_t kind
+        char* text
+
+    ctypedef struct xlogmem_runtime:
+        pass
+
+    ctypedef struct xlogmem_table:
+        uint32_t version
+        uint32_t size
+        xlogmem_runtime* (*open)(void* runtime) noexcept
+        void (*close)(xlogmem_runtime* runtime) noexcept nogil
+        int (*allocate)(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
+                        xlogmem_error* error) noexcept nogil
+        int (*allocate_sync)(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil
+        void (*deallocate)(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil
+        void (*deallocate_sync)(xlogmem_runtime* runtime, void* ptr) noexcept nogil
+
+    ctypedef struct xlogmem_upstream:
+        uint32_t version
+        uint32_t size
+        void* self
+        int (*allocate)(void* self, size_t nbytes, void* stream, uint64_t* ptr, xlogmem_error* error) noexcept nogil
+        int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, void* stream, xlogmem_error* error) noexcept nogil
+
+ctypedef int (*Errand)(void*) noexcept      # has the GIL
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(Errand function, void* argument) nogil
+
+cdef enum:
+    LEGACY = 1                  # as in streams.pyx
+    PER_THREAD = 2
+    COMPLAINTS = 32             # kept for the log, until somebody holds the GIL
+
+logger = logging.getLogger("xlogmem")
+
+
+# ---------------------------------------------------------------------------------------------- errands
+cdef struct Complaint:
+    char text[256]
+
+
+cdef cppclass Errands:
+    atomic[uint32_t] asked                  # the interpreter was asked to run them
+    atomic[Opened*] closed                  # runtimes to let go
+    mutex lock                              # a leaf; of the complaints
+    vector[Complaint] complaints
+    uint64_t left_out
+
+cdef Errands* errands = new Errands()       # never destroyed: threads may outlive the interpreter's end
+
+
+cdef void ask_for_errands() noexcept nogil:
+    if errands.asked.exchange(1) == 0 and Py_AddPendingCall(run_errands, NULL):
+        errands.asked.store(0)              # its queue is full: the next errand asks again
+
+
+cdef int run_errands(void* _) noexcept:
+    """Called with the GIL."""
+    cdef Opened* opened
+    cdef Opened* following
+    cdef vector[Complaint] complaints
+    cdef uint64_t left_out
+    cdef size_t i
+    errands.asked.store(0)
+    errands.lock.lock()                     # a leaf, never held for long
+    complaints = errands.complaints
+    errands.complaints.clear()
+    left_out = errands.left_out
+    errands.left_out = 0
+    errands.lock.unlock()
+    opened = errands.closed.exchange(NULL)
+    while opened != NULL:
+        following = opened.next
+        Py_DECREF(<object>opened.owner)
+        del opened
+        opened = following
+    for i in range(complaints.size()):
+        logger.error("%s", complaints[i].text.decode(errors="replace"))
+    if left_out:
+        logger.error("and %d more", left_out)
+    return 0
+
+
+cdef void complain(const char* text) noexcept nogil:
+    cdef Complaint complaint
+    snprintf(complaint.text, sizeof(complaint.text), "%s", text)
+    errands.lock.lock()
+    if errands.complaints.size() < <size_t>COMPLAINTS:
+        errands.complaints.push_back(complaint)
+    else:
+        errands.left_out += 1
+    errands.lock.unlock()
+    ask_for_errands()
+
+
+# ---------------------------------------------------------------------------------------------- streams
+cdef struct Sight:
+    # A stream that was seen through this hold.
+    cy.CUstream handle
+    uint64_t thread             # of a per-thread default stream
+    uint64_t number
+    uint32_t index
+
+
+cdef cppclass Opened:
+    # What the outside calls an xlogmem_runtime.
+    CoreState* core
+    void* owner                 # the Core, a strong reference
+    vector[Sight] seen          # under the core's lock
+    Opened* next                # in the list of those to let go
+
+
+cdef StreamState* seen_before(Opened* opened, cy.CUstream handle, uint64_t thread) noexcept nogil:
+    """With the lock held."""
+    cdef OrderState* order = opened.core.order
+    cdef Sight* sight
+    cdef size_t i
+    for i in range(opened.seen.size()):
+        sight = &opened.seen[i]
+        if sight.handle == handle and sight.thread == thread:
+            if order.streams[sight.index].number == sight.number and order.streams[sight.index].alive:
+                return order.streams[sight.index]
+            opened.seen[i] = opened.seen.back()
+            opened.seen.pop_back()
+            return NULL
+    return NULL
+
+
+cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
+    cdef size_t i
+    for i in range(order.streams.size()):
+        if order.streams[i].handle == handle and order.streams[i].driver_id == 0:
+            return order.streams[i]
+    return NULL
+
+
+cdef int see(Opened* opened, cy.CUstream given, StreamState** result, Failure* failure) except -1 nogil:
+    """The registration of a stream.  It is busy, and so stays, until `leave`."""
+    cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
+    cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
+    cdef OrderState* order = opened.core.order
+    cdef StreamState* state
+    cdef uint64_t number = 0
+    cdef bint capturing = False
+    cdef Scope scope
+    cdef int failed
+    order.lock.lock()
+    state = seen_before(opened, handle, thread)
+    if state != NULL and (state.driver_id == 0 or <size_t>handle <= PER_THREAD):
+        state.busy += 1
+        order.lock.unlock()
+        result[0] = state
+        return 0
+    order.lock.unlock()
+    if enter_context(order.context, &scope, failure):
+        return 1
+    failed = stream_is_capturing(handle, &capturing, failure)
+    if not failed and not capturing:                    # asking for the number would spoil a capture
+        failed = stream_id(handle, &number, failure)
+    if not failed:
+        order.lock.lock()
+        state = seen_before(opened, handle, thread)
+        if state != NULL and (capturing or state.driver_id == number):
+            state.busy += 1
+        elif capturing:
+            failure.kind = STREAM_IS_CAPTURING
+            failure.stream = <size_t>handle
+            failed = 1
+        else:
+            failed = first_sight(opened, handle, number, thread, &state, failure)
+        order.lock.unlock()
+    leave_context(&scope)
+    result[0] = state
+    return failed
+
+
+cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
+                     Failure* failure) except -1 nogil:
+    """Find the stream among those that others registered, or register it.  Releases the lock."""
+    cdef OrderState* order = opened.core.order
+    cdef StreamState* state = own_stream(order, handle)
+    cdef StreamState* former = NULL
+    cdef cy.CUcontext context = NULL
+    cdef Sight sight
+    cdef size_t i
+    cdef int failed
+    if state == NULL:
+        order.lock.unlock()
+        failed = stream_context(handle, &context, failure)
+        order.lock.lock()
+        if not failed and context != order.context:
+            failure.kind = RESOURCE_FAILED
+            failure.code = cy.CUDA_ERROR_INVALID_CONTEXT
+            snprintf(failure.text, sizeof(failure.text), "stream %p belongs to another context or device than the runtime",
+                     <void*>handle)
+            failed = 1
+        if failed:
+            return 1
+        for i in range(order.streams.size()):
+            if not order.streams[i].alive or order.streams[i].handle != handle:
+                continue
+            if order.streams[i].driver_id == number:
+                state = order.streams[i]
+            elif <size_t>handle > PER_THREAD:
+                former = order.streams[i]               # destroyed by its owner, and its handle came back
+    if state == NULL:
+        state = register_stream(order, handle, OPAQUE)
+        state.driver_id = number
+        state.thread = thread
+        state.raw = <size_t>handle > LEGACY
+    sight.handle = handle
+    sight.thread = thread
+    sight.number = state.number
+    sight.index = state.index
+    opened.seen.push_back(sight)
+    result[0] = state
+    state.busy += 1
+    if former == NULL:
+        return 0
+    former.raw = True                                   # its handle is not to be touched any more
+    order.in_flight += 1
+    failed = bury_stream(order, former, state, failure)
+    order.in_flight -= 1
+    if failed:                                          # the next call tries again
+        state.busy -= 1
+        state.alive = False
+    return failed
+
+
+cdef void leave(CoreState* core, StreamState* state) noexcept nogil:
+    core.order.lock.lock()
+    state.busy -= 1
+    core.order.lock.unlock()
+
+
+# ---------------------------------------------------------------------------------------------- failures
+cdef void describe(CoreState* core, Failure* failure, char* text) noexcept nogil:
+    """What `raise_failure` would say, in short, as a text of XLOGMEM_TEXT bytes."""
+    cdef const char* name = "an error"
+    cdef const char* meaning = "unknown"
+    if failure.kind == DRIVER_FAILED:
+        if cy.cuGetErrorName(failure.code, &name) or cy.cuGetErrorString(failure.code, &meaning):
+            name = "an error"                           # the driver sets them to NULL for a code that it does not know
+            meaning = "unknown"
+        snprintf(text, XLOGMEM_TEXT, "%s gave %s (%s)", failure.call, name, meaning)
+    elif failure.kind == RESOURCE_FAILED:
+        snprintf(text, XLOGMEM_TEXT, "%s", failure.text)
+    elif failure.kind == PYTHON_RAISED:
+        describe_exception(<void*>failure.exception, text)
+    elif failure.kind == STREAM_IS_CAPTURING or failure.kind == SOURCE_IS_CAPTURING:
+        snprintf(text, XLOGMEM_TEXT, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
+    elif failure.kind == DEVICE_IS_LOST:
+        snprintf(text, XLOGMEM_TEXT, "the device was lost to an earlier error: the process has to start again")
+    elif failure.kind == PROCESS_WAS_FORKED:
+        snprintf(text, XLOGMEM_TEXT, "this process was forked from one that used CUDA, which CUDA does not support")
+    elif failure.kind == BLOCK_IS_STALE:
+        snprintf(text, XLOGMEM_TEXT, "the block was freed before")
+    else:
+        snprintf(text, XLOGMEM_TEXT, "stream %llu is in use or was unregistered", <unsigned long long>failure.stream)
+
+
+cdef void describe_exception(void* exception, char* text) noexcept nogil:
+    """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
+    with gil:
+        said = f"{type(<object>exception).__name__}: {<object>exception}".encode(errors="replace")
+        snprintf(text, XLOGMEM_TEXT, "%s", <const char*>said)
+
+
+cdef void tell(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
+    cdef bint out_of_memory = failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY and failure.kind in (
+        DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
+    error.kind = XLOGMEM_OUT_OF_MEMORY if out_of_memory else XLOGMEM_FAILED
+    describe(core, failure, error.text)
+    if failure.kind == PYTHON_RAISED:
+        core.order.lock.lock()
+        core.orphans.push_back(failure.exception)
+        core.order.lock.unlock()
+
+
+# ---------------------------------------------------------------------------------------------- the table
+cdef xlogmem_runtime* table_open(void* runtime) noexcept:
+    cdef Opened* opened
+    run_errands(NULL)
+    if not isinstance(<object>runtime, Core):
+        return NULL
+    opened = new Opened()
+    opened.core = &(<Core><object>runtime).state
+    opened.owner = runtime
+    Py_INCREF(<object>runtime)
+    return <xlogmem_runtime*>opened
+
+
+cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
+    cdef Opened* opened = <Opened*>runtime
+    if process_is_closing():                            # it goes with the process
+        return
+    opened.next = errands.closed.load()
+    while not errands.closed.compare_exchange_weak(opened.next, opened):
+        pass
+    ask_for_errands()
+
+
+cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
+                        xlogmem_error* error) noexcept nogil:
+    cdef Opened* opened = <Opened*>runtime
+    cdef StreamState* state = NULL
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef int failed = see(opened, <cy.CUstream>stream, &state, &failure)
+    if not failed:
+        failed = allocate(opened.core, nbytes, state, &block, &failure)
+        leave(opened.core, state)
+    if failed:
+        tell(opened.core, &failure, error)
+        return 1
+    ptr[0] = <void*>block.ptr
+    return 0
+
+
+cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil:
+    """Somebody will use the memory on streams that nobody names here, so its home is the one stream that others wait
+    for by themselves."""
+    cdef Opened* opened = <Opened*>runtime
+    cdef CoreState* core = opened.core
+    cdef StreamState* state = NULL
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef Failure ignored
+    cdef Scope scope
+    cdef int failed = see(opened, NULL, &state, &failure)
+    if failed:
+        tell(core, &failure, error)
+        return 1
+    failed = allocate(core, nbytes, state, &block, &failure)
+    if not failed:
+        failed = enter_context(core.order.context, &scope, &failure)
+        if not failed:
+            core.order.lock.lock()
+            failed = host_waits_for(core.order, state, touch(state), &failure)
+            core.order.lock.unlock()
+            leave_context(&scope)
+        if failed:
+            free_block(core, block.slot, block.generation, NULL, &ignored)
+    leave(core, state)
+    if failed:
+        tell(core, &failure, error)
+        return 1
+    ptr[0] = <void*>block.ptr
+    return 0
+
+
+cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil:
+    cdef Opened* opened = <Opened*>runtime
+    cdef CoreState* core = opened.core
+    cdef OrderState* order = core.order
+    cdef StreamState* state = NULL
+    cdef Failure failure
+    cdef Found found
+    cdef bint there
+    cdef int failed
+    cdef char[XLOGMEM_TEXT] text
+    cdef char[XLOGMEM_TEXT] complaint
+    if ptr == NULL or process_is_closing():             # at the end the memory goes with the process
+        return
+    failed = see(opened, <cy.CUstream>stream, &state, &failure)
+    order.lock.lock()
+    there = (find_by_address(core, <uint64_t>ptr, &found) and found.ptr == <uint64_t>ptr
+             and not core.blocks[found.slot].adopted and core.blocks[found.slot].state == LIVE)
+    order.lock.unlock()
+    if not failed and not there:
+        failure.kind = RESOURCE_FAILED
+        failure.code = cy.CUDA_ERROR_INVALID_VALUE
+        snprintf(failure.text, sizeof(failure.text), "%p was freed, but no such block is alive here", ptr)
+        failed = 1
+    elif not failed:
+        failed = free_block(core, found.slot, found.generation, state, &failure)
+    if failed:
+        describe(core, &failure, text)
+        order.lock.lock()
+        if there and state != NULL and core.blocks[found.slot].generation == found.generation:
+            keep_for_later(core, core.blocks[found.slot], &failure)     # the next call tries again
+        else:
+            keep_failure(core, &failure)
+        core.untold = True
+        order.lock.unlock()
+        snprintf(complaint, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
+                 "DeviceRuntime.reap_pending() raises it", ptr, text)
+        complain(complaint)
+    if state != NULL:
+        leave(core, state)
+
+
+cdef void table_deallocate_sync(xlogmem_runtime* runtime, void* ptr) noexcept nogil:
+    table_deallocate(runtime, ptr, NULL)
+
+
+cdef xlogmem_table functions
+functions.version = XLOGMEM_TABLE_VERSION
+functions.size = sizeof(xlogmem_table)
+functions.open = table_open
+functions.close = table_close
+functions.allocate = table_allocate
+functions.allocate_sync = table_allocate_sync
+functions.deallocate = table_deallocate
+functions.deallocate_sync = table_deallocate_sync
+
+table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)
+
+
+# ---------------------------------------------------------------------------------------------- resources from outside
+cdef int foreign_failed(xlogmem_error* error, Failure* failure) noexcept nogil:
+    failure.kind = RESOURCE_FAILED
+    failure.code = (cy.CUDA_ERROR_OUT_OF_MEMORY if error.kind == XLOGMEM_OUT_OF_MEMORY else cy.CUDA_ERROR_UNKNOWN)
+    snprintf(failure.text, sizeof(failure.text), "%s", error.text)
+    return 1
+
+
+cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
+                          Failure* failure) except -1 nogil:
+    cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef xlogmem_error error
+    cdef int failed = upstream.allocate(upstream.self, nbytes, <void*>stream, ptr, &error)
+    restore_capture(mode)
+    return foreign_failed(&error, failure) if failed else 0
+
+
+cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
+                            Failure* failure) except -1 nogil:
+    cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef xlogmem_error error
+    cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
+    restore_capture(mode)
+    return foreign_failed(&error, failure) if failed else 0
+
+
+ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
+
+
+@cython.no_gc_clear                         # __dealloc__ needs the capsule
+cdef class ForeignMemoryResource(DeviceMemoryResource):
+    """A resource that is written in C or C++ outside of xlogmem.
+
+    Parameters
+    ----------
+    capsule : capsule
+        Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps alive what that needs.
+    ordinal : int
+        The device.
+    order : {"stream", "host"}
+        What it promises: see `DeviceMemoryResource`.
+    """
+
+    cdef readonly object capsule
+
+    def __init__(self, capsule, ordinal=0, *, order="stream"):
+        cdef xlogmem_upstream* upstream
+        if not PyCapsule_IsValid(capsule, XLOGMEM_UPSTREAM):
+            raise TypeError(f"{type(self).__name__} needs a capsule that holds an xlogmem_upstream, not "
+                            f"{type(capsule).__name__}")
+        upstream = <xlogmem_upstream*>PyCapsule_GetPointer(capsule, XLOGMEM_UPSTREAM)
+        if upstream.version != <uint32_t>XLOGMEM_TABLE_VERSION or upstream.size < sizeof(xlogmem_upstream):
+            raise ImportError(f"the resource was built for version {upstream.version} of xlogmem's C table, this is "
+                              f"version {XLOGMEM_TABLE_VERSION}: build it again")
+        if order not in ORDERS:
+            raise ValueError(f"order {order!r} is unknown; choose one of {', '.join(ORDERS)}")
+        if self.capsule is not None:
+            raise RuntimeError("a resource is initialised once")
+        self.context = context_of(PyNumber_Index(ordinal))
+        self.capsule = capsule
+        self.table.self = upstream
+        self.table.order = ORDERS[order]
+        self.table.allocate = foreign_allocate
+        self.table.deallocate = foreign_deallocate
+        self.table.trim = NULL
+
+    def __dealloc__(self):
+        if self.capsule is not None and process_is_closing():
+            Py_INCREF(self.capsule)                     # left to the end of the process: it may touch the driver

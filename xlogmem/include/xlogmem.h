@@ -1,0 +1,73 @@
+/* xlogmem's C table: the core for callers without the GIL, and the core's way to a resource that is not written in Python.
+ *
+ * A promise to outsiders.  Structures grow at the end only, and then XLOGMEM_TABLE_VERSION stays; it changes when
+ * something else does.  Nobody links to xlogmem: the table comes in a capsule.
+ *
+ *     xlogmem_table *table = PyCapsule_Import(XLOGMEM_TABLE, 0);
+ *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < sizeof(xlogmem_table)) ...refuse
+ *
+ * Functions that are not said to need the GIL may be called with it or without it, from any thread, and take it only
+ * to call a resource that is written in Python.  They throw nothing.
+ */
+#ifndef XLOGMEM_H
+#define XLOGMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define XLOGMEM_TABLE "xlogmem._table.table"
+#define XLOGMEM_TABLE_VERSION 1
+#define XLOGMEM_UPSTREAM "xlogmem.upstream"
+#define XLOGMEM_TEXT 256
+
+enum xlogmem_kind {
+    XLOGMEM_FAILED = 1,
+    XLOGMEM_OUT_OF_MEMORY = 2
+};
+
+typedef struct xlogmem_error {
+    int32_t kind;
+    char text[XLOGMEM_TEXT];            /* ends with a zero */
+} xlogmem_error;
+
+typedef struct xlogmem_runtime xlogmem_runtime;
+
+/* What a DeviceRuntime does.  Streams are CUstream handles; 0 is the legacy default stream. */
+typedef struct xlogmem_table {
+    uint32_t version;
+    uint32_t size;                      /* of this structure, as the core was built */
+
+    /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if it is none.  Needs the GIL. */
+    xlogmem_runtime *(*open)(void *runtime);
+    void (*close)(xlogmem_runtime *runtime);
+
+    /* Memory that the runtime tracks, ordered on the stream.  A stream that the runtime does not know yet becomes an
+     * opaque one: somebody queues work there that nobody records.  0, or 1 with the error filled in. */
+    int (*allocate)(xlogmem_runtime *runtime, size_t nbytes, void *stream, void **ptr, xlogmem_error *error);
+    /* ... that is ready on every stream: the host has waited.  Its home is the legacy default stream. */
+    int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
+
+    /* Free on the stream, after every recorded use.  What goes wrong is logged and raised by the next
+     * DeviceRuntime.reap_pending; the memory stays allocated, and where trying again can help, that is done. */
+    void (*deallocate)(xlogmem_runtime *runtime, void *ptr, void *stream);
+    void (*deallocate_sync)(xlogmem_runtime *runtime, void *ptr);
+} xlogmem_table;
+
+/* A resource for xlogmem.ForeignMemoryResource, in a capsule of the name XLOGMEM_UPSTREAM.  Called without the GIL and
+ * without any lock, with the device's context current; must not throw.  0, or 1 with the error filled in. */
+typedef struct xlogmem_upstream {
+    uint32_t version;                   /* XLOGMEM_TABLE_VERSION */
+    uint32_t size;                      /* of this structure */
+    void *self;
+    int (*allocate)(void *self, size_t nbytes, void *stream, uint64_t *ptr, xlogmem_error *error);
+    int (*deallocate)(void *self, uint64_t ptr, size_t nbytes, void *stream, xlogmem_error *error);
+} xlogmem_upstream;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,238 @@
+"""Both directions of RMM: its resources below our runtime, and our runtime below everything that allocates through RMM.
+
+    xlogmem.rmm.enable()                        # whatever RMM's resource is now, its memory is tracked from here on
+    buffer = rmm.DeviceBuffer(size=n)
+    with xlogmem.use(stream, read=buffer): ...
+
+The core never imports rmm; this package does, when it is imported itself.  The compiled half (``_binding``) subclasses
+RMM's classes, whose layout changes between releases without a check that would notice, so RMM's version is looked at
+first.
+"""
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+try:
+    import rmm
+except ImportError as missing:
+    raise ImportError("xlogmem.rmm needs RMM: pip install 'xlogmem[rmm-cu12]' or 'xlogmem[rmm-cu13]'") from missing
+
+OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
+VERSION = tuple(int(part) for part in rmm.__version__.split(".")[:2])
+if not OLDEST <= VERSION <= NEWEST:
+    raise ImportError(f"xlogmem.rmm works with RMM {OLDEST[0]}.{OLDEST[1]:02} to {NEWEST[0]}.{NEWEST[1]:02}, but RMM "
+                      f"{rmm.__version__} is installed: install one of these, or another version of xlogmem")
+
+import rmm.mr
+
+from xlogmem import _driver, launch
+from xlogmem._table import ForeignMemoryResource
+from xlogmem.blocks import Core
+from xlogmem.runtime import DeviceRuntime, set_runtime
+
+try:
+    from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
+except ModuleNotFoundError as missing:
+    raise ImportError("this xlogmem was built without the RMM binding: install librmm and rmm 26.10 where it is built, or "
+                      "let pip build it") from missing
+
+__all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
+
+# Their frees take effect at once, whatever stream they are given.
+HOST_SYNCHRONOUS = (rmm.mr.CudaMemoryResource, rmm.mr.ManagedMemoryResource, rmm.mr.SystemMemoryResource,
+                    rmm.mr.SamHeadroomMemoryResource, rmm.mr.PinnedHostMemoryResource)
+# These keep what is freed, in order of streams, whatever is below them.
+SUBALLOCATORS = (rmm.mr.PoolMemoryResource, rmm.mr.ArenaMemoryResource, rmm.mr.FixedSizeMemoryResource)
+
+
+# ---------------------------------------------------------------------------------------------- RMM below us
+def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResource]:
+    """A resource and all that it takes memory from."""
+    yield mr
+    for lower in (getattr(mr, "upstream_mr", None), *getattr(mr, "bin_mrs", ())):
+        if lower is not None:
+            yield from stack(lower)
+
+
+def order_of(mr: rmm.mr.DeviceMemoryResource) -> str:
+    """What a resource promises of its frees; see `DeviceMemoryResource.order`."""
+    while not isinstance(mr, SUBALLOCATORS) and (lower := getattr(mr, "upstream_mr", None)) is not None:
+        mr = lower
+    return "host" if isinstance(mr, HOST_SYNCHRONOUS) else "stream"
+
+
+class RmmMemoryResource(ForeignMemoryResource):
+    """An RMM resource as an xlogmem resource, called in C++ without the GIL.
+
+    Parameters
+    ----------
+    mr : rmm.mr.DeviceMemoryResource
+        A pool, an arena, an asynchronous resource, adaptors on any of them, a callback.
+    ordinal : int
+        The device that its memory is on.
+    order : {"stream", "host"}, optional
+        What `mr` promises: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree`` and the
+        like, which look at no stream, and ``"stream"`` elsewhere, which is RMM's rule for resources.
+
+    Attributes
+    ----------
+    upstream_mr : rmm.mr.DeviceMemoryResource
+        As given; it is held.
+
+    Warns
+    -----
+    RuntimeWarning
+        There is a ``PoolMemoryResource`` of RMM 26.06 below, which can hand memory to a third stream too early
+        (rapidsai/rmm issue 2489, fixed in 26.08).
+    """
+
+    def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, order: str | None = None) -> None:
+        super().__init__(upstream_of(mr), ordinal, order=order or order_of(mr))
+        self.order = order or order_of(mr)
+        self.upstream_mr = mr
+        if VERSION < (26, 8) and any(isinstance(lower, rmm.mr.PoolMemoryResource) for lower in stack(mr)):
+            warnings.warn(f"the PoolMemoryResource of RMM {rmm.__version__} can hand memory to a third stream while it is "
+                          "in use (rapidsai/rmm issue 2489): use RMM 26.08 or later, or another resource",
+                          RuntimeWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} device={self.device_ordinal} of {type(self.upstream_mr).__name__}>"
+
+
+# ---------------------------------------------------------------------------------------------- RMM's current resource
+@dataclass
+class Wrapped:
+    """What `enable` did on one device."""
+
+    resource: RuntimeMemoryResource
+    runtime: DeviceRuntime
+    original: rmm.mr.DeviceMemoryResource
+    active: bool = True
+
+
+_wrapped: dict[int, Wrapped] = {}
+_lock = threading.RLock()
+
+
+def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None) -> None:
+    """Track what is allocated through RMM from now on.
+
+    RMM's current resource of each device, a pool of yours for instance, stays: a runtime is put on it, and becomes the
+    process's own (`get_runtime`), and RMM's current resource is that runtime.  Set up RMM first.  On RMM's initial
+    resource, ``cudaMalloc``, each free waits on the host, as ``cudaFree`` does.
+
+    Parameters
+    ----------
+    devices : int or iterable of int, optional
+        Which devices.  The default is those that this process uses: whose context is active; else device 0.
+    policy : {"adaptive", "precise", "lazy"}, optional
+        See `DeviceRuntime`.
+
+    Raises
+    ------
+    RuntimeError
+        `get_runtime` made a runtime for the device before.
+
+    Warns
+    -----
+    RuntimeWarning
+        Memory was allocated through RMM before, as far as can be seen: it is not tracked.
+
+    Notes
+    -----
+    ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` that is given memory of
+    theirs says so; call `enable` again.  Calling it twice does nothing.
+    """
+    if devices is None:
+        devices = _driver.active_devices() or [0]
+    with _lock:
+        if _explain not in launch.explanations:
+            launch.explanations.append(_explain)
+        for device in [devices] if isinstance(devices, int) else devices:
+            _enable(device, policy)
+
+
+def _enable(device: int, policy: str | None) -> None:
+    current = rmm.mr.get_per_device_resource(device)
+    known = _wrapped.get(device)
+    if known is not None and any(lower is known.resource for lower in stack(current)):
+        known.active = True
+        return
+    _warn_of_memory(device, current)
+    if known is None or known.original is not current:
+        runtime = DeviceRuntime(device, resource=RmmMemoryResource(current, device), policy=policy)
+        try:
+            set_runtime(runtime, instead_of=known.runtime if known is not None else None)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), or "
+                               "give RMM that one: rmm.mr.set_per_device_resource(device, "
+                               "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
+        known = _wrapped[device] = Wrapped(RuntimeMemoryResource(runtime), runtime, current)
+    rmm.mr.set_per_device_resource(device, known.resource)
+    known.active = True
+
+
+def disable(devices: int | Iterable[int] | None = None) -> None:
+    """Give RMM back the resources that it had before `enable`.
+
+    What was allocated meanwhile stays tracked until it is freed.  Where somebody replaced RMM's resource, his stays.
+
+    Parameters
+    ----------
+    devices : int or iterable of int, optional
+        Which devices; the default is all.
+
+    Raises
+    ------
+    RuntimeError
+        Somebody put an adaptor on top of ours: take that off first.
+    """
+    with _lock:
+        for device in list(_wrapped) if devices is None else [devices] if isinstance(devices, int) else devices:
+            known = _wrapped.get(device)
+            if known is None or not known.active:
+                continue
+            current = rmm.mr.get_per_device_resource(device)
+            if current is known.resource:
+                rmm.mr.set_per_device_resource(device, known.original)
+            elif any(lower is known.resource for lower in stack(current)):
+                raise RuntimeError(f"RMM's resource of device {device} is a {type(current).__name__} on top of xlogmem's: "
+                                   "take it off first, with rmm.mr.set_per_device_resource()")
+            known.active = False
+
+
+def _explain(runtime: Core) -> str | None:
+    """Why memory of RMM is untracked: asked by `use` when it is given some that is."""
+    known = _wrapped.get(runtime.ordinal)
+    if known is None or not known.active:
+        return None
+    current = rmm.mr.get_per_device_resource(runtime.ordinal)
+    if any(lower is known.resource for lower in stack(current)):
+        return None
+    return (f"Since xlogmem.rmm.enable() somebody replaced RMM's resource of device {runtime.ordinal} by a "
+            f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so nothing that was allocated "
+            "through RMM since is tracked: call xlogmem.rmm.enable() again, after them")
+
+
+def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
+    """RMM does not know what it gave out; look at the buffers that Python has, and at adaptors that count."""
+    known = _wrapped.get(device)
+    buffers = [thing for thing in gc.get_objects() if issubclass(type(thing), rmm.DeviceBuffer) and thing.size]
+    tracked = [buffer for buffer in buffers if known is not None and known.runtime.find_block(buffer.ptr) is not None]
+    nbytes = sum(buffer.size for buffer in buffers) - sum(buffer.size for buffer in tracked)
+    for lower in stack(current):
+        if isinstance(lower, rmm.mr.StatisticsResourceAdaptor):
+            nbytes = max(nbytes, lower.allocation_counts.current_bytes)
+        elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):
+            nbytes = max(nbytes, lower.get_allocated_bytes())
+    if nbytes:
+        warnings.warn(f"{nbytes} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, and "
+                      "use() refuses them. Call enable() before anything is allocated, or adopt them "
+                      "(DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
+    if tracked:
+        warnings.warn(f"{len(tracked)} buffers were allocated before RMM's resource was replaced: the former runtime tracks "
+                      "them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)

@@ -1,0 +1,174 @@
+"""RMM's Python classes and xlogmem's C table, put together; imported by `xlogmem.rmm`, which checks RMM's version first.
+
+The work is done in ``resource.hpp``.  Built once, with the limited API and without linking to librmm (see setup.py), so
+only classes and types of RMM may be used here, no function.
+"""
+cimport cython
+
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cython.operator cimport dereference
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libcpp.memory cimport unique_ptr
+from libcpp.optional cimport optional
+from libcpp.vector cimport vector
+
+from rmm.librmm.memory_resource cimport device_async_resource_ref
+from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
+
+from rmm.mr import CudaMemoryResource, LimitingResourceAdaptor
+
+from xlogmem._table import table
+from xlogmem.blocks import Core
+
+__all__ = ["RuntimeMemoryResource"]
+
+cdef extern from "xlogmem.h" nogil:
+    const char* XLOGMEM_TABLE
+    const char* XLOGMEM_UPSTREAM
+    enum: XLOGMEM_TABLE_VERSION
+    ctypedef struct xlogmem_table:
+        uint32_t version
+        uint32_t size
+    ctypedef struct xlogmem_upstream:
+        void* self
+
+cdef extern from "resource.hpp" namespace "xlogmem_rmm" nogil:
+    cdef cppclass any_resource:
+        pass
+    any_resource* refuser
+    cdef cppclass runtime_resource:
+        pass
+    cdef cppclass upstream:
+        xlogmem_upstream* functions()
+    void time_pairs(upstream& source, size_t nbytes, uintptr_t stream, vector[uint64_t]& result) except +
+    uint64_t run_pairs(upstream& source, size_t nbytes, uintptr_t stream, size_t count) except +
+
+cdef extern from *:
+    """
+    static inline xlogmem_rmm::runtime_resource* xlogmem_make_resource(xlogmem_table const* functions, void* runtime) {
+        return new xlogmem_rmm::runtime_resource{functions, runtime};
+    }
+    static inline std::optional<cython_device_async_resource_ref> xlogmem_ref(xlogmem_rmm::runtime_resource& resource) {
+        return cython_device_async_resource_ref{rmm::device_async_resource_ref{resource}};
+    }
+    static inline xlogmem_rmm::upstream* xlogmem_make_upstream(cython_device_async_resource_ref resource) {
+        return new xlogmem_rmm::upstream{static_cast<rmm::device_async_resource_ref>(resource)};
+    }
+    static inline xlogmem_rmm::any_resource* xlogmem_copy(cython_device_async_resource_ref resource) {
+        return new xlogmem_rmm::any_resource{static_cast<rmm::device_async_resource_ref>(resource)};
+    }
+    """
+    runtime_resource* xlogmem_make_resource(xlogmem_table* functions, void* runtime) except +
+    optional[device_async_resource_ref] xlogmem_ref(runtime_resource&) except + nogil
+    upstream* xlogmem_make_upstream(device_async_resource_ref) except + nogil
+    any_resource* xlogmem_copy(device_async_resource_ref) except + nogil
+
+cdef xlogmem_table* core = <xlogmem_table*>PyCapsule_GetPointer(table, XLOGMEM_TABLE)
+if core.version != <uint32_t>XLOGMEM_TABLE_VERSION or core.size < sizeof(xlogmem_table):
+    raise ImportError(f"xlogmem.rmm was built for version {XLOGMEM_TABLE_VERSION} of xlogmem's C table, this xlogmem has "
+                      f"version {core.version}: install both from one build")
+
+cdef DeviceMemoryResource _refuser = LimitingResourceAdaptor(CudaMemoryResource(), 0)    # grants no byte
+refuser = xlogmem_copy(_refuser.get_mr())
+
+
+@cython.no_gc_clear                         # the C++ side may be in use until __dealloc__
+cdef class RuntimeMemoryResource(DeviceMemoryResource):
+    """A `DeviceRuntime` as an RMM resource: every allocation through it is a tracked block.
+
+    Give it to ``rmm.mr.set_current_device_resource``, to any adaptor as upstream, or to ``DeviceBuffer``; libcudf's C++
+    then allocates through it too.  Name buffers in `xlogmem.use` to have their uses ordered; frees wait for them.
+
+    Parameters
+    ----------
+    runtime : DeviceRuntime
+        Where the memory comes from and is tracked.  It lives as long as this object, a copy of it in C++, or a buffer.
+
+    Attributes
+    ----------
+    runtime : DeviceRuntime
+        As given.
+    upstream_mr : rmm.mr.DeviceMemoryResource
+        The RMM resource below the runtime; where there is none, there is no such attribute.
+
+    Notes
+    -----
+    Memory is freed on the stream that RMM is told, after every recorded use.  Streams that are first seen here are
+    opaque (see `Stream.discipline`): whoever allocates through RMM queues work that nobody records.  When there is no
+    memory left, pending frees are waited for and the call is tried once more before ``rmm::out_of_memory`` is thrown.
+    A free cannot raise: what went wrong is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.
+    The GIL is not taken, unless the runtime's resource is written in Python.
+    """
+
+    cdef unique_ptr[runtime_resource] resource
+    cdef readonly object runtime
+
+    def __cinit__(self, runtime not None):
+        if not isinstance(runtime, Core):
+            raise TypeError(f"RuntimeMemoryResource needs a DeviceRuntime, not {type(runtime).__name__}")
+        self.runtime = runtime
+        self.resource.reset(xlogmem_make_resource(core, <void*>runtime))
+        self.c_ref = xlogmem_ref(dereference(self.resource))
+
+    def __dealloc__(self):
+        with nogil:
+            self.c_ref.reset()
+            self.resource.reset()
+
+    @property
+    def upstream_mr(self):
+        return self.runtime.resource.upstream_mr
+
+    def get_upstream(self):
+        """As RMM's adaptors have it."""
+        return self.upstream_mr
+
+    def __repr__(self):
+        return f"<{type(self).__name__} of {self.runtime!r}>"
+
+
+cdef void drop_upstream(object capsule) noexcept:
+    cdef upstream* held = <upstream*>(<xlogmem_upstream*>PyCapsule_GetPointer(capsule, XLOGMEM_UPSTREAM)).self
+    cdef object mr = <object>PyCapsule_GetContext(capsule)
+    with nogil:
+        del held
+    Py_DECREF(mr)
+
+
+def upstream_of(DeviceMemoryResource mr not None):
+    """A capsule for `ForeignMemoryResource`.  It owns a copy of the C++ resource, and holds the Python object, without
+    which a callback would be a dangling pointer."""
+    cdef device_async_resource_ref resource = mr.get_mr()
+    cdef upstream* made
+    with nogil:
+        made = xlogmem_make_upstream(resource)
+    capsule = PyCapsule_New(made.functions(), XLOGMEM_UPSTREAM, drop_upstream)
+    PyCapsule_SetContext(capsule, <void*>mr)
+    Py_INCREF(mr)
+    return capsule
+
+
+# ---------------------------------------------------------------------------------------------- for tests and benchmarks
+def pairs(DeviceMemoryResource mr not None, size_t nbytes, size_t count, uintptr_t stream=0):
+    """Nanoseconds that a pair of allocate and free takes in a loop in C++ without the GIL, on average."""
+    cdef unique_ptr[upstream] source
+    cdef uint64_t total
+    source.reset(xlogmem_make_upstream(mr.get_mr()))
+    with nogil:
+        total = run_pairs(dereference(source), nbytes, stream, count)
+        source.reset()
+    return total / count
+
+
+def each_pair(DeviceMemoryResource mr not None, size_t nbytes, size_t count, uintptr_t stream=0):
+    """Nanoseconds of each pair, two clock reads included."""
+    cdef unique_ptr[upstream] source
+    cdef vector[uint64_t] result
+    result.resize(count)
+    source.reset(xlogmem_make_upstream(mr.get_mr()))
+    with nogil:
+        time_pairs(dereference(source), nbytes, stream, result)
+        source.reset()
+    return [result[i] for i in range(count)]

@@ -1,0 +1,205 @@
+// Both directions of RMM, in C++: a resource that models cuda::mr::resource over xlogmem's C table, and an xlogmem_upstream
+// over any RMM resource.
+//
+// Nothing here names a function of librmm, whose symbols are in a namespace of each release: only CCCL's templates and
+// virtual calls through them, so that one build runs with every release whose CCCL keeps their layout.  No GIL, no
+// Python object.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <cuda/memory_resource>
+#include <cuda/stream>
+#include <rmm/resource_ref.hpp>
+
+#include "xlogmem.h"
+
+namespace xlogmem_rmm {
+
+using any_resource = cuda::mr::any_resource<cuda::mr::device_accessible>;
+
+inline constexpr std::size_t alignment = 256;  // what RMM's containers ask for, and what every resource of ours gives
+
+// What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the same
+// thread, so that callers see RMM's own type and text.
+inline thread_local std::exception_ptr thrown;
+
+// Throws rmm::out_of_memory, which nobody who does not link to librmm can do by himself.  Never destroyed.
+inline any_resource* refuser = nullptr;
+
+[[noreturn]] inline void raise(xlogmem_error const& error, cuda::stream_ref stream, std::size_t bytes)
+{
+  if (thrown) { std::rethrow_exception(std::exchange(thrown, nullptr)); }
+  if (error.kind == XLOGMEM_OUT_OF_MEMORY) {
+    if (refuser != nullptr) { refuser->allocate(stream, bytes, alignment); }
+    throw std::bad_alloc{};
+  }
+  throw std::runtime_error{error.text};
+}
+
+// One hold on a runtime, shared by the copies of a resource.  RMM's containers and its map of devices have copies, so the
+// last one may go long after the Python object, in any thread.
+class hold {
+ public:
+  hold(xlogmem_table const* functions, void* python_runtime)
+    : functions_{functions}, runtime_{functions->open(python_runtime)}
+  {
+    if (runtime_ == nullptr) { throw std::invalid_argument{"this is no DeviceRuntime"}; }
+  }
+  ~hold() { functions_->close(runtime_); }
+  hold(hold const&)            = delete;
+  hold& operator=(hold const&) = delete;
+
+  xlogmem_table const* functions() const noexcept { return functions_; }
+  xlogmem_runtime* runtime() const noexcept { return runtime_; }
+
+ private:
+  xlogmem_table const* functions_;
+  xlogmem_runtime* runtime_;
+};
+
+class runtime_resource {
+ public:
+  runtime_resource(xlogmem_table const* functions, void* python_runtime)
+    : hold_{std::make_shared<hold>(functions, python_runtime)}
+  {
+  }
+
+  void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t align = alignment)
+  {
+    void* ptr = nullptr;
+    xlogmem_error error;
+    if (!wanted(bytes, align)) { return nullptr; }
+    if (hold_->functions()->allocate(hold_->runtime(), bytes, stream.get(), &ptr, &error)) {
+      raise(error, stream, bytes);
+    }
+    return ptr;
+  }
+
+  void deallocate(cuda::stream_ref stream, void* ptr, std::size_t, std::size_t = alignment) noexcept
+  {
+    if (ptr != nullptr) { hold_->functions()->deallocate(hold_->runtime(), ptr, stream.get()); }
+  }
+
+  void* allocate_sync(std::size_t bytes, std::size_t align = alignment)
+  {
+    void* ptr = nullptr;
+    xlogmem_error error;
+    if (!wanted(bytes, align)) { return nullptr; }
+    if (hold_->functions()->allocate_sync(hold_->runtime(), bytes, &ptr, &error)) {
+      raise(error, cuda::stream_ref{cudaStream_t{}}, bytes);
+    }
+    return ptr;
+  }
+
+  void deallocate_sync(void* ptr, std::size_t, std::size_t = alignment) noexcept
+  {
+    if (ptr != nullptr) { hold_->functions()->deallocate_sync(hold_->runtime(), ptr); }
+  }
+
+  friend bool operator==(runtime_resource const& a, runtime_resource const& b) noexcept
+  {
+    return a.hold_ == b.hold_;
+  }
+  friend bool operator!=(runtime_resource const& a, runtime_resource const& b) noexcept { return !(a == b); }
+  friend void get_property(runtime_resource const&, cuda::mr::device_accessible) noexcept {}
+
+ private:
+  static bool wanted(std::size_t bytes, std::size_t align)
+  {
+    if (align > alignment) { throw std::bad_alloc{}; }  // not rmm::out_of_memory: spilling would not help
+    thrown = nullptr;
+    return bytes != 0;
+  }
+
+  std::shared_ptr<hold> hold_;
+};
+
+static_assert(cuda::mr::resource_with<runtime_resource, cuda::mr::device_accessible>);
+// It sits inside any_resource, of which every RMM container has one: no allocation, and no exception in a move.
+static_assert(sizeof(runtime_resource) <= 3 * sizeof(void*));
+static_assert(std::is_nothrow_move_constructible_v<runtime_resource>);
+
+// Any RMM resource, for xlogmem.ForeignMemoryResource.  Owns a copy of it.
+class upstream {
+ public:
+  explicit upstream(rmm::device_async_resource_ref mr) : mr_{mr} {}
+  upstream(upstream const&)            = delete;
+  upstream& operator=(upstream const&) = delete;
+
+  xlogmem_upstream* functions() noexcept { return &functions_; }
+  any_resource& resource() noexcept { return mr_; }
+
+ private:
+  static int failed(xlogmem_error* error, std::int32_t kind, char const* text) noexcept
+  {
+    error->kind = kind;
+    std::snprintf(error->text, sizeof(error->text), "%s", text);
+    return 1;
+  }
+
+  static int allocate(void* self, std::size_t bytes, void* stream, std::uint64_t* ptr, xlogmem_error* error) noexcept
+  {
+    try {
+      void* address = static_cast<upstream*>(self)->mr_.allocate(static_cast<cudaStream_t>(stream), bytes, alignment);
+      if (address == nullptr) { return failed(error, XLOGMEM_FAILED, "the RMM resource returned a null pointer"); }
+      *ptr = reinterpret_cast<std::uintptr_t>(address);
+      return 0;
+    } catch (std::bad_alloc const& exception) {
+      thrown = std::current_exception();
+      return failed(error, XLOGMEM_OUT_OF_MEMORY, exception.what());
+    } catch (std::exception const& exception) {
+      thrown = std::current_exception();
+      return failed(error, XLOGMEM_FAILED, exception.what());
+    } catch (...) {
+      thrown = std::current_exception();
+      return failed(error, XLOGMEM_FAILED, "the RMM resource threw something that is no std::exception");
+    }
+  }
+
+  static int deallocate(void* self, std::uint64_t ptr, std::size_t bytes, void* stream, xlogmem_error*) noexcept
+  {
+    static_cast<upstream*>(self)->mr_.deallocate(static_cast<cudaStream_t>(stream), reinterpret_cast<void*>(ptr), bytes,
+                                                 alignment);
+    return 0;
+  }
+
+  any_resource mr_;
+  xlogmem_upstream functions_{XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate};
+};
+
+// Pairs of allocate and free as C++ code makes them, each timed, in nanoseconds.
+inline void time_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::vector<std::uint64_t>& result)
+{
+  using clock = std::chrono::steady_clock;
+  auto const on = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
+  for (auto& took : result) {
+    auto const before = clock::now();
+    from.resource().deallocate(on, from.resource().allocate(on, bytes, alignment), bytes, alignment);
+    took = std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - before).count();
+  }
+}
+
+// The same without a clock inside; the nanoseconds of all.
+inline std::uint64_t run_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::size_t count)
+{
+  using clock = std::chrono::steady_clock;
+  auto const on = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
+  auto const before = clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    from.resource().deallocate(on, from.resource().allocate(on, bytes, alignment), bytes, alignment);
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - before).count();
+}
+
+}  // namespace xlogmem_rmm
