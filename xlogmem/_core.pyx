@@ -71,6 +71,7 @@ from xlogmem._order cimport (
     bound_elsewhere,
     bury_foreign,
     host_waits_for,
+    host_waits_from_afar,
     knows,
     order_after,
     order_all,
@@ -1135,7 +1136,7 @@ cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure*
     held, releases it."""
     cdef uint64_t oldest
     if blocking:
-        return host_waits_for(core.order, home, core.pending[home.index].back().position, failure)
+        return host_waits_from_afar(core.order, home, core.pending[home.index].back().position, failure)
     while not core.pending[home.index].empty():
         oldest = core.pending[home.index][0].position
         if ask_host(core.order, home, oldest, failure):

@@ -17,7 +17,7 @@ cdef enum FailureKind:
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (owned), code: out of memory or unknown
-    RESOURCE_FAILED             # a resource that is not ours: text, code: out of memory or unknown
+    RESOURCE_FAILED             # somebody outside, or a call from there: text, code: out of memory or unknown
 
 
 cdef struct Failure:

@@ -257,7 +257,7 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
     if failure.kind == RESOURCE_FAILED:
         text = failure.text.decode(errors="replace")
         kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
-        raise kind(f"the resource failed{context}: {text}", code=int(failure.code))
+        raise kind(f"{text}{context}", code=int(failure.code))
     if failure.kind == BLOCK_IS_STALE:
         where = f"argument {failure.argument}: " if failure.argument else ""
         raise UseAfterFreeError(

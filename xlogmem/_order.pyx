@@ -383,6 +383,20 @@ cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t positio
     return failed
 
 
+cdef inline bint may_be_gone(StreamState* stream) noexcept nogil:
+    """Nobody keeps the handle alive, and its owner may have destroyed the stream."""
+    return stream.alive and stream.raw and stream.thread == 0
+
+
+cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
+                              Failure* failure) except -1 nogil:
+    """`host_waits_for` on somebody's stream that may be gone: without a fence that covers the position, the host waits
+    for the whole context.  Releases the lock."""
+    if may_be_gone(source) and not knows(order, NULL, source, position) and covering(source, position) == NULL:
+        return synchronize_all(order, failure)
+    return host_waits_for(order, source, position, failure)
+
+
 cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
     """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
 
@@ -399,7 +413,7 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
         if fence == NULL:
             fence = covering(source, position)
             if fence == NULL:
-                if bound_elsewhere(source):
+                if bound_elsewhere(source) or may_be_gone(source):
                     return 0
                 if record_fence(order, source, &fence, failure):
                     return 1

@@ -452,7 +452,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     if not failed and not there:
         failure.kind = RESOURCE_FAILED
         failure.code = cy.CUDA_ERROR_INVALID_VALUE
-        snprintf(failure.text, sizeof(failure.text), "%p was freed, but no such block is alive here", ptr)
+        snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed", ptr)
         failed = 1
     elif not failed:
         failed = free_block(core, found.slot, found.generation, state, &failure)

@@ -1,0 +1,520 @@
+"""The C table, called from C: ctypes makes each call without the GIL."""
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+from conftest import SIMULATED
+from cuda.bindings import driver as cuda
+
+from xlogmem import DeviceMemoryResource, DeviceRuntime, DriverError, StreamMisuseError, use
+from xlogmem._kernels import check
+from xlogmem._table import ForeignMemoryResource, table
+
+FAILED, OUT_OF_MEMORY = 1, 2                            # as in xlogmem.h
+VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+
+ENVIRONMENT = {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}
+
+GET_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+GET_POINTER.restype, GET_POINTER.argtypes = VOID, [ctypes.py_object, ctypes.c_char_p]
+NEW_CAPSULE = ctypes.pythonapi.PyCapsule_New
+NEW_CAPSULE.restype, NEW_CAPSULE.argtypes = ctypes.py_object, [VOID, ctypes.c_char_p, VOID]
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("text", ctypes.c_char * 256)]
+
+
+class Table(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32), ("size", ctypes.c_uint32),
+        ("open", ctypes.PYFUNCTYPE(VOID, ctypes.py_object)), ("close", ctypes.CFUNCTYPE(None, VOID)),
+        ("allocate", ctypes.CFUNCTYPE(ctypes.c_int, VOID, SIZE, VOID, ctypes.POINTER(VOID), ctypes.POINTER(Error))),
+        ("allocate_sync", ctypes.CFUNCTYPE(ctypes.c_int, VOID, SIZE, ctypes.POINTER(VOID), ctypes.POINTER(Error))),
+        ("deallocate", ctypes.CFUNCTYPE(None, VOID, VOID, VOID)),
+        ("deallocate_sync", ctypes.CFUNCTYPE(None, VOID, VOID)),
+    ]
+
+
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int, VOID, SIZE, VOID, ctypes.POINTER(U64), ctypes.POINTER(Error))
+DEALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int, VOID, U64, SIZE, VOID, ctypes.POINTER(Error))
+
+
+class Upstream(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("self", VOID), ("allocate", ALLOCATE),
+                ("deallocate", DEALLOCATE)]
+
+
+functions = Table.from_address(GET_POINTER(table, b"xlogmem._table.table"))
+
+
+class Hold:
+    """What a binding has of a runtime."""
+
+    def __init__(self, runtime) -> None:
+        self.runtime = functions.open(runtime)
+
+    def allocate(self, nbytes: int, stream: int = 0) -> int:
+        ptr, error = VOID(), Error()
+        if functions.allocate(self.runtime, nbytes, stream, ctypes.byref(ptr), ctypes.byref(error)):
+            raise Refused(error.kind, error.text.decode())
+        return ptr.value
+
+    def allocate_sync(self, nbytes: int) -> int:
+        ptr, error = VOID(), Error()
+        if functions.allocate_sync(self.runtime, nbytes, ctypes.byref(ptr), ctypes.byref(error)):
+            raise Refused(error.kind, error.text.decode())
+        return ptr.value
+
+    def free(self, ptr: int, stream: int = 0) -> None:
+        functions.deallocate(self.runtime, ptr, stream)
+
+    def close(self) -> None:
+        functions.close(self.runtime)
+
+
+class Refused(Exception):
+    def __init__(self, kind: int, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+
+
+@pytest.fixture
+def bench_and_hold(bench):
+    b = bench()
+    hold = Hold(b.runtime)
+    yield b, hold
+    hold.close()
+
+
+@pytest.fixture
+def foreign():
+    """Makes streams of somebody else, as handles."""
+    made = []
+
+    def make() -> int:
+        made.append(check(cuda.cuStreamCreate(1)))
+        return int(made[-1])
+
+    yield make
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))
+
+
+def test_the_table_says_its_version_and_size():
+    assert functions.version == 1
+    assert functions.size == ctypes.sizeof(Table)
+
+
+def test_only_a_runtime_can_be_opened():
+    assert functions.open("no runtime") is None
+
+
+def test_what_is_allocated_is_a_tracked_block():
+    runtime = DeviceRuntime()
+    hold = Hold(runtime)
+    ptr = hold.allocate(1000)
+    found = runtime.find_block(ptr + 999)
+    assert found.ptr == ptr and found.alloc_stream == runtime.register_stream(0)
+    assert (runtime.live_bytes, runtime.counters()["allocations"]) == (1000, 1)
+    hold.free(ptr)
+    assert runtime.find_block(ptr) is None
+    assert (runtime.live_bytes, runtime.counters()["frees"]) == (0, 1)
+    runtime.reap_pending()
+    hold.close()
+
+
+def test_a_hold_keeps_the_runtime_and_closing_it_lets_go():
+    runtime = DeviceRuntime()
+    alive = weakref.ref(runtime)
+    hold = Hold(runtime)
+    del runtime
+    gc.collect()
+    hold.free(hold.allocate(8))
+    assert alive() is not None
+    hold.close()                                        # without the GIL: an errand for the interpreter
+    gc.collect()
+    assert alive() is None
+
+
+# ---------------------------------------------------------------------------------------------- streams
+@pytest.mark.simulator
+def test_streams_first_seen_here_are_opaque(bench_and_hold, foreign):
+    b, hold = bench_and_hold
+    handle = foreign()
+    ptr = hold.allocate(512, handle)
+    stream = b.runtime.register_stream(handle)
+    assert stream.discipline == "opaque"
+    assert b.runtime.find_block(ptr).alloc_stream == stream
+    b.kernels.fill(handle, ptr, 1, 1)                   # nobody records this
+    with use(b.S, read=ptr):
+        read = b.work(b.S)
+        b.kernels.count_unequal(b.S.handle, b.next_word(), ptr, 0, 1)
+    assert b.ordered(read, stream)                      # the hand-back
+    hold.free(ptr, handle)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("first", ["python", "table"])
+def test_one_registration_whoever_saw_the_stream_first(bench_and_hold, foreign, first):
+    b, hold = bench_and_hold
+    handle = foreign()
+    if first == "python":
+        stream = b.runtime.register_stream(handle)
+        assert stream.discipline == "ordinary"
+    before = b.runtime.stream_count()
+    ptr = hold.allocate(8, handle)
+    if first == "table":
+        before += 1
+        stream = b.runtime.register_stream(handle)
+    assert b.runtime.find_block(ptr).alloc_stream == stream
+    assert b.runtime.register_stream(handle) == stream
+    assert b.runtime.stream_count() == before
+    hold.free(ptr, handle)
+
+
+@pytest.mark.simulator
+def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(bench_and_hold, foreign):
+    b, hold = bench_and_hold
+    handle = foreign()
+    ptr = hold.allocate(8, handle)
+    b.runtime.unregister_stream(handle, heir=b.T)
+    hold.free(hold.allocate(8, handle), handle)         # first sight again
+    anew = b.runtime.register_stream(handle, discipline="ordinary")
+    assert anew.discipline == "ordinary"
+    hold.free(hold.allocate(8, handle), handle)
+    assert b.runtime.register_stream(handle) == anew
+    hold.free(ptr)
+
+
+@pytest.mark.simulator
+def test_our_own_streams_are_known_by_their_handle(bench_and_hold):
+    b, hold = bench_and_hold
+    before = b.runtime.stream_count()
+    ptr = hold.allocate(8, b.S.handle)
+    assert b.runtime.find_block(ptr).alloc_stream == b.S
+    assert b.runtime.stream_count() == before
+    hold.free(ptr, b.S.handle)
+
+
+@pytest.mark.simulator
+def test_a_handle_that_the_driver_used_again_is_another_stream(bench_and_hold):
+    b, hold = bench_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    ptr = hold.allocate(512, int(former))
+    known = b.runtime.register_stream(int(former))
+    b.kernels.fill(int(former), ptr, 1, 1)
+    kept = []
+    check(cuda.cuStreamDestroy(former))
+    while not kept or int(kept[-1]) != int(former):
+        kept.append(check(cuda.cuStreamCreate(1)))
+        assert len(kept) < 100, "the simulated driver uses handles again, as the real one does"
+    other = hold.allocate(8, int(former))
+    assert not known.registered
+    assert b.runtime.find_block(other).alloc_stream != known
+    hold.free(other, int(former))
+    hold.free(ptr, b.S.handle)                          # after the fill: else this is a race
+    check(cuda.cuCtxSynchronize())
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_streams_that_come_and_go_leave_nothing_behind(bench_and_hold):
+    b, hold = bench_and_hold
+    for _ in range(200):
+        stream = check(cuda.cuStreamCreate(1))
+        hold.free(hold.allocate(8, int(stream)), int(stream))
+        check(cuda.cuStreamDestroy(stream))
+    b.runtime.reap_pending()
+    assert b.runtime.stream_count() < 20
+
+
+@pytest.mark.simulator
+def test_a_per_thread_default_stream_is_another_one_in_each_thread(bench_and_hold):
+    b, hold = bench_and_hold
+    seen = []
+
+    def run() -> None:
+        ptr = hold.allocate(8, 2)
+        seen.append(b.runtime.find_block(ptr).alloc_stream)
+        hold.free(ptr, 2)
+
+    run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.simulator
+def test_default_streams_are_not_asked_for_their_number_twice(bench_and_hold, driver):
+    b, hold = bench_and_hold
+    hold.free(hold.allocate(8))
+    before = driver.calls("cuStreamGetId")
+    for handle in (0, 1, b.S.handle):
+        hold.free(hold.allocate(8, handle), handle)
+    assert driver.calls("cuStreamGetId") <= before + 1  # ours, at first sight
+
+
+@pytest.mark.simulator
+def test_a_stream_of_another_device_is_refused(bench_and_hold, driver):
+    _, hold = bench_and_hold
+    if check(cuda.cuDeviceGetCount()) < 2:
+        pytest.skip("the simulated machine has one device")
+    context = check(cuda.cuDevicePrimaryCtxRetain(1))
+    check(cuda.cuCtxPushCurrent(context))
+    stream = check(cuda.cuStreamCreate(1))
+    check(cuda.cuCtxPopCurrent())
+    with pytest.raises(Refused, match="another context or device"):
+        hold.allocate(8, int(stream))
+    check(cuda.cuStreamDestroy(stream))
+    check(cuda.cuDevicePrimaryCtxRelease(1))
+
+
+# ---------------------------------------------------------------------------------------------- frees
+@pytest.mark.simulator
+def test_a_free_comes_after_every_use_on_the_stream_that_it_is_given(bench_and_hold):
+    b, hold = bench_and_hold
+    ptr = hold.allocate(512, b.S.handle)
+    with use(b.U, write=ptr):
+        b.kernels.fill(b.U.handle, ptr, 1, 1)
+        written = b.work(b.U)
+    hold.free(ptr, b.T.handle)
+    assert b.ordered(written, b.T)
+    assert not b.ordered(written, b.S)
+
+
+@pytest.mark.simulator
+def test_a_free_inside_a_use_is_carried_out_at_its_end(bench_and_hold):
+    b, hold = bench_and_hold
+    ptr = hold.allocate(512, b.S.handle)
+    with use(b.T, write=ptr):
+        hold.free(ptr, b.S.handle)
+        b.kernels.fill(b.T.handle, ptr, 1, 1)
+        assert b.runtime.live_bytes == 512
+    assert b.runtime.live_bytes == 0
+
+
+@pytest.mark.simulator
+def test_a_free_that_fails_is_logged_raised_by_the_next_reap_and_tried_again(bench_and_hold, driver, caplog):
+    b, hold = bench_and_hold
+    ptr = hold.allocate(512, b.S.handle)
+    driver.fail("cuMemFreeAsync", 1, 999)
+    with caplog.at_level(logging.ERROR, logger="xlogmem"):
+        hold.free(ptr, b.S.handle)
+        for _ in range(100):                            # the errand is run between two of these
+            pass
+    assert "cuMemFreeAsync gave CUDA_ERROR_UNKNOWN" in caplog.text
+    assert b.runtime.live_bytes == 512
+    with pytest.raises(DriverError, match="CUDA_ERROR_UNKNOWN"):
+        b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+    b.runtime.reap_pending()                            # told once
+
+
+@pytest.mark.simulator
+def test_freeing_what_is_no_block_is_told_and_changes_nothing(bench_and_hold, caplog):
+    b, hold = bench_and_hold
+    ptr = hold.allocate(512)
+    with caplog.at_level(logging.ERROR, logger="xlogmem"):
+        hold.free(ptr + 8)
+        hold.free(12345)
+    assert (b.runtime.live_bytes, b.runtime.counters()["frees"]) == (512, 0)
+    with pytest.raises(DriverError, match="no block"):
+        b.runtime.reap_pending()
+    hold.free(ptr)
+    hold.free(None)
+    b.runtime.reap_pending()
+
+
+@pytest.mark.simulator
+def test_a_free_on_a_capturing_stream_waits_for_the_end_of_the_capture(bench_and_hold):
+    b, hold = bench_and_hold
+    ptr = hold.allocate(512, b.S.handle)
+    check(cuda.cuStreamBeginCapture(b.S.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    hold.free(ptr, b.S.handle)
+    with pytest.raises(Refused, match="capturing"):
+        hold.allocate(8, b.S.handle)
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(b.S.handle))))
+    assert b.runtime.live_bytes == 512
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+
+
+# ---------------------------------------------------------------------------------------------- out of memory, errors
+@pytest.mark.simulator
+def test_out_of_memory_is_told_apart(bench_and_hold, driver):
+    b, hold = bench_and_hold
+    driver.fail("cuMemAllocFromPoolAsync", 1, 2)
+    hold.free(hold.allocate(8))                         # tried once more, after pending frees
+    driver.fail("cuMemAllocFromPoolAsync", 1, 2)
+    driver.fail("cuMemAllocFromPoolAsync", 2, 2)
+    with pytest.raises(Refused) as refused:
+        hold.allocate(8)
+    assert refused.value.kind == OUT_OF_MEMORY
+    driver.fail("cuMemAllocFromPoolAsync", 1, 999)
+    with pytest.raises(Refused, match="cuMemAllocFromPoolAsync gave CUDA_ERROR_UNKNOWN") as refused:
+        hold.allocate(8)
+    assert refused.value.kind == FAILED
+    assert b.runtime.live_bytes == 0
+
+
+def test_what_a_python_resource_raises_is_told():
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise MemoryError("no more of mine") if nbytes > 8 else ValueError("not that few")
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    hold = Hold(DeviceRuntime(resource=Mine()))
+    with pytest.raises(Refused, match="MemoryError: no more of mine") as refused:
+        hold.allocate(16)
+    assert refused.value.kind == OUT_OF_MEMORY
+    with pytest.raises(Refused, match="ValueError: not that few") as refused:
+        hold.allocate(8)
+    assert refused.value.kind == FAILED
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_synchronous_allocation_is_ready_on_every_stream(bench_and_hold, driver):
+    b, hold = bench_and_hold
+    ptr = hold.allocate_sync(512)
+    b.kernels.fill(b.T.handle, ptr, 1, 1)               # a race with the allocation, had the host not waited
+    check(cuda.cuStreamSynchronize(b.T.handle))
+    functions.deallocate_sync(hold.runtime, ptr)
+    driver.fail("cuEventSynchronize", 1, 999)
+    with pytest.raises(Refused, match="cuEventSynchronize"):
+        hold.allocate_sync(512)
+    assert b.runtime.live_bytes == 0
+
+
+@pytest.mark.simulator
+def test_a_synchronous_allocation_that_nobody_waits_for_is_a_race(bench_and_hold, driver):
+    b, hold = bench_and_hold
+    driver.drop("cuEventSynchronize")
+    ptr = hold.allocate_sync(512)
+    b.kernels.fill(b.T.handle, ptr, 1, 1)
+    assert any("alloc/use" in race for race in driver.races())
+    driver.clear_races()
+    check(cuda.cuCtxSynchronize())
+    hold.free(ptr)
+
+
+# ---------------------------------------------------------------------------------------------- threads, end
+@pytest.mark.simulator
+def test_many_threads(bench_and_hold, foreign):
+    b, hold = bench_and_hold
+    failures = []
+
+    def run(handle: int) -> None:
+        try:
+            for turn in range(200):
+                mine = [hold.allocate(256 + turn, handle) for _ in range(4)]
+                for ptr in mine:
+                    hold.free(ptr, handle)
+        except Exception as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(handle,)) for handle in (0, 2, foreign(), foreign(), b.S.handle)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    counters = b.runtime.counters()
+    assert counters["allocations"] == counters["frees"] == 4000
+    assert b.runtime.live_bytes == 0
+
+
+def test_the_end_of_the_process_leaves_the_driver_alone():
+    program = """
+import builtins, sys, xlogmem
+sys.path.insert(0, "tests")
+from test_table import Hold
+
+hold = Hold(xlogmem.DeviceRuntime())
+ptr = hold.allocate(100)
+
+class Late:
+    def __del__(self):
+        hold.free(ptr)
+        hold.close()
+
+builtins.late = Late()
+"""
+    run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
+                         cwd=Path(__file__).parents[1], env=os.environ | ENVIRONMENT)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+# ---------------------------------------------------------------------------------------------- resources from outside
+class Bump:
+    """A resource in C: hands out memory of the driver, and counts."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.refuse: tuple[int, bytes] | None = None
+        self.functions = ALLOCATE(self.allocate), DEALLOCATE(self.deallocate)
+        self.upstream = Upstream(version, ctypes.sizeof(Upstream), None, *self.functions)
+        self.capsule = NEW_CAPSULE(ctypes.addressof(self.upstream), b"xlogmem.upstream", None)
+
+    def allocate(self, _self, nbytes, stream, ptr, error):
+        self.calls.append(("allocate", stream or 0))
+        if self.refuse:
+            error[0].kind, error[0].text = self.refuse
+            return 1
+        ptr[0] = int(check(cuda.cuMemAllocAsync(nbytes, stream)))
+        return 0
+
+    def deallocate(self, _self, ptr, nbytes, stream, error):
+        self.calls.append(("deallocate", stream or 0))
+        if self.refuse:
+            error[0].kind, error[0].text = self.refuse
+            return 1
+        check(cuda.cuMemFreeAsync(ptr, stream))
+        return 0
+
+
+def test_a_resource_in_c():
+    bump = Bump()
+    runtime = DeviceRuntime(resource=ForeignMemoryResource(bump.capsule))
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(100, stream)
+    bump.refuse = FAILED, b"not today"
+    with pytest.raises(DriverError, match="not today"):
+        block.free()
+    with pytest.raises(DriverError, match="not today"):
+        runtime.allocate(100, stream)
+    bump.refuse = OUT_OF_MEMORY, b"nothing left"
+    with pytest.raises(MemoryError, match="nothing left"):
+        runtime.allocate(100, stream)
+    bump.refuse = None
+    block.free()
+    kinds = [name for name, _ in bump.calls]
+    assert kinds == ["allocate", "deallocate", "allocate", "allocate", "allocate", "deallocate"]    # one was tried again
+    assert {handle for _, handle in bump.calls} == {stream.handle}
+
+
+def test_only_capsules_of_this_version_are_taken():
+    with pytest.raises(TypeError, match="capsule"):
+        ForeignMemoryResource(table)
+    with pytest.raises(ImportError, match="version 2 .* build it again"):
+        ForeignMemoryResource(Bump(version=2).capsule)
+    with pytest.raises(ValueError, match="unknown"):
+        ForeignMemoryResource(Bump().capsule, order="maybe")
+    with pytest.raises(StreamMisuseError, match="unsupported"):
+        ForeignMemoryResource.__new__(ForeignMemoryResource).allocate(8, 0)
