@@ -84,27 +84,27 @@ def folder_of(header: str, *wheels: str) -> str | None:
 def rmm_binding() -> list[Extension]:
     """One file for RMM 26.06 and later, for CUDA 12 and 13 alike.
 
-    That takes the limited API (RMM's classes are heap types: a subclass that is a static type corrupts them), headers of
-    26.10 or later, and no symbol of librmm: they are in a namespace of each release.  An rmm .pxd brings in some, which
-    nothing calls; the linker drops them with the sections that they are in.
+    That takes the limited API (RMM's classes are heap types: a subclass that is a static type corrupts them), headers
+    of 26.10 or later, and no symbol of librmm: they are in a namespace of each release.  An rmm .pxd brings in some,
+    which nothing calls; the linker drops them with the sections that they are in.
     """
     release = ""
     for name in ("rmm-cu12", "rmm-cu13", "rmm"):
         with suppress(PackageNotFoundError):
             release = release or version(name)
     folders = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
-               folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),      # the CCCL that RMM was built with
+               folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),      # RMM's own CCCL
                folder_of("rapids_logger/logger.hpp", "rapids-logger"),
                folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or include]
     if not release or None in folders:
         if os.environ.get("XLOGMEM_RMM") == "require":
             raise SystemExit("XLOGMEM_RMM=require, but rmm, librmm or rapids-logger is not installed")
-        print("xlogmem: built WITHOUT the RMM binding, since rmm, librmm or rapids-logger is not installed", file=sys.stderr)
+        print("xlogmem: built WITHOUT the RMM binding: rmm, librmm or rapids-logger is not installed", file=sys.stderr)
         return []
     if tuple(map(int, release.split(".")[:2])) < (26, 10):
         raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, here is {release}")
     return [Extension(
-        "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"], depends=["xlogmem/rmm/resource.hpp", HEADER],
+        "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"], depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
         language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
@@ -119,8 +119,8 @@ def module(path: str) -> Extension:
 
 
 modules = cythonize(
-    [*(module(str(path.relative_to(HERE))) for path in sorted(HERE.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"),
-     *rmm_binding()],
+    [*(module(str(path.relative_to(HERE))) for path in sorted(HERE.glob("xlogmem/**/*.pyx"))
+       if path.parent.name != "rmm"), *rmm_binding()],
     build_dir="build/cython",
     compiler_directives={
         "language_level": 3,

@@ -98,7 +98,8 @@ def test_a_runtime_is_an_rmm_resource():
     ptr = ours.allocate(1000)
     found = runtime.find_block(ptr + 999)
     assert found.ptr == ptr
-    assert found.alloc_stream == runtime.register_stream(0) and found.alloc_stream.discipline == "opaque"
+    assert found.alloc_stream == runtime.register_stream(0)
+    assert found.alloc_stream.discipline == "opaque"
     assert runtime.live_bytes == 1000
     ours.deallocate(ptr, 1000)
     assert (runtime.live_bytes, runtime.counters()["frees"]) == (0, 1)
@@ -200,7 +201,8 @@ def test_the_runtime_lives_as_long_as_a_buffer_of_it():
     buffer = rmm.DeviceBuffer(size=8, mr=RuntimeMemoryResource(runtime))
     del runtime
     gc.collect()
-    assert alive() is not None and alive().live_bytes == 8
+    assert alive() is not None
+    assert alive().live_bytes == 8
     del buffer
     gc.collect()
     assert alive() is None
@@ -233,7 +235,8 @@ def test_adaptors_above():
 
 def test_a_pool_above_takes_slabs_of_ours():
     runtime = DeviceRuntime()
-    pool = rmm.mr.PoolMemoryResource(RuntimeMemoryResource(runtime), initial_pool_size=1 << 20, maximum_pool_size=1 << 20)
+    ours = RuntimeMemoryResource(runtime)
+    pool = rmm.mr.PoolMemoryResource(ours, initial_pool_size=1 << 20, maximum_pool_size=1 << 20)
     assert (runtime.live_bytes, runtime.counters()["allocations"]) == (1 << 20, 1)
     ptr = pool.allocate(1000)
     assert runtime.find_block(ptr) is not None          # an interior pointer
@@ -369,7 +372,8 @@ def test_an_rmm_resource_below_a_runtime():
     block = runtime.allocate(1000, stream)
     assert source.live == {block.ptr: 1000}
     block.free(other)
-    assert source.live == {} and source.streams == [stream.handle, other.handle]
+    assert source.live == {}
+    assert source.streams == [stream.handle, other.handle]
 
 
 @pytest.mark.simulator
@@ -397,8 +401,8 @@ def test_adaptors_below():
 def test_an_rmm_exception_comes_out_above_as_it_went_in_below():
     source = Source(limit=4096)
     asked = []
-    above = rmm.mr.FailureCallbackResourceAdaptor(
-        RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(source.mr))), lambda nbytes: asked.append(nbytes))
+    ours = RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(source.mr)))
+    above = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes))
     with pytest.raises(MemoryError, match="the source is dry"):
         above.allocate(5000)
     assert asked == [5000]
@@ -421,7 +425,8 @@ def test_spilling_below_frees_buffers_of_ours():
     mr = RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(below)))
     kept += [rmm.DeviceBuffer(size=2000, mr=mr), rmm.DeviceBuffer(size=2000, mr=mr)]
     buffer = rmm.DeviceBuffer(size=3000, mr=mr)
-    assert not kept and list(source.live.values()) == [3000]
+    assert not kept
+    assert list(source.live.values()) == [3000]
     del buffer
     mr.runtime.reap_pending()
 
@@ -486,7 +491,8 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
     xlogmem.rmm.enable()
     runtime = xlogmem.get_runtime()
     assert isinstance(current(), RuntimeMemoryResource)
-    assert current().runtime is runtime and current().upstream_mr is fresh.mr
+    assert current().runtime is runtime
+    assert current().upstream_mr is fresh.mr
     buffer = rmm.DeviceBuffer(size=512, mr=current())
     assert fresh.live == {buffer.ptr: 512}
     stream = runtime.acquire_stream()
@@ -510,7 +516,8 @@ def test_disable_gives_back_what_was_there(fresh):
     assert current() is fresh.mr
     assert mine.runtime.live_bytes == 512
     del buffer
-    assert mine.runtime.live_bytes == 0 and fresh.live == {}
+    assert mine.runtime.live_bytes == 0
+    assert fresh.live == {}
     xlogmem.rmm.disable()
     xlogmem.rmm.enable()
     assert current() is mine                            # the same runtime: nothing changed meanwhile
@@ -531,7 +538,8 @@ def test_enable_after_somebody_else_made_the_runtime(fresh):
     runtime = xlogmem.get_runtime()
     with pytest.raises(RuntimeError, match=r"Call xlogmem.rmm.enable\(\) before"):
         xlogmem.rmm.enable()
-    assert current() is fresh.mr and xlogmem.get_runtime() is runtime
+    assert current() is fresh.mr
+    assert xlogmem.get_runtime() is runtime
 
 
 def test_memory_that_was_allocated_before_is_told(fresh):
@@ -569,13 +577,15 @@ def test_the_next_use_notices_that_the_resource_was_replaced(fresh):
     former = xlogmem.get_runtime()
     with pytest.warns(RuntimeWarning, match="1 buffers were allocated before RMM's resource was replaced"):
         xlogmem.rmm.enable()
-    assert current().upstream_mr is other.mr and xlogmem.get_runtime() is not former
+    assert current().upstream_mr is other.mr
+    assert xlogmem.get_runtime() is not former
     buffer = rmm.DeviceBuffer(size=8, mr=current())
     with use(0, read=buffer), use(0, read=tracked, runtime=former):
         pass
     xlogmem.rmm.disable()
     del buffer, tracked
-    assert not fresh.live and not other.live
+    assert not fresh.live
+    assert not other.live
 
 
 def test_a_disabled_resource_explains_nothing(fresh):

@@ -124,7 +124,8 @@ def test_what_is_allocated_is_a_tracked_block():
     hold = Hold(runtime)
     ptr = hold.allocate(1000)
     found = runtime.find_block(ptr + 999)
-    assert found.ptr == ptr and found.alloc_stream == runtime.register_stream(0)
+    assert found.ptr == ptr
+    assert found.alloc_stream == runtime.register_stream(0)
     assert (runtime.live_bytes, runtime.counters()["allocations"]) == (1000, 1)
     hold.free(ptr)
     assert runtime.find_block(ptr) is None
@@ -505,14 +506,14 @@ def test_a_resource_in_c():
     bump.refuse = None
     block.free()
     kinds = [name for name, _ in bump.calls]
-    assert kinds == ["allocate", "deallocate", "allocate", "allocate", "allocate", "deallocate"]    # one was tried again
+    assert kinds == ["allocate", "deallocate", "allocate", "allocate", "allocate", "deallocate"]    # one twice
     assert {handle for _, handle in bump.calls} == {stream.handle}
 
 
 def test_only_capsules_of_this_version_are_taken():
     with pytest.raises(TypeError, match="capsule"):
         ForeignMemoryResource(table)
-    with pytest.raises(ImportError, match="version 2 .* build it again"):
+    with pytest.raises(ImportError, match=r"version 2 .* build it again"):
         ForeignMemoryResource(Bump(version=2).capsule)
     with pytest.raises(ValueError, match="unknown"):
         ForeignMemoryResource(Bump().capsule, order="maybe")

@@ -1,7 +1,7 @@
 """The core for callers that have no GIL, and resources that are not written in Python: both ends of the C table.
 
-``include/xlogmem.h`` is the promise to outsiders, and says what each function does.  Nothing here knows RMM; its binding
-(``xlogmem.rmm``) is one that keeps to the header.
+``include/xlogmem.h`` is the promise to outsiders, and says what each function does.  Nothing here knows RMM; its
+binding (``xlogmem.rmm``) is one that keeps to the header.
 
 Threads of C++ programs may hold locks of their own, so nothing here takes the GIL, finalizers least of all: what needs
 it (dropping a runtime, writing to the log) is left as an *errand*, which the interpreter runs when it comes to it, or
@@ -273,8 +273,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         if not failed and context != order.context:
             failure.kind = RESOURCE_FAILED
             failure.code = cy.CUDA_ERROR_INVALID_CONTEXT
-            snprintf(failure.text, sizeof(failure.text), "stream %p belongs to another context or device than the runtime",
-                     <void*>handle)
+            snprintf(failure.text, sizeof(failure.text), "stream %p belongs to another context or device", <void*>handle)
             failed = 1
         if failed:
             return 1

@@ -15,30 +15,38 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-try:
-    import rmm
-except ImportError as missing:
-    raise ImportError("xlogmem.rmm needs RMM: pip install 'xlogmem[rmm-cu12]' or 'xlogmem[rmm-cu13]'") from missing
+from importlib.util import find_spec
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
-VERSION = tuple(int(part) for part in rmm.__version__.split(".")[:2])
-if not OLDEST <= VERSION <= NEWEST:
-    raise ImportError(f"xlogmem.rmm works with RMM {OLDEST[0]}.{OLDEST[1]:02} to {NEWEST[0]}.{NEWEST[1]:02}, but RMM "
-                      f"{rmm.__version__} is installed: install one of these, or another version of xlogmem")
 
+
+def checked_release() -> tuple[int, ...]:
+    """RMM's release, if the binding may be imported beside it."""
+    try:
+        import rmm
+    except ImportError as error:
+        raise ImportError("xlogmem.rmm needs RMM: pip install 'xlogmem[rmm-cu12]' or 'xlogmem[rmm-cu13]'") from error
+    release = tuple(int(part) for part in rmm.__version__.split(".")[:2])
+    if not OLDEST <= release <= NEWEST:
+        tested = " to ".join(f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
+        raise ImportError(f"xlogmem.rmm works with RMM {tested}, but RMM {rmm.__version__} is installed: install one of "
+                          "these, or another version of xlogmem")
+    if find_spec("xlogmem.rmm._binding") is None:
+        raise ImportError("this xlogmem was built without the RMM binding: let pip build it, or install librmm and rmm "
+                          "26.10 where it is built")
+    return release
+
+
+VERSION = checked_release()
+
+import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
 from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Core
+from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, set_runtime
-
-try:
-    from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
-except ModuleNotFoundError as missing:
-    raise ImportError("this xlogmem was built without the RMM binding: install librmm and rmm 26.10 where it is built, or "
-                      "let pip build it") from missing
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -75,8 +83,8 @@ class RmmMemoryResource(ForeignMemoryResource):
     ordinal : int
         The device that its memory is on.
     order : {"stream", "host"}, optional
-        What `mr` promises: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree`` and the
-        like, which look at no stream, and ``"stream"`` elsewhere, which is RMM's rule for resources.
+        What `mr` promises: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree`` and
+        the like, which look at no stream, and ``"stream"`` elsewhere, which is RMM's rule for resources.
 
     Attributes
     ----------
@@ -95,8 +103,8 @@ class RmmMemoryResource(ForeignMemoryResource):
         self.order = order or order_of(mr)
         self.upstream_mr = mr
         if VERSION < (26, 8) and any(isinstance(lower, rmm.mr.PoolMemoryResource) for lower in stack(mr)):
-            warnings.warn(f"the PoolMemoryResource of RMM {rmm.__version__} can hand memory to a third stream while it is "
-                          "in use (rapidsai/rmm issue 2489): use RMM 26.08 or later, or another resource",
+            warnings.warn(f"the PoolMemoryResource of RMM {rmm.__version__} can hand memory to a third stream while it "
+                          "is in use (rapidsai/rmm issue 2489): use RMM 26.08 or later, or another resource",
                           RuntimeWarning, stacklevel=2)
 
     def __repr__(self) -> str:
@@ -168,8 +176,8 @@ def _enable(device: int, policy: str | None) -> None:
         try:
             set_runtime(runtime, instead_of=known.runtime if known is not None else None)
         except RuntimeError as error:
-            raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), or "
-                               "give RMM that one: rmm.mr.set_per_device_resource(device, "
+            raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
+                               "or give RMM that one: rmm.mr.set_per_device_resource(device, "
                                "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
         known = _wrapped[device] = Wrapped(RuntimeMemoryResource(runtime), runtime, current)
     rmm.mr.set_per_device_resource(device, known.resource)
@@ -200,8 +208,8 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
             if current is known.resource:
                 rmm.mr.set_per_device_resource(device, known.original)
             elif any(lower is known.resource for lower in stack(current)):
-                raise RuntimeError(f"RMM's resource of device {device} is a {type(current).__name__} on top of xlogmem's: "
-                                   "take it off first, with rmm.mr.set_per_device_resource()")
+                raise RuntimeError(f"RMM's resource of device {device} is a {type(current).__name__} on top of "
+                                   "xlogmem's: take it off first, with rmm.mr.set_per_device_resource()")
             known.active = False
 
 
@@ -214,8 +222,8 @@ def _explain(runtime: Core) -> str | None:
     if any(lower is known.resource for lower in stack(current)):
         return None
     return (f"Since xlogmem.rmm.enable() somebody replaced RMM's resource of device {runtime.ordinal} by a "
-            f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so nothing that was allocated "
-            "through RMM since is tracked: call xlogmem.rmm.enable() again, after them")
+            f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so nothing that was "
+            "allocated through RMM since is tracked: call xlogmem.rmm.enable() again, after them")
 
 
 def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
@@ -230,9 +238,9 @@ def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
         elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):
             nbytes = max(nbytes, lower.get_allocated_bytes())
     if nbytes:
-        warnings.warn(f"{nbytes} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, and "
-                      "use() refuses them. Call enable() before anything is allocated, or adopt them "
+        warnings.warn(f"{nbytes} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, "
+                      "and use() refuses them. Call enable() before anything is allocated, or adopt them "
                       "(DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
     if tracked:
-        warnings.warn(f"{len(tracked)} buffers were allocated before RMM's resource was replaced: the former runtime tracks "
-                      "them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{len(tracked)} buffers were allocated before RMM's resource was replaced: the former runtime "
+                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)

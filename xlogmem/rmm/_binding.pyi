@@ -1,11 +1,15 @@
+from typing import Self
+
 from rmm.mr import DeviceMemoryResource
+from typing_extensions import disjoint_base
 
 from xlogmem.blocks import Core
 
 __all__ = ["RuntimeMemoryResource"]
 
+@disjoint_base
 class RuntimeMemoryResource(DeviceMemoryResource):
-    def __init__(self, runtime: Core) -> None: ...
+    def __new__(cls, runtime: Core) -> Self: ...
     @property
     def runtime(self) -> Core: ...
     @property

@@ -1,4 +1,4 @@
-"""RMM's Python classes and xlogmem's C table, put together; imported by `xlogmem.rmm`, which checks RMM's version first.
+"""RMM's Python classes and xlogmem's C table, put together; `xlogmem.rmm` imports it, after a look at RMM's version.
 
 The work is done in ``resource.hpp``.  Built once, with the limited API and without linking to librmm (see setup.py), so
 only classes and types of RMM may be used here, no function.
@@ -67,8 +67,8 @@ cdef extern from *:
 
 cdef xlogmem_table* core = <xlogmem_table*>PyCapsule_GetPointer(table, XLOGMEM_TABLE)
 if core.version != <uint32_t>XLOGMEM_TABLE_VERSION or core.size < sizeof(xlogmem_table):
-    raise ImportError(f"xlogmem.rmm was built for version {XLOGMEM_TABLE_VERSION} of xlogmem's C table, this xlogmem has "
-                      f"version {core.version}: install both from one build")
+    raise ImportError(f"xlogmem.rmm was built for version {XLOGMEM_TABLE_VERSION} of xlogmem's C table, this xlogmem "
+                      f"has version {core.version}: install both from one build")
 
 cdef DeviceMemoryResource _refuser = LimitingResourceAdaptor(CudaMemoryResource(), 0)    # grants no byte
 refuser = xlogmem_copy(_refuser.get_mr())
@@ -150,7 +150,7 @@ def upstream_of(DeviceMemoryResource mr not None):
     return capsule
 
 
-# ---------------------------------------------------------------------------------------------- for tests and benchmarks
+# ---------------------------------------------------------------------------------------------- for benchmarks
 def pairs(DeviceMemoryResource mr not None, size_t nbytes, size_t count, uintptr_t stream=0):
     """Nanoseconds that a pair of allocate and free takes in a loop in C++ without the GIL, on average."""
     cdef unique_ptr[upstream] source
