@@ -104,7 +104,8 @@ def rmm_binding() -> list[Extension]:
     if tuple(map(int, release.split(".")[:2])) < (26, 10):
         raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, here is {release}")
     return [Extension(
-        "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"], depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
+        "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
+        depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
         language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",

@@ -276,7 +276,7 @@ def test_a_stream_of_another_device_is_refused(bench_and_hold, driver):
     check(cuda.cuCtxPushCurrent(context))
     stream = check(cuda.cuStreamCreate(1))
     check(cuda.cuCtxPopCurrent())
-    with pytest.raises(Refused, match="another context or device"):
+    with pytest.raises(Refused, match="is of another context or device"):
         hold.allocate(8, int(stream))
     check(cuda.cuStreamDestroy(stream))
     check(cuda.cuDevicePrimaryCtxRelease(1))
@@ -460,6 +460,23 @@ builtins.late = Late()
     run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
                          cwd=Path(__file__).parents[1], env=os.environ | ENVIRONMENT)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")      # of forking beside threads, in Python 3.12 and later
+def test_a_forked_child_is_refused_before_the_lock():
+    hold = Hold(DeviceRuntime())
+    ptr = hold.allocate(8)
+    child = os.fork()
+    if child == 0:
+        try:
+            hold.free(ptr)                              # does nothing
+            hold.allocate(8)
+        except Refused as refused:
+            os._exit(0 if "forked" in str(refused) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    hold.free(ptr)
+    hold.close()
 
 
 # ---------------------------------------------------------------------------------------------- resources from outside

@@ -46,6 +46,7 @@ from xlogmem._driver cimport (
     DEVICE_IS_LOST,
     DRIVER_FAILED,
     NO_FAILURE,
+    PROCESS_WAS_FORKED,
     PYTHON_RAISED,
     RESOURCE_FAILED,
     STREAM_IS_CAPTURING,
@@ -54,6 +55,7 @@ from xlogmem._driver cimport (
     enter_context,
     is_sticky,
     leave_context,
+    process_was_forked,
     stream_is_capturing,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, successor_of
@@ -325,6 +327,14 @@ cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
     if core.lost.load() == 0:
         return 0
     failure.kind = DEVICE_IS_LOST
+    return 1
+
+
+cdef inline int refuse_forked(Failure* failure) noexcept nogil:
+    """Before the lock: in a forked child it may be held by a thread that the child does not have."""
+    if not process_was_forked():
+        return 0
+    failure.kind = PROCESS_WAS_FORKED
     return 1
 
 
@@ -651,33 +661,41 @@ cdef void link(CoreState* core, Block* block) noexcept nogil:
 
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
                   Failure* failure) except -1 nogil:
+    if refuse_forked(failure) or begin_call(core.order, stream, failure):
+        return 1
+    return allocate_on_busy(core, nbytes, stream, result, failure)
+
+
+cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
+                          Failure* failure) except -1 nogil:
     """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
-    so whatever covers it covers the birth of the memory."""
+    so whatever covers it covers the birth of the memory.  The caller made the stream busy, which ends here."""
     cdef OrderState* order = core.order
     cdef Scope scope
     cdef uint64_t ptr = 0
     cdef int failed
     if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        order.lock.lock()
+        stream.busy -= 1
+        order.lock.unlock()
         return 1
     drain(core)
     failed = refuse_stream(core, stream, failure)
-    if not failed:
-        failed = begin_call(order, stream, failure)
     if not failed:
         failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
         if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
                 and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
             failed = allocate_again(core, nbytes, stream, &ptr, failure)
-        order.lock.lock()
-        stream.busy -= 1
-        if not failed:
-            if not planted(defect.COLLISION_IGNORED):
-                disown(core, ptr, nbytes)
-            result[0] = new_block(core, ptr, nbytes, stream)
-            core.live_bytes += nbytes
-            core.live_blocks += 1
-            core.counters.allocations += 1
-        order.lock.unlock()
+    order.lock.lock()
+    stream.busy -= 1
+    if not failed:
+        if not planted(defect.COLLISION_IGNORED):
+            disown(core, ptr, nbytes)
+        result[0] = new_block(core, ptr, nbytes, stream)
+        core.live_bytes += nbytes
+        core.live_blocks += 1
+        core.counters.allocations += 1
+    order.lock.unlock()
     leave_context(&scope)
     return note(core, failed, failure)
 
@@ -834,20 +852,27 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.stream = stream.number
         failed = 1
     else:
-        if stream != NULL and stream != home_of(block):
-            set_home(block, stream)
-        if block.windows and not planted(defect.FREED_INSIDE_WINDOW):
-            block.state = RETIRED
-            core.counters.deferred_frees += 1
-        else:
-            failed = free_now(core, block, failure)
-            if failed and failure.kind == STREAM_IS_CAPTURING:
-                keep_for_later(core, block, failure)    # carried out by the first call after the capture
-                core.counters.deferred_frees += 1
-                failed = 0
+        failed = free_found(core, block, stream, failure)
     core.order.lock.unlock()
     leave_context(&scope)
     return note(core, failed, failure)
+
+
+cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure* failure) except -1 nogil:
+    """Free a live block, now or when its last window closes.  Called with the lock held, releases it."""
+    cdef int failed
+    if stream != NULL and stream != home_of(block):
+        set_home(block, stream)
+    if block.windows and not planted(defect.FREED_INSIDE_WINDOW):
+        block.state = RETIRED
+        core.counters.deferred_frees += 1
+        return 0
+    failed = free_now(core, block, failure)
+    if failed and failure.kind == STREAM_IS_CAPTURING:
+        keep_for_later(core, block, failure)            # carried out by the first call after the capture
+        core.counters.deferred_frees += 1
+        failed = 0
+    return failed
 
 
 cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nogil:

@@ -27,9 +27,11 @@ from xlogmem._core cimport (
     Block,
     CoreState,
     Found,
-    allocate,
+    allocate_on_busy,
+    drain,
     find_by_address,
     free_block,
+    free_found,
     keep_failure,
     keep_for_later,
 )
@@ -49,6 +51,7 @@ from xlogmem._driver cimport (
     enter_context,
     leave_context,
     process_is_closing,
+    process_was_forked,
     relax_capture,
     restore_capture,
     stream_context,
@@ -217,7 +220,7 @@ cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nog
 
 
 cdef int see(Opened* opened, cy.CUstream given, StreamState** result, Failure* failure) except -1 nogil:
-    """The registration of a stream.  It is busy, and so stays, until `leave`."""
+    """The registration of a stream.  The caller gets the lock held, failed or not; the stream is busy, and so stays."""
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
     cdef OrderState* order = opened.core.order
@@ -230,50 +233,52 @@ cdef int see(Opened* opened, cy.CUstream given, StreamState** result, Failure* f
     state = seen_before(opened, handle, thread)
     if state != NULL and (state.driver_id == 0 or <size_t>handle <= PER_THREAD):
         state.busy += 1
-        order.lock.unlock()
         result[0] = state
         return 0
     order.lock.unlock()
-    if enter_context(order.context, &scope, failure):
-        return 1
-    failed = stream_is_capturing(handle, &capturing, failure)
-    if not failed and not capturing:                    # asking for the number would spoil a capture
-        failed = stream_id(handle, &number, failure)
+    failed = enter_context(order.context, &scope, failure)
     if not failed:
-        order.lock.lock()
-        state = seen_before(opened, handle, thread)
-        if state != NULL and (capturing or state.driver_id == number):
-            state.busy += 1
-        elif capturing:
-            failure.kind = STREAM_IS_CAPTURING
-            failure.stream = <size_t>handle
-            failed = 1
-        else:
-            failed = first_sight(opened, handle, number, thread, &state, failure)
-        order.lock.unlock()
-    leave_context(&scope)
-    result[0] = state
-    return failed
+        failed = stream_is_capturing(handle, &capturing, failure)
+        if not failed and not capturing:                # asking for the number would spoil a capture
+            failed = stream_id(handle, &number, failure)
+        leave_context(&scope)
+    order.lock.lock()
+    if failed:
+        return 1
+    state = seen_before(opened, handle, thread)
+    if state != NULL and (capturing or state.driver_id == number):
+        state.busy += 1
+        result[0] = state
+        return 0
+    if capturing:
+        failure.kind = STREAM_IS_CAPTURING
+        failure.stream = <size_t>handle
+        return 1
+    return first_sight(opened, handle, number, thread, result, failure)
 
 
 cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
                      Failure* failure) except -1 nogil:
-    """Find the stream among those that others registered, or register it.  Releases the lock."""
+    """Find the stream among those that others registered, or register it.  Called with the lock held, releases it."""
     cdef OrderState* order = opened.core.order
     cdef StreamState* state = own_stream(order, handle)
     cdef StreamState* former = NULL
     cdef cy.CUcontext context = NULL
+    cdef Scope scope
     cdef Sight sight
     cdef size_t i
     cdef int failed
     if state == NULL:
         order.lock.unlock()
-        failed = stream_context(handle, &context, failure)
+        failed = enter_context(order.context, &scope, failure)
+        if not failed:
+            failed = stream_context(handle, &context, failure)
+            leave_context(&scope)
         order.lock.lock()
         if not failed and context != order.context:
             failure.kind = RESOURCE_FAILED
             failure.code = cy.CUDA_ERROR_INVALID_CONTEXT
-            snprintf(failure.text, sizeof(failure.text), "stream %p belongs to another context or device", <void*>handle)
+            snprintf(failure.text, sizeof(failure.text), "stream %p is of another context or device", <void*>handle)
             failed = 1
         if failed:
             return 1
@@ -300,18 +305,17 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         return 0
     former.raw = True                                   # its handle is not to be touched any more
     order.in_flight += 1
-    failed = bury_stream(order, former, state, failure)
+    order.lock.unlock()
+    failed = enter_context(order.context, &scope, failure)
+    order.lock.lock()
+    if not failed:
+        failed = bury_stream(order, former, state, failure)
+        leave_context(&scope)
     order.in_flight -= 1
     if failed:                                          # the next call tries again
         state.busy -= 1
         state.alive = False
     return failed
-
-
-cdef void leave(CoreState* core, StreamState* state) noexcept nogil:
-    core.order.lock.lock()
-    state.busy -= 1
-    core.order.lock.unlock()
 
 
 # ---------------------------------------------------------------------------------------------- failures
@@ -381,17 +385,23 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     ask_for_errands()
 
 
+cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
+    cdef StreamState* state = NULL
+    cdef int failed
+    if process_was_forked():                            # before the lock, which somebody may have held
+        failure.kind = PROCESS_WAS_FORKED
+        return 1
+    failed = see(opened, <cy.CUstream>stream, &state, failure)
+    opened.core.order.lock.unlock()
+    return failed or allocate_on_busy(opened.core, nbytes, state, block, failure)
+
+
 cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
                         xlogmem_error* error) noexcept nogil:
     cdef Opened* opened = <Opened*>runtime
-    cdef StreamState* state = NULL
     cdef Block* block = NULL
     cdef Failure failure
-    cdef int failed = see(opened, <cy.CUstream>stream, &state, &failure)
-    if not failed:
-        failed = allocate(opened.core, nbytes, state, &block, &failure)
-        leave(opened.core, state)
-    if failed:
+    if allocate_seen(opened, nbytes, stream, &block, &failure):
         tell(opened.core, &failure, error)
         return 1
     ptr[0] = <void*>block.ptr
@@ -403,26 +413,22 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
     for by themselves."""
     cdef Opened* opened = <Opened*>runtime
     cdef CoreState* core = opened.core
-    cdef StreamState* state = NULL
     cdef Block* block = NULL
     cdef Failure failure
     cdef Failure ignored
     cdef Scope scope
-    cdef int failed = see(opened, NULL, &state, &failure)
-    if failed:
-        tell(core, &failure, error)
-        return 1
-    failed = allocate(core, nbytes, state, &block, &failure)
+    cdef int failed = allocate_seen(opened, nbytes, NULL, &block, &failure)
     if not failed:
         failed = enter_context(core.order.context, &scope, &failure)
         if not failed:
             core.order.lock.lock()
-            failed = host_waits_for(core.order, state, touch(state), &failure)
+            core.order.in_flight += 1
+            failed = host_waits_for(core.order, block.stream, touch(block.stream), &failure)
+            core.order.in_flight -= 1
             core.order.lock.unlock()
             leave_context(&scope)
         if failed:
             free_block(core, block.slot, block.generation, NULL, &ignored)
-    leave(core, state)
     if failed:
         tell(core, &failure, error)
         return 1
@@ -433,42 +439,63 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
 cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil:
     cdef Opened* opened = <Opened*>runtime
     cdef CoreState* core = opened.core
-    cdef OrderState* order = core.order
-    cdef StreamState* state = NULL
     cdef Failure failure
-    cdef Found found
-    cdef bint there
-    cdef int failed
-    cdef char[XLOGMEM_TEXT] text
-    cdef char[XLOGMEM_TEXT] complaint
+    cdef Scope scope
     if ptr == NULL or process_is_closing():             # at the end the memory goes with the process
         return
-    failed = see(opened, <cy.CUstream>stream, &state, &failure)
-    order.lock.lock()
-    there = (find_by_address(core, <uint64_t>ptr, &found) and found.ptr == <uint64_t>ptr
-             and not core.blocks[found.slot].adopted and core.blocks[found.slot].state == LIVE)
-    order.lock.unlock()
-    if not failed and not there:
-        failure.kind = RESOURCE_FAILED
-        failure.code = cy.CUDA_ERROR_INVALID_VALUE
-        snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed", ptr)
-        failed = 1
-    elif not failed:
-        failed = free_block(core, found.slot, found.generation, state, &failure)
-    if failed:
-        describe(core, &failure, text)
-        order.lock.lock()
-        if there and state != NULL and core.blocks[found.slot].generation == found.generation:
-            keep_for_later(core, core.blocks[found.slot], &failure)     # the next call tries again
+    if core.lost.load():
+        failure.kind = DEVICE_IS_LOST
+        fail_free(core, ptr, NULL, &failure)
+        return
+    if enter_context(core.order.context, &scope, &failure):
+        fail_free(core, ptr, NULL, &failure)
+        return
+    drain(core)
+    free_seen(opened, ptr, stream)
+    leave_context(&scope)
+
+
+cdef int free_seen(Opened* opened, void* ptr, void* stream) except -1 nogil:
+    cdef CoreState* core = opened.core
+    cdef StreamState* state = NULL
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef Found found
+    cdef int failed = see(opened, <cy.CUstream>stream, &state, &failure)
+    if not failed and find_by_address(core, <uint64_t>ptr, &found) and found.ptr == <uint64_t>ptr:
+        block = core.blocks[found.slot]
+        if block.adopted or block.state != LIVE:
+            block = NULL
+    if not failed:
+        if block == NULL:
+            failure.kind = RESOURCE_FAILED
+            failure.code = cy.CUDA_ERROR_INVALID_VALUE
+            snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed", ptr)
+            failed = 1
         else:
-            keep_failure(core, &failure)
-        core.untold = True
-        order.lock.unlock()
-        snprintf(complaint, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
-                 "DeviceRuntime.reap_pending() raises it", ptr, text)
-        complain(complaint)
-    if state != NULL:
-        leave(core, state)
+            failed = free_found(core, block, state, &failure)
+        state.busy -= 1
+    core.order.lock.unlock()
+    if failed:
+        fail_free(core, ptr, block, &failure)
+    return 0
+
+
+cdef void fail_free(CoreState* core, void* ptr, Block* block, Failure* failure) noexcept nogil:
+    """Nobody is there to be told now.  A block (or NULL) that the free had found is tried again by the next call."""
+    cdef char[XLOGMEM_TEXT] text
+    cdef char[XLOGMEM_TEXT] complaint
+    describe(core, failure, text)
+    core.order.lock.lock()
+    if block != NULL:
+        keep_for_later(core, block, failure)
+    else:
+        keep_failure(core, failure)
+    core.untold = True
+    core.order.lock.unlock()
+    snprintf(complaint, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
+             "DeviceRuntime.reap_pending() raises it", ptr, text)
+    complain(complaint)
 
 
 cdef void table_deallocate_sync(xlogmem_runtime* runtime, void* ptr) noexcept nogil:

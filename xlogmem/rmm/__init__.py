@@ -29,8 +29,8 @@ def checked_release() -> tuple[int, ...]:
     release = tuple(int(part) for part in rmm.__version__.split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         tested = " to ".join(f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
-        raise ImportError(f"xlogmem.rmm works with RMM {tested}, but RMM {rmm.__version__} is installed: install one of "
-                          "these, or another version of xlogmem")
+        raise ImportError(f"xlogmem.rmm works with RMM {tested}, but RMM {rmm.__version__} is installed: install one "
+                          "of these, or another version of xlogmem")
     if find_spec("xlogmem.rmm._binding") is None:
         raise ImportError("this xlogmem was built without the RMM binding: let pip build it, or install librmm and rmm "
                           "26.10 where it is built")
