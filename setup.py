@@ -65,7 +65,7 @@ include = cuda_include()
 
 
 def folder_of(header: str, *wheels: str) -> str | None:
-    """The folder from which `header` is included: in one of these wheels, or where conda has it."""
+    """The folder from which `header` is included: in one of these wheels, or where conda or the toolkit has it."""
     for name in wheels:
         try:
             wheel = distribution(name)
@@ -74,9 +74,10 @@ def folder_of(header: str, *wheels: str) -> str | None:
         for file in wheel.files or ():
             if str(file).endswith(f"/{header}"):
                 return str(Path(wheel.locate_file(file)).resolve()).removesuffix(f"/{header}")
-    for variable in ("PREFIX", "CONDA_PREFIX"):
-        for place in ("include", "include/rapids"):
-            if (root := os.environ.get(variable)) and Path(root, place, header).exists():
+    roots = [os.environ.get(variable) for variable in ("PREFIX", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")]
+    for root in filter(None, [*roots, "/usr/local/cuda"]):
+        for place in ("include", "include/rapids", "targets/x86_64-linux/include", "targets/sbsa-linux/include"):
+            if Path(root, place, header).exists():
                 return str(Path(root, place))
     return None
 

@@ -1,4 +1,4 @@
-/* xlogmem's C table: the core for callers without the GIL, and the core's way to a resource that is not written in Python.
+/* xlogmem's C table: the core for callers without the GIL, and its way to a resource that is not written in Python.
  *
  * A promise to outsiders.  Structures grow at the end only, and then XLOGMEM_TABLE_VERSION stays; it changes when
  * something else does.  Nobody links to xlogmem: the table comes in a capsule.
@@ -41,7 +41,8 @@ typedef struct xlogmem_table {
     uint32_t version;
     uint32_t size;                      /* of this structure, as the core was built */
 
-    /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if it is none.  Needs the GIL. */
+    /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if it is none.  Needs the
+     * GIL. */
     xlogmem_runtime *(*open)(void *runtime);
     void (*close)(xlogmem_runtime *runtime);
 

@@ -1,5 +1,5 @@
-// Both directions of RMM, in C++: a resource that models cuda::mr::resource over xlogmem's C table, and an xlogmem_upstream
-// over any RMM resource.
+// Both directions of RMM, in C++: a resource that models cuda::mr::resource over xlogmem's C table, and an
+// xlogmem_upstream over any RMM resource.
 //
 // Nothing here names a function of librmm, whose symbols are in a namespace of each release: only CCCL's templates and
 // virtual calls through them, so that one build runs with every release whose CCCL keeps their layout.  No GIL, no
@@ -30,8 +30,8 @@ using any_resource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 
 inline constexpr std::size_t alignment = 256;  // what RMM's containers ask for, and what every resource of ours gives
 
-// What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the same
-// thread, so that callers see RMM's own type and text.
+// What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the
+// same thread, so that callers see RMM's own type and text.
 inline thread_local std::exception_ptr thrown;
 
 // Throws rmm::out_of_memory, which nobody who does not link to librmm can do by himself.  Never destroyed.
@@ -47,8 +47,8 @@ inline any_resource* refuser = nullptr;
   throw std::runtime_error{error.text};
 }
 
-// One hold on a runtime, shared by the copies of a resource.  RMM's containers and its map of devices have copies, so the
-// last one may go long after the Python object, in any thread.
+// One hold on a runtime, shared by the copies of a resource.  RMM's containers and its map of devices have copies, so
+// the last one may go long after the Python object, in any thread.
 class hold {
  public:
   hold(xlogmem_table const* functions, void* python_runtime)

@@ -1,0 +1,80 @@
+"""What a pair of allocate and free costs C++ code that goes through RMM, without and with a runtime of ours on top.
+
+    python benchmarks/rmm_pairs.py [--json FILE]
+
+A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream.  Each resource is measured alone,
+under RMM's statistics (what an adaptor costs at least) and under `RuntimeMemoryResource`, turn by turn in one process;
+and then each pair by itself while a Python thread is busy, beside RMM's callback resource.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import threading
+
+import rmm
+import rmm.mr
+
+import xlogmem
+import xlogmem.rmm
+from xlogmem.rmm._binding import each_pair, pairs
+
+REPEATS, CALLS, NBYTES = 9, 20_000, 1 << 20
+
+
+def under(below: rmm.mr.DeviceMemoryResource) -> rmm.mr.DeviceMemoryResource:
+    return xlogmem.rmm.RuntimeMemoryResource(
+        xlogmem.DeviceRuntime(resource=xlogmem.rmm.RmmMemoryResource(below)))
+
+
+def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, int]:
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    took = sorted(each_pair(mr, NBYTES, calls))
+    stop.set()
+    thread.join()
+    return {"median": took[calls // 2], "p99": took[calls * 99 // 100], "max": took[-1]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    asynchronous = rmm.mr.CudaAsyncMemoryResource()
+    callback = rmm.mr.CallbackMemoryResource(asynchronous.allocate, asynchronous.deallocate)
+    below = {"cuda async": asynchronous, "arena": rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30),
+             "pool": rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30, 1 << 30)}
+    candidates = {name: {"alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr),
+                         "under xlogmem": under(mr)} for name, mr in below.items()}
+    candidates["cuda async"]["as callbacks"] = callback
+    candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
+    figures: dict[str, dict[str, list[float]]] = {
+        name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}
+    for _ in range(REPEATS):
+        for name, kinds in candidates.items():
+            for kind, mr in kinds.items():
+                figures[name][kind].append(pairs(mr, NBYTES, CALLS))
+    print(f"{'ns per pair, best (median)':40} RMM {rmm.__version__}, Python {platform.python_version()}")
+    for name, kinds in figures.items():
+        for kind, times in kinds.items():
+            print(f"{name + ', ' + kind:40}{min(times):9.0f} ({statistics.median(times):.0f})")
+    busy = {"under xlogmem": busy_percentiles(candidates["cuda async"]["under xlogmem"], 20_000),
+            "as callbacks": busy_percentiles(callback, 500)}
+    for name, row in busy.items():
+        print(f"beside a busy Python thread, cuda async {name}: " + ", ".join(f"{k} {v} ns" for k, v in row.items()))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"rmm": rmm.__version__, "python": sys.version, "pairs": figures, "busy": busy}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

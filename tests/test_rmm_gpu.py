@@ -1,0 +1,129 @@
+"""What RMM shows on a GPU only: its own streams and copies, its current device, and whether its counts are ours."""
+from __future__ import annotations
+
+import importlib.util
+import random
+
+import pytest
+
+import xlogmem
+from xlogmem import DeviceRuntime, StreamMisuseError, launch, use
+from xlogmem import runtime as runtimes
+from xlogmem._kernels import Kernels
+
+HAVE_RMM = importlib.util.find_spec("rmm") is not None
+if HAVE_RMM:
+    import rmm
+    import rmm.mr
+    import rmm.statistics
+    from rmm.pylibrmm.stream import Stream
+
+    import xlogmem.rmm
+    from xlogmem.rmm import RmmMemoryResource, RuntimeMemoryResource
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAVE_RMM, reason="needs RMM")]
+WORDS, ROUNDS, DELAY_NS = 1 << 16, 30, 300_000
+
+
+@pytest.fixture
+def current():
+    """RMM's current resource is given back as it was."""
+    before = rmm.mr.get_current_device_resource()
+    yield
+    rmm.mr.set_current_device_resource(before)
+
+
+def handle(stream) -> int:
+    return stream.__cuda_stream__()[1]
+
+
+@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.filterwarnings("ignore::xlogmem.BlockingStreamWarning")
+def test_buffers_on_rmm_streams_are_read_before_they_are_reused(protected, current):
+    """A late reader on another stream, the buffer dropped meanwhile, and its memory filled by the next one."""
+    runtime = DeviceRuntime()
+    kernels = Kernels()
+    rmm.mr.set_current_device_resource(RuntimeMemoryResource(runtime))
+    producer, consumer = Stream(), Stream()
+    wrong = runtime.allocate(4, runtime.register_stream(consumer))
+    with use(consumer, write=wrong, runtime=runtime):
+        kernels.fill(handle(consumer), wrong.ptr, 0, 1)
+    consumer.synchronize()
+    for turn in range(ROUNDS):
+        buffer = rmm.DeviceBuffer(size=4 * WORDS, stream=producer)
+        kernels.delay(handle(producer), DELAY_NS)
+        kernels.fill(handle(producer), buffer.ptr, turn, WORDS)         # as libcudf does: nobody says so
+        recorder = use(consumer, read=buffer, read_write=wrong, runtime=runtime)
+        if protected:
+            recorder.preflight()
+        kernels.delay(handle(consumer), DELAY_NS)
+        kernels.count_unequal(handle(consumer), wrong.ptr, buffer.ptr, turn, WORDS)
+        if protected:
+            recorder.commit()
+        del buffer
+    seen = rmm.DeviceBuffer(ptr=wrong.ptr, size=4, stream=consumer).tobytes(consumer)
+    assert (int.from_bytes(seen, "little") == 0) == protected
+    runtime.reap_pending()
+    kernels.close()
+
+
+def test_rmm_counts_what_we_count(current):
+    runtime = DeviceRuntime()
+    statistics = rmm.mr.StatisticsResourceAdaptor(RuntimeMemoryResource(runtime))
+    rmm.mr.set_current_device_resource(statistics)
+    chance = random.Random(7)
+    streams = [rmm.pylibrmm.stream.DEFAULT_STREAM, rmm.pylibrmm.stream.PER_THREAD_DEFAULT_STREAM, Stream(), Stream()]
+    kept: list[rmm.DeviceBuffer] = []
+    for _ in range(2000):
+        if kept and chance.random() < 0.5:
+            kept.pop(chance.randrange(len(kept)))
+        else:
+            kept.append(rmm.DeviceBuffer(size=chance.randrange(1 << 16), stream=chance.choice(streams)))
+        assert statistics.allocation_counts.current_bytes == runtime.live_bytes
+    kept.clear()
+    assert statistics.allocation_counts.current_bytes == runtime.live_bytes == 0
+    counters = runtime.counters()
+    assert counters["allocations"] == counters["frees"]
+    runtime.reap_pending()
+
+
+def test_data_comes_back_through_every_resource_below(current):
+    data = bytes(range(256)) * 1000
+    for below in (rmm.mr.CudaMemoryResource(), rmm.mr.CudaAsyncMemoryResource(), rmm.mr.ManagedMemoryResource(),
+                  rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), arena_size=1 << 26),
+                  rmm.mr.FixedSizeMemoryResource(rmm.mr.CudaMemoryResource()),
+                  rmm.mr.BinningMemoryResource(rmm.mr.CudaMemoryResource(), 12, 20)):
+        runtime = DeviceRuntime(resource=RmmMemoryResource(below))
+        rmm.mr.set_current_device_resource(RuntimeMemoryResource(runtime))
+        buffers = [rmm.DeviceBuffer.to_device(data) for _ in range(3)]
+        assert all(buffer.tobytes() == data for buffer in buffers)
+        assert runtime.live_bytes == 3 * len(data)
+        buffers.clear()
+        runtime.reap_pending()
+        assert runtime.bytes_outstanding == 0
+
+
+def test_enable_keeps_a_pool_and_notices_a_reinitialize(monkeypatch, current):
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(xlogmem.rmm, "_wrapped", {})
+    monkeypatch.setattr(launch, "explanations", [])
+    pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 26, 1 << 26)
+    rmm.mr.set_current_device_resource(pool)
+    xlogmem.rmm.enable()
+    assert rmm.mr.get_current_device_resource().upstream_mr is pool
+    buffer = rmm.DeviceBuffer.to_device(b"abc")
+    with use(0, read=buffer):
+        pass
+    assert buffer.tobytes() == b"abc"
+    del buffer
+    rmm.reinitialize()
+    buffer = rmm.DeviceBuffer.to_device(b"abc")
+    with pytest.raises(StreamMisuseError, match=r"call xlogmem\.rmm\.enable"), use(0, read=buffer):
+        pass
+    del buffer
+    xlogmem.rmm.enable()
+    buffer = rmm.DeviceBuffer.to_device(b"abc")
+    with use(0, read=buffer):
+        pass
+    del buffer
+    xlogmem.rmm.disable()
