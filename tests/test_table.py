@@ -258,6 +258,18 @@ def test_a_per_thread_default_stream_is_another_one_in_each_thread(bench_and_hol
 
 
 @pytest.mark.simulator
+def test_threads_that_come_and_go_leave_nothing_behind(bench_and_hold):
+    b, hold = bench_and_hold
+    for _ in range(200):
+        thread = threading.Thread(target=lambda: hold.free(hold.allocate(8, 2), 2))
+        thread.start()
+        thread.join()
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+    assert b.runtime.stream_count() < 80
+
+
+@pytest.mark.simulator
 def test_default_streams_are_not_asked_for_their_number_twice(bench_and_hold, driver):
     b, hold = bench_and_hold
     hold.free(hold.allocate(8))

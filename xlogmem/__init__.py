@@ -8,6 +8,7 @@
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
 from xlogmem._driver import driver_version, is_simulated
+from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock
 from xlogmem.errors import (
     BlockingStreamWarning,
@@ -42,6 +43,7 @@ __all__ = [
     "DirectMemoryResource",
     "DriverError",
     "DriverNotFoundError",
+    "ForeignMemoryResource",
     "LaunchRecorder",
     "OutOfBoundsError",
     "OutOfBudgetError",

@@ -66,6 +66,7 @@ from xlogmem._order cimport (
     host_waits_for,
     register_stream,
     this_thread,
+    thread_is_alive,
     touch,
 )
 from xlogmem.blocks cimport Core
@@ -114,6 +115,7 @@ cdef extern from "Python.h":
 cdef enum:
     LEGACY = 1                  # as in streams.pyx
     PER_THREAD = 2
+    CROWDED = 64                # streams, before those of ended threads are looked for
     COMPLAINTS = 32             # kept for the log, until somebody holds the GIL
 
 logger = logging.getLogger("xlogmem")
@@ -283,12 +285,14 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         if failed:
             return 1
         for i in range(order.streams.size()):
-            if not order.streams[i].alive or order.streams[i].handle != handle:
+            if not order.streams[i].alive or order.streams[i].handle != handle or not order.streams[i].driver_id:
                 continue
             if order.streams[i].driver_id == number:
                 state = order.streams[i]
             elif <size_t>handle > PER_THREAD:
                 former = order.streams[i]               # destroyed by its owner, and its handle came back
+            elif order.streams.size() > CROWDED and not thread_is_alive(order.streams[i].thread):
+                former = order.streams[i]               # the default stream of a thread that ended
     if state == NULL:
         state = register_stream(order, handle, OPAQUE)
         state.driver_id = number
@@ -312,6 +316,8 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         failed = bury_stream(order, former, state, failure)
         leave_context(&scope)
     order.in_flight -= 1
+    if <size_t>handle == PER_THREAD:                    # that was tidying up
+        return 0
     if failed:                                          # the next call tries again
         state.busy -= 1
         state.alive = False
