@@ -54,7 +54,7 @@ cdef cppclass StreamState:
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `ask_host` asks about, until it is complete
     StreamState* next           # in the list of own streams that nobody holds any more
-    bint listed                 # it is in that list; the GIL guards it
+    bint idle                   # it is in that list; the GIL guards it
     uint32_t credit             # adaptive: how many more commits record their fence at once
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation

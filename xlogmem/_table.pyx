@@ -297,7 +297,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         state = register_stream(order, handle, OPAQUE)
         state.driver_id = number
         state.thread = thread
-        state.raw = <size_t>handle > LEGACY
+        state.raw.store(<size_t>handle > LEGACY)
     sight.handle = handle
     sight.thread = thread
     sight.number = state.number
@@ -307,7 +307,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
     state.busy += 1
     if former == NULL:
         return 0
-    former.raw = True                                   # its handle is not to be touched any more
+    former.raw.store(True)                              # its handle is not to be touched any more
     order.in_flight += 1
     order.lock.unlock()
     failed = enter_context(order.context, &scope, failure)
@@ -320,7 +320,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         return 0
     if failed:                                          # the next call tries again
         state.busy -= 1
-        state.alive = False
+        state.alive.store(False)
     return failed
 
 

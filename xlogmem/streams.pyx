@@ -104,9 +104,9 @@ cdef class Stream:
         own = state.driver_id == 0 and state.index != 0
         if state.handles.fetch_sub(1) != 1 or not own:  # a dead foreign one may be deleted from here on
             return
-        if state.listed:                                # `find_block` made a handle of a stream that nobody held
+        if state.idle:                                # `find_block` made a handle of a stream that nobody held
             return
-        state.listed = True
+        state.idle = True
         state.next = self.ordering.state.idle.load()    # an own stream that nobody holds goes back to its pool
         while not self.ordering.state.idle.compare_exchange_weak(state.next, state):
             pass
@@ -269,7 +269,7 @@ cdef class StreamPool:
         cdef StreamState* following
         while state != NULL:
             following = state.next
-            state.listed = False
+            state.idle = False
             key = (<int>state.discipline, self.priorities[<size_t>state])
             if state.handles.load() == 0:
                 self.spare.setdefault(key, []).append(<size_t>state)
@@ -524,8 +524,8 @@ cdef class StreamRegistry:
         with nogil:
             order.lock.lock()
             for i in range(order.streams.size()):
-                if (order.streams[i].alive and not order.streams[i].listed and order.streams[i].driver_id
-                        and order.streams[i].handle == handle and number in (0, order.streams[i].driver_id)):
+                if (<bint>order.streams[i].alive and not order.streams[i].listed and order.streams[i].driver_id
+                        and order.streams[i].handle == handle and (number == 0 or number == order.streams[i].driver_id)):
                     state = order.streams[i]
                     state.listed = True
                     break
