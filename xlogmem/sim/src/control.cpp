@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 
 using namespace sim;
 
@@ -118,10 +119,15 @@ EXPORT void xsim_on_call(const char* name, u64 nth, int after, void (*callback)(
     plan(name, after ? Plan::After : Plan::Before, nth, 0, callback, argument);
 }
 
-// The nth call from now waits until it is let go, or for `patience` seconds. A hold is never freed: the call may be
+// The nth call from now waits until it is let go, or for `patience` seconds. A hold is kept for ever: the call may be
 // inside still.
 EXPORT void* xsim_hold(const char* name, u64 nth, double patience) {
-    Hold* hold = new Hold(patience);
+    static auto& holds = *new std::deque<Hold>;
+    Hold* hold;
+    {
+        Lock lock(driver().mutex);
+        hold = &holds.emplace_back(patience);
+    }
     plan(name, Plan::Before, nth, 0, hold_up, hold);
     return hold;
 }
