@@ -40,8 +40,7 @@ def handle(stream) -> int:
 @pytest.mark.parametrize("protected", [True, False])
 @pytest.mark.filterwarnings("ignore::xlogmem.BlockingStreamWarning")
 def test_buffers_on_rmm_streams_are_read_before_they_are_reused(protected, current):
-    """A late producer, or a late reader on another stream; the buffer is dropped meanwhile, and its memory filled by the
-    next one."""
+    """A late producer, or a late reader on another stream; the buffer is dropped meanwhile, its memory filled again."""
     runtime = DeviceRuntime()
     kernels = Kernels()
     rmm.mr.set_current_device_resource(RuntimeMemoryResource(runtime))

@@ -274,9 +274,11 @@ def _perform(world: World, name: str, draws: Any) -> None:
             world.surprise(error)
         else:
             world.say(f"# refused: {error}")
-            world.happened["refusals"] += 1
-    world.happened["operations"] += 1
-    world.happened[name] += 1
+            with world.lock:
+                world.happened["refusals"] += 1
+    with world.lock:
+        world.happened["operations"] += 1
+        world.happened[name] += 1
 
 
 # ---------------------------------------------------------------------------------------------- shrinking

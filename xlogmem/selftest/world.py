@@ -42,13 +42,16 @@ SCRATCH = 1 << 20                           # bytes that readers in situations c
 ROOM = 12                                   # blocks of one thread, before the oldest go
 
 
-_loaded: list[Kernels] = []
+_loaded: list[tuple[Any, Kernels]] = []
 
 
-def _kernels() -> Kernels:
-    """Loaded once: compiling them for a GPU takes longer than a program."""
+def _tools() -> tuple[Any, Kernels]:
+    """The primary context and the kernels, once for the process: compiling those takes longer than a program."""
     if not _loaded:
-        _loaded.append(Kernels())
+        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))
+        check(cuda.cuCtxPushCurrent(primary))
+        _loaded.append((primary, Kernels()))
+        check(cuda.cuCtxPopCurrent())
     return _loaded[0]
 
 
@@ -175,13 +178,14 @@ class Owner:
         self.world = world
         self.ptr = ptr
         self.item: Item | None = None
-        world.owners += 1
+        with world.lock:
+            world.owners += 1
 
     def __del__(self) -> None:
         world = self.world
-        world.owners -= 1
         try:
             with world.context(), world.lock:           # nobody closes the stream meanwhile
+                world.owners -= 1
                 item = self.item
                 home = item.home if item else None
                 if item is None or item.unsure or (home is not None and (home.gone or home.closing)):
@@ -246,7 +250,7 @@ class World:
         self.kind, self.simulator, self.protect, self.threads = kind, simulator, protect, threads
         self.policy = policy or rng.choice(["adaptive", "lazy", "precise"])
         self.lock = threading.RLock()
-        self.primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))
+        self.primary, self.kernels = _tools()
         self.armed: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self.resource_fails = 0
         self.owners = 0
@@ -270,7 +274,6 @@ class World:
             if simulator:
                 simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
             self.before = self._alive()
-            self.kernels = _kernels()
             self.words = int(check(cuda.cuMemAlloc(4 * WORDS)))
             self.scratched = 0
             self.scratch_area = int(check(cuda.cuMemAlloc(SCRATCH))) if kind.situations else 0
@@ -515,10 +518,10 @@ class World:
             self.all_items.add(item)
         return item
 
-    def take_item(self, rng: Random, condition: Callable[[Item], bool] = lambda item: True) -> Item:
+    def take_item(self, rng: Random) -> Item:
         """Choose a block that is about to be freed: nobody else chooses it any more."""
         with self.lock:
-            choice = [item for item in self.items if not item.held and condition(item)]
+            choice = [item for item in self.items if not item.held]
             if not choice:
                 raise NothingToDo
             item = rng.choice(choice)
@@ -527,10 +530,10 @@ class World:
         return item
 
     @contextlib.contextmanager
-    def holding(self, rng: Random, condition: Callable[[Item], bool] = lambda item: True) -> Iterator[Item]:
+    def holding(self, rng: Random) -> Iterator[Item]:
         """Choose a block that nobody frees meanwhile."""
         with self.lock:
-            choice = [item for item in self.items if not item.held and condition(item)]
+            choice = [item for item in self.items if not item.held]
             if not choice:
                 raise NothingToDo
             item = rng.choice(choice)
