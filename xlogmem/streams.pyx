@@ -470,8 +470,9 @@ cdef class StreamRegistry:
         with self.lock:
             if len(self.known) >= self.sweep_at:
                 self.sweep()
-            entry = (self.by_handle.get(<size_t>handle) if planted(defect.HANDLE_IS_IDENTITY) else self.known.get(number)
-                     ) or self.enlist_unlisted(number, handle)
+            entry = self.known.get(number) or self.enlist_unlisted(number, handle)
+            if planted(defect.HANDLE_IS_IDENTITY):
+                entry = self.by_handle.get(<size_t>handle)
             if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
                 self.hold(entry, what)
                 return handle_of(self.ordering, entry.state)
@@ -519,18 +520,20 @@ cdef class StreamRegistry:
     cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle):
         """A stream that the C table registered without the GIL: by the driver's number of it, or (0) by its handle."""
         cdef OrderState* order = &self.ordering.state
-        cdef StreamState* state = NULL
+        cdef StreamState* found = NULL
+        cdef StreamState* state
         cdef size_t i
         with nogil:
             order.lock.lock()
             for i in range(order.streams.size()):
-                if (<bint>order.streams[i].alive and not order.streams[i].listed and order.streams[i].driver_id
-                        and order.streams[i].handle == handle and (number == 0 or number == order.streams[i].driver_id)):
-                    state = order.streams[i]
+                state = order.streams[i]
+                if (<bint>state.alive and not state.listed and state.driver_id and state.handle == handle
+                        and (number == 0 or number == state.driver_id)):
                     state.listed = True
+                    found = state
                     break
             order.lock.unlock()
-        return self.enlist(state) if state != NULL else None
+        return self.enlist(found) if found != NULL else None
 
     cdef int strike(self, Registration entry) except -1:
         """Off the lists: the registration is dead, and may be deleted when nothing else needs it."""
