@@ -14,7 +14,7 @@ from xlogmem.selftest.steps import STEPS
 
 pytestmark = pytest.mark.usefixtures("_context")
 
-INTERESTING = ("overlaps", "deferred_frees", "reuses", "elided", "waits", "records")
+INTERESTING = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records")
 GPU_CANNOT = {"fail", "situation"}          # there no driver call fails because we want it to
 
 
@@ -37,7 +37,7 @@ def test_several_threads_on_one_runtime_go_right():
     report = run(programs=4, threads=8)
     assert report.failure is None
     assert report.operations > 1000
-    assert report.overlaps
+    assert report.overlapping_windows
     assert report.deferred_frees
 
 

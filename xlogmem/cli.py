@@ -178,10 +178,11 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
 
 
 def print_report(report: Any) -> None:
+    from xlogmem.selftest import COUNTED
+
     console = Console(highlight=False)
     table = Table(title=f"{report.device}", show_header=False)
-    for name in ("programs", "operations", "violations", "seconds", "overlaps", "deferred_frees", "reuses", "elided",
-                 "waits", "records", "refusals"):
+    for name in ("programs", "operations", "violations", "seconds", *COUNTED):
         value = getattr(report, name)
         table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
     console.print(table)

@@ -28,7 +28,9 @@ from xlogmem.selftest.programs import Program
 from xlogmem.selftest.steps import STEPS, leave
 from xlogmem.selftest.world import NothingToDo, World
 
-__all__ = ["Failure", "Report", "Settings", "run"]
+__all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
+
+COUNTED = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records", "refusals")
 
 PATIENCE = 120                              # seconds that a program may take before it counts as a deadlock
 MANY = 8                                    # threads, unless somebody says how many
@@ -87,8 +89,23 @@ class Failure:
 
 @dataclass
 class Report:
-    """What a run did.  `overlaps`: windows opened while another was open on the block; `reuses`: allocations that
-    came back at an address last freed on another stream; `elided`: waits left out because the order held already."""
+    """What a run did.
+
+    Attributes
+    ----------
+    overlapping_windows : int
+        Opened while another was open on the same block.
+    deferred_frees : int
+        Asked for inside a window.
+    cross_stream_reuses : int
+        Allocations that came back at an address last freed on another stream.
+    elided_waits : int
+        Left out because the order held already, or an event was there.
+    refusals : int
+        Errors that a program has to reckon with.
+    steps : dict
+        How often each step was taken.
+    """
 
     device: str
     simulated: bool
@@ -97,10 +114,10 @@ class Report:
     operations: int = 0
     violations: int = 0
     seconds: float = 0.0
-    overlaps: int = 0
+    overlapping_windows: int = 0
     deferred_frees: int = 0
-    reuses: int = 0
-    elided: int = 0
+    cross_stream_reuses: int = 0
+    elided_waits: int = 0
     waits: int = 0
     records: int = 0
     refusals: int = 0
@@ -114,7 +131,7 @@ class Report:
         self.programs += 1
         self.operations += world.happened["operations"]
         self.violations += len(world.violations)
-        for name in ("overlaps", "deferred_frees", "reuses", "elided", "waits", "records", "refusals"):
+        for name in COUNTED:
             setattr(self, name, getattr(self, name) + world.happened[name])
         for name in STEPS:
             self.steps[name] = self.steps.get(name, 0) + world.happened[name]

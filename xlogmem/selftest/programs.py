@@ -62,7 +62,7 @@ KINDS = (
 )
 
 # What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": .3, "account": 0, "drop_stream": 0},
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": .3, "account": 0},
              resources=("async", "async", "async", "stream"), disciplines=MIXED, foreign=True, neighbour=True)
 
 

@@ -39,6 +39,7 @@ from xlogmem.selftest.world import (
 
 __all__ = ["STEPS", "leave"]
 
+FOREIGN = ("object", "raw", "legacy", "thread")
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
 FAILABLE = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuEventCreate", "cuMemAllocFromPoolAsync",
             "cuMemFreeAsync", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuEventQuery", "cuMemAlloc", "cuMemFree",
@@ -169,7 +170,7 @@ def enter(world: World, rng: Random) -> Open:
     with world.lock:
         for claim in claims:
             claim.item.last_opaque = None
-            world.happened["overlaps"] += claim.item.open > 1
+            world.happened["overlapping_windows"] += claim.item.open > 1
     return Open(recorder, place, claims, handback)
 
 
@@ -593,12 +594,8 @@ def new_stream(world: World, rng: Random) -> None:
 
 @step
 def unregister(world: World, rng: Random) -> None:
+    place = world.close_place(rng, *FOREIGN)
     with world.lock:
-        choice = world.foreigners()
-        if not choice:
-            raise NothingToDo
-        place = rng.choice(choice)
-        place.closing = True
         heirs = [heir for heir in world.places if world.usable(heir) and heir.thread is None]
         heir = rng.choice([None, *heirs])
         if heir:
@@ -631,12 +628,7 @@ def unregister(world: World, rng: Random) -> None:
 @step
 def discipline(world: World, rng: Random) -> None:
     """Registered again with another discipline: a new registration, on the same stream."""
-    with world.lock:
-        choice = world.foreigners()
-        if not choice:
-            raise NothingToDo
-        place = rng.choice(choice)
-        place.closing = True
+    place = world.close_place(rng, *FOREIGN)
     chosen = rng.choice(["ordinary", "opaque", "sealed"])
     world.say(f"runtime.register_stream({place}, discipline={chosen!r})")
     try:
@@ -653,12 +645,10 @@ def discipline(world: World, rng: Random) -> None:
 @step
 def drop_stream(world: World, rng: Random) -> None:
     """The last reference to somebody's stream object goes: the library has to keep it until nothing needs it."""
-    with world.lock:
-        choice = [place for place in world.foreigners() if place.kind == "object"]
-        if world.depth or not choice:
-            raise NothingToDo
-        place = rng.choice(choice)
-        world.forget(place)
+    if world.depth:
+        raise NothingToDo
+    place = world.close_place(rng, "object")
+    world.forget(place)
     world.say(f"del {place}")
     let_go(world, place)
 

@@ -444,10 +444,16 @@ class World:
     def usable(self, place: Place) -> bool:
         return not place.closing and (place.thread is None or place.thread == threading.get_ident())
 
-    def foreigners(self) -> list[Place]:
-        """Streams of others that the program may close now."""
-        return [place for place in self.places
-                if place.kind != "own" and self.usable(place) and not place.busy and place not in self.capturing]
+    def close_place(self, rng: Random, *kinds: str) -> Place:
+        """Choose a stream of others, one of these kinds, that nobody uses now, and keep everybody from it."""
+        with self.lock:
+            choice = [place for place in self.places
+                      if place.kind in kinds and self.usable(place) and not place.busy and place not in self.capturing]
+            if not choice:
+                raise NothingToDo
+            place = rng.choice(choice)
+            place.closing = True
+        return place
 
     @contextlib.contextmanager
     def on(self, rng: Random, among: list[Place] | None = None) -> Iterator[Place]:
@@ -513,7 +519,7 @@ class World:
         with self.lock:
             freed_at = self.freed_at.pop(item.ptr, None)
             if freed_at is not None and place is not None and freed_at != place.handle:
-                self.happened["reuses"] += 1
+                self.happened["cross_stream_reuses"] += 1
             self.items.append(item)
             self.all_items.add(item)
         return item
@@ -690,8 +696,8 @@ class World:
         if self.runtime.lost:
             self.violation("the device was given up")
         counters = self.runtime.counters()
-        self.happened.update(deferred_frees=counters["deferred_frees"], elided=counters["known"] + counters["covered"],
-                             waits=counters["waits"], records=counters["records"])
+        self.happened.update(deferred_frees=counters["deferred_frees"], waits=counters["waits"],
+                             elided_waits=counters["known"] + counters["covered"], records=counters["records"])
         if (self.runtime.bytes_outstanding or counters["live_blocks"] or self.owners
                 or counters["allocations"] != counters["frees"]):
             self.violation(f"left at the end: {self.runtime.live_bytes} bytes live, {self.runtime.pending_bytes} "
