@@ -30,7 +30,8 @@ from xlogmem.selftest.world import NothingToDo, World
 
 __all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
 
-COUNTED = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records", "refusals")
+COUNTED = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records",
+           "refusals")
 
 PATIENCE = 120                              # seconds that a program may take before it counts as a deadlock
 MANY = 8                                    # threads, unless somebody says how many
