@@ -207,6 +207,16 @@ def test_our_own_streams_are_known_by_their_handle(bench_and_hold):
     hold.free(ptr, b.S.handle)
 
 
+def come_back(stream: cuda.CUstream) -> list[cuda.CUstream]:
+    """Destroy a stream, and make others until its handle means another one."""
+    made: list[cuda.CUstream] = []
+    check(cuda.cuStreamDestroy(stream))
+    while not made or int(made[-1]) != int(stream):
+        made.append(check(cuda.cuStreamCreate(1)))
+        assert len(made) < 100, "the simulated driver uses handles again, as the real one does"
+    return made
+
+
 @pytest.mark.simulator
 def test_a_handle_that_the_driver_used_again_is_another_stream(bench_and_hold):
     b, hold = bench_and_hold
@@ -214,16 +224,28 @@ def test_a_handle_that_the_driver_used_again_is_another_stream(bench_and_hold):
     ptr = hold.allocate(512, int(former))
     known = b.runtime.register_stream(int(former))
     b.kernels.fill(int(former), ptr, 1, 1)
-    kept = []
-    check(cuda.cuStreamDestroy(former))
-    while not kept or int(kept[-1]) != int(former):
-        kept.append(check(cuda.cuStreamCreate(1)))
-        assert len(kept) < 100, "the simulated driver uses handles again, as the real one does"
+    kept = come_back(former)
     other = hold.allocate(8, int(former))
     assert not known.registered
     assert b.runtime.find_block(other).alloc_stream != known
     hold.free(other, int(former))
     hold.free(ptr, b.S.handle)                          # after the fill: else this is a race
+    check(cuda.cuCtxSynchronize())
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_python_tells_a_handle_that_came_back_from_the_stream_that_only_the_table_saw(bench_and_hold):
+    b, hold = bench_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    ptr = hold.allocate(512, int(former))
+    b.kernels.fill(int(former), ptr, 1, 1)
+    kept = come_back(former)
+    b.runtime.register_stream(int(former))
+    with use(b.S, write=ptr):                           # after the fill: else this is a race
+        b.kernels.fill(b.S.handle, ptr, 1, 1)
+    hold.free(ptr, b.S.handle)
     check(cuda.cuCtxSynchronize())
     for stream in kept:
         check(cuda.cuStreamDestroy(stream))

@@ -470,7 +470,9 @@ cdef class StreamRegistry:
         with self.lock:
             if len(self.known) >= self.sweep_at:
                 self.sweep()
-            entry = self.known.get(number) or self.enlist_unlisted(number, handle)
+            entry = self.known.get(number)
+            if entry is None or not entry.state.alive:
+                entry = self.enlist_unlisted(number, handle)
             if planted(defect.HANDLE_IS_IDENTITY):
                 entry = self.by_handle.get(<size_t>handle)
             if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
@@ -493,9 +495,12 @@ cdef class StreamRegistry:
                 entry = self.known.get(number)                      # finalizers may have run
                 if entry is not None and entry.state.alive:         # another discipline: the new registration inherits
                     self.forget(entry, stream)
-                entry = self.by_handle.get(<size_t>handle)
-                if entry is not None and entry.state.alive and <size_t>handle > PER_THREAD:
-                    self.forget(entry, stream)                      # destroyed by its owner, and its handle came back
+                if <size_t>handle > PER_THREAD:
+                    entry = self.by_handle.get(<size_t>handle)
+                    if entry is None or not entry.state.alive:
+                        entry = self.enlist_unlisted(0, handle)
+                    if entry is not None:
+                        self.forget(entry, stream)                  # destroyed by its owner, and its handle came back
             except BaseException:
                 with nogil:
                     self.ordering.state.lock.lock()
