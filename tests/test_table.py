@@ -252,6 +252,41 @@ def test_python_tells_a_handle_that_came_back_from_the_stream_that_only_the_tabl
 
 
 @pytest.mark.simulator
+def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_yet(bench_and_hold, driver):
+    """Somebody else may have memory there already."""
+    b, hold = bench_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    handle = int(former)
+    hold.free(hold.allocate(8, handle), handle)
+    kept = come_back(former)
+    held_up = driver.hold("cuCtxSynchronize")
+    driver.fail("cuCtxSynchronize", 1, 999)
+    refused = []
+
+    def run() -> None:
+        try:
+            hold.allocate(8, handle)
+        except Refused as refusal:
+            refused.append(refusal)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert held_up.reached()
+    block = b.runtime.allocate(8, handle)
+    assert held_up.let_go()
+    thread.join()
+    assert "cuCtxSynchronize" in str(refused[0])
+    block.free()
+    before = driver.calls("cuCtxSynchronize")
+    hold.free(hold.allocate(8, handle), handle)         # tries again
+    assert driver.calls("cuCtxSynchronize") == before + 1
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
 def test_streams_that_come_and_go_leave_nothing_behind(bench_and_hold):
     b, hold = bench_and_hold
     for _ in range(200):

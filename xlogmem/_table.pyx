@@ -298,30 +298,27 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         state.driver_id = number
         state.thread = thread
         state.raw.store(<size_t>handle > LEGACY)
+    result[0] = state
+    state.busy += 1
+    if former != NULL:
+        former.raw.store(True)                          # its handle is not to be touched any more
+        order.in_flight += 1
+        order.lock.unlock()
+        failed = enter_context(order.context, &scope, failure)
+        order.lock.lock()
+        if not failed:
+            failed = bury_stream(order, former, state, failure)
+            leave_context(&scope)
+        order.in_flight -= 1
+        if failed and former.alive and <size_t>handle > PER_THREAD:     # else that was tidying up, or others did it
+            state.busy -= 1
+            return 1                                    # not seen: the next call tries again
     sight.handle = handle
     sight.thread = thread
     sight.number = state.number
     sight.index = state.index
     opened.seen.push_back(sight)
-    result[0] = state
-    state.busy += 1
-    if former == NULL:
-        return 0
-    former.raw.store(True)                              # its handle is not to be touched any more
-    order.in_flight += 1
-    order.lock.unlock()
-    failed = enter_context(order.context, &scope, failure)
-    order.lock.lock()
-    if not failed:
-        failed = bury_stream(order, former, state, failure)
-        leave_context(&scope)
-    order.in_flight -= 1
-    if <size_t>handle == PER_THREAD:                    # that was tidying up
-        return 0
-    if failed:                                          # the next call tries again
-        state.busy -= 1
-        state.alive.store(False)
-    return failed
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- failures
