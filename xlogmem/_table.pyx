@@ -213,6 +213,19 @@ cdef StreamState* seen_before(Opened* opened, cy.CUstream handle, uint64_t threa
     return NULL
 
 
+cdef void forget_stale(Opened* opened) noexcept nogil:
+    """Threads end, and their default streams are never asked for again.  With the lock held."""
+    cdef OrderState* order = opened.core.order
+    cdef StreamState* state
+    cdef size_t i, kept = 0
+    for i in range(opened.seen.size()):
+        state = order.streams[opened.seen[i].index]
+        if state.number == opened.seen[i].number and state.alive:
+            opened.seen[kept] = opened.seen[i]
+            kept += 1
+    opened.seen.resize(kept)
+
+
 cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
     cdef size_t i
     for i in range(order.streams.size()):
@@ -313,6 +326,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         if failed and former.alive and <size_t>handle > PER_THREAD:     # else that was tidying up, or others did it
             state.busy -= 1
             return 1                                    # not seen: the next call tries again
+    forget_stale(opened)
     sight.handle = handle
     sight.thread = thread
     sight.number = state.number
