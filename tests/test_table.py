@@ -459,6 +459,34 @@ def test_what_a_python_resource_raises_is_told():
     hold.close()
 
 
+def test_what_a_python_resource_raises_is_let_go():
+    raised = []
+
+    class Weak(Exception):
+        pass
+
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            failure = Weak()
+            raised.append(weakref.ref(failure))
+            raise failure
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    runtime = DeviceRuntime(resource=Mine())
+    hold = Hold(runtime)
+    with pytest.raises(Refused):
+        hold.allocate(8)
+    with pytest.raises(Weak):
+        runtime.allocate(8)                             # a call that has the GIL
+    gc.collect()
+    assert raised[0]() is None
+    hold.close()
+
+
 @pytest.mark.simulator
 def test_a_synchronous_allocation_is_ready_on_every_stream(bench_and_hold, driver):
     b, hold = bench_and_hold

@@ -165,6 +165,7 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil
 cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil
+cdef void let_go_later(CoreState* core, void* owner) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil

@@ -34,6 +34,7 @@ from xlogmem._core cimport (
     free_found,
     keep_failure,
     keep_for_later,
+    let_go_later,
 )
 from xlogmem._cpp cimport atomic, mutex, vector
 from xlogmem._driver cimport (
@@ -375,7 +376,7 @@ cdef void tell(CoreState* core, Failure* failure, xlogmem_error* error) noexcept
     describe(core, failure, error.text)
     if failure.kind == PYTHON_RAISED:
         core.order.lock.lock()
-        core.orphans.push_back(failure.exception)
+        let_go_later(core, failure.exception)
         core.order.lock.unlock()
 
 
