@@ -487,6 +487,26 @@ def test_what_a_python_resource_raises_is_let_go():
     hold.close()
 
 
+def test_an_exception_that_cannot_be_printed_is_told_by_its_name():
+    class Unprintable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise Unprintable
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    hold = Hold(DeviceRuntime(resource=Mine()))
+    with pytest.raises(Refused, match="Unprintable"):
+        hold.allocate(8)
+    hold.close()
+
+
 @pytest.mark.simulator
 def test_a_synchronous_allocation_is_ready_on_every_stream(bench_and_hold, driver):
     b, hold = bench_and_hold

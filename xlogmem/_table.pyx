@@ -365,7 +365,11 @@ cdef void describe(CoreState* core, Failure* failure, char* text) noexcept nogil
 cdef void describe_exception(void* exception, char* text) noexcept nogil:
     """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
     with gil:
-        said = f"{type(<object>exception).__name__}: {<object>exception}".encode(errors="replace")
+        name = type(<object>exception).__name__
+        try:
+            said = f"{name}: {<object>exception}".encode(errors="replace")
+        except BaseException:                           # its __str__ is somebody's code
+            said = name.encode(errors="replace")
         snprintf(text, XLOGMEM_TEXT, "%s", <const char*>said)
 
 
