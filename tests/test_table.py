@@ -507,6 +507,15 @@ def test_an_exception_that_cannot_be_printed_is_told_by_its_name():
     hold.close()
 
 
+def test_zero_bytes_are_null_and_no_block():
+    runtime = DeviceRuntime()
+    hold = Hold(runtime)
+    assert hold.allocate(0) is None
+    assert hold.allocate_sync(0) is None
+    assert runtime.counters()["allocations"] == 0
+    hold.close()
+
+
 @pytest.mark.simulator
 def test_a_synchronous_allocation_is_ready_on_every_stream(bench_and_hold, driver):
     b, hold = bench_and_hold

@@ -423,6 +423,9 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
     cdef Opened* opened = <Opened*>runtime
     cdef Block* block = NULL
     cdef Failure failure
+    ptr[0] = NULL
+    if nbytes == 0:
+        return 0
     if allocate_seen(opened, nbytes, stream, &block, &failure):
         tell(opened.core, &failure, error)
         return 1
@@ -439,7 +442,11 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
     cdef Failure failure
     cdef Failure ignored
     cdef Scope scope
-    cdef int failed = allocate_seen(opened, nbytes, NULL, &block, &failure)
+    cdef int failed
+    ptr[0] = NULL
+    if nbytes == 0:
+        return 0
+    failed = allocate_seen(opened, nbytes, NULL, &block, &failure)
     if not failed:
         failed = enter_context(core.order.context, &scope, &failure)
         if not failed:

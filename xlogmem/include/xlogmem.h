@@ -47,7 +47,8 @@ typedef struct xlogmem_table {
     void (*close)(xlogmem_runtime *runtime);
 
     /* Memory that the runtime tracks, ordered on the stream.  A stream that the runtime does not know yet becomes an
-     * opaque one: somebody queues work there that nobody records.  0, or 1 with the error filled in. */
+     * opaque one: somebody queues work there that nobody records.  0 bytes are NULL and no block.  0, or 1 with the
+     * error filled in. */
     int (*allocate)(xlogmem_runtime *runtime, size_t nbytes, void *stream, void **ptr, xlogmem_error *error);
     /* ... that is ready on every stream: the host has waited.  Its home is the legacy default stream. */
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
