@@ -417,6 +417,43 @@ def test_an_rmm_exception_comes_out_above_as_it_went_in_below():
     assert asked == [5000]
 
 
+def test_an_exception_that_went_no_further_is_not_thrown_above():
+    """A resource in Python catches what an RMM resource threw and raises its own; a second try fails in another way."""
+    asked = []
+
+    def broken(nbytes: int, stream: Stream) -> int:
+        raise ValueError("broken below")
+
+    inner = DeviceRuntime(resource=RmmMemoryResource(rmm.mr.CallbackMemoryResource(broken, print)))
+
+    class Catches(xlogmem.DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes: int, stream: int) -> int:
+            with pytest.raises(DriverError, match="broken below"):
+                inner.allocate(nbytes)
+            raise MemoryError("the source is dry")
+
+        def deallocate(self, ptr: int, nbytes: int, stream: int) -> None:
+            raise AssertionError
+
+    ours = RuntimeMemoryResource(DeviceRuntime(resource=Catches()))
+    with pytest.raises(MemoryError):
+        rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes)).allocate(8)
+    assert asked == [8]
+
+    def dry_and_then_null(nbytes: int, stream: Stream) -> int:
+        asked.append(nbytes)
+        if len(asked) == 2:
+            raise MemoryError("the source is dry")
+        return 0
+
+    source = rmm.mr.CallbackMemoryResource(dry_and_then_null, print)
+    with pytest.raises(RuntimeError, match="null pointer"):
+        RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(source))).allocate(16)
+    assert asked == [8, 16, 16]
+
+
 def test_spilling_below_frees_buffers_of_ours():
     """cuDF's way: its callback drops buffers, which come back here while the allocation is under way."""
     source = Source(limit=4096)

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -31,15 +32,20 @@ using any_resource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 inline constexpr std::size_t alignment = 256;  // what RMM's containers ask for, and what every resource of ours gives
 
 // What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the
-// same thread, so that callers see RMM's own type and text.
+// same thread, so that callers see RMM's own type and text.  The error that it became tells whether it got there: a
+// resource in Python may have caught it and raised another, and a second try may have failed in another way.
 inline thread_local std::exception_ptr thrown;
+inline thread_local xlogmem_error thrown_as;
 
 // Throws rmm::out_of_memory, which nobody who does not link to librmm can do by himself.  Never destroyed.
 inline any_resource* refuser = nullptr;
 
 [[noreturn]] inline void raise(xlogmem_error const& error, cuda::stream_ref stream, std::size_t bytes)
 {
-  if (thrown) { std::rethrow_exception(std::exchange(thrown, nullptr)); }
+  if (auto const from_below = std::exchange(thrown, nullptr);
+      from_below && error.kind == thrown_as.kind && std::strcmp(error.text, thrown_as.text) == 0) {
+    std::rethrow_exception(from_below);
+  }
   if (error.kind == XLOGMEM_OUT_OF_MEMORY) {
     if (refuser != nullptr) { refuser->allocate(stream, bytes, alignment); }
     throw std::bad_alloc{};
@@ -148,6 +154,14 @@ class upstream {
     return 1;
   }
 
+  static int caught(xlogmem_error* error, std::int32_t kind, char const* text) noexcept
+  {
+    failed(error, kind, text);
+    thrown    = std::current_exception();
+    thrown_as = *error;
+    return 1;
+  }
+
   static int allocate(void* self, std::size_t bytes, void* stream, std::uint64_t* ptr, xlogmem_error* error) noexcept
   {
     try {
@@ -156,14 +170,11 @@ class upstream {
       *ptr = reinterpret_cast<std::uintptr_t>(address);
       return 0;
     } catch (std::bad_alloc const& exception) {
-      thrown = std::current_exception();
-      return failed(error, XLOGMEM_OUT_OF_MEMORY, exception.what());
+      return caught(error, XLOGMEM_OUT_OF_MEMORY, exception.what());
     } catch (std::exception const& exception) {
-      thrown = std::current_exception();
-      return failed(error, XLOGMEM_FAILED, exception.what());
+      return caught(error, XLOGMEM_FAILED, exception.what());
     } catch (...) {
-      thrown = std::current_exception();
-      return failed(error, XLOGMEM_FAILED, "the RMM resource threw something that is no std::exception");
+      return caught(error, XLOGMEM_FAILED, "the RMM resource threw something that is no std::exception");
     }
   }
 
