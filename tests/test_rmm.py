@@ -489,6 +489,10 @@ def test_what_a_resource_promises_of_its_frees():
                       (source, "stream"), (rmm.mr.StatisticsResourceAdaptor(source), "stream")):
         assert RmmMemoryResource(mr).order == order
     assert xlogmem.rmm.order_of(pool) == "stream"
+    bins = rmm.mr.BinningMemoryResource(source)
+    assert RmmMemoryResource(bins).order == "stream"
+    bins.add_bin(1 << 20, cuda_mr)
+    assert RmmMemoryResource(bins).order == "host"      # of one bin
     assert RmmMemoryResource(source, order="host").order == "host"
     with pytest.raises(ValueError, match="unknown"):
         RmmMemoryResource(source, order="maybe")

@@ -67,10 +67,12 @@ def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResour
 
 
 def order_of(mr: rmm.mr.DeviceMemoryResource) -> str:
-    """What a resource promises of its frees; see `DeviceMemoryResource.order`."""
-    while not isinstance(mr, SUBALLOCATORS) and (lower := getattr(mr, "upstream_mr", None)) is not None:
-        mr = lower
-    return "host" if isinstance(mr, HOST_SYNCHRONOUS) else "stream"
+    """What a resource promises of its frees; see `DeviceMemoryResource.order`.  The weakest promise of its bins, if it
+    has some."""
+    lower = getattr(mr, "upstream_mr", None)
+    if isinstance(mr, SUBALLOCATORS) or lower is None:
+        return "host" if isinstance(mr, HOST_SYNCHRONOUS) else "stream"
+    return "host" if "host" in map(order_of, (lower, *getattr(mr, "bin_mrs", ()))) else "stream"
 
 
 class RmmMemoryResource(ForeignMemoryResource):
