@@ -575,6 +575,29 @@ def test_disable_does_not_reach_below_an_adaptor(fresh):
     assert current() is fresh.mr
 
 
+@pytest.fixture
+def second_device():
+    if check(cuda.cuDeviceGetCount()) < 2:
+        pytest.skip("one device")
+    before = rmm.mr.get_per_device_resource(1)
+    rmm.mr.set_per_device_resource(1, Source().mr)
+    yield
+    rmm.mr.set_per_device_resource(1, before)
+
+
+@pytest.mark.simulator
+def test_disable_changes_nothing_where_it_fails(fresh, second_device):
+    xlogmem.rmm.enable([1, 0])
+    mine, other = current(), rmm.mr.get_per_device_resource(1)
+    rmm.mr.set_per_device_resource(0, rmm.mr.StatisticsResourceAdaptor(mine))
+    with pytest.raises(RuntimeError, match="take it off first"):
+        xlogmem.rmm.disable()
+    assert rmm.mr.get_per_device_resource(1) is other
+    rmm.mr.set_per_device_resource(0, mine)
+    xlogmem.rmm.disable()
+    assert current() is fresh.mr
+
+
 def test_enable_after_somebody_else_made_the_runtime(fresh):
     runtime = xlogmem.get_runtime()
     with pytest.raises(RuntimeError, match=r"Call xlogmem.rmm.enable\(\) before"):

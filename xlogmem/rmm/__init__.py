@@ -199,19 +199,21 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
     Raises
     ------
     RuntimeError
-        Somebody put an adaptor on top of ours: take that off first.
+        Somebody put an adaptor on top of ours: take that off first.  Nothing was changed, on no device.
     """
     with _lock:
-        for device in list(_wrapped) if devices is None else [devices] if isinstance(devices, int) else devices:
-            known = _wrapped.get(device)
-            if known is None or not known.active:
-                continue
+        chosen = list(_wrapped) if devices is None else [devices] if isinstance(devices, int) else list(devices)
+        chosen = [device for device in chosen if device in _wrapped and _wrapped[device].active]
+        for device in chosen:
             current = rmm.mr.get_per_device_resource(device)
-            if current is known.resource:
-                rmm.mr.set_per_device_resource(device, known.original)
-            elif any(lower is known.resource for lower in stack(current)):
+            ours = _wrapped[device].resource
+            if current is not ours and any(lower is ours for lower in stack(current)):
                 raise RuntimeError(f"RMM's resource of device {device} is a {type(current).__name__} on top of "
                                    "xlogmem's: take it off first, with rmm.mr.set_per_device_resource()")
+        for device in chosen:
+            known = _wrapped[device]
+            if rmm.mr.get_per_device_resource(device) is known.resource:
+                rmm.mr.set_per_device_resource(device, known.original)
             known.active = False
 
 
