@@ -598,6 +598,21 @@ def test_disable_changes_nothing_where_it_fails(fresh, second_device):
     assert current() is fresh.mr
 
 
+@pytest.mark.simulator
+def test_what_is_tracked_is_not_told_again(fresh, second_device, recwarn):
+    statistics = rmm.mr.StatisticsResourceAdaptor(fresh.mr)
+    rmm.mr.set_per_device_resource(0, statistics)
+    xlogmem.rmm.enable(0)
+    buffer = rmm.DeviceBuffer(size=512, mr=current())
+    xlogmem.rmm.enable(1)                               # another device
+    xlogmem.rmm.disable()
+    xlogmem.rmm.enable(0)                               # the same runtime
+    with use(0, read=buffer):
+        pass
+    assert not recwarn.list
+    del buffer
+
+
 def test_enable_after_somebody_else_made_the_runtime(fresh):
     runtime = xlogmem.get_runtime()
     with pytest.raises(RuntimeError, match=r"Call xlogmem.rmm.enable\(\) before"):

@@ -233,18 +233,24 @@ def _explain(runtime: Core) -> str | None:
 def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
     """RMM does not know what it gave out; look at the buffers that Python has, and at adaptors that count."""
     known = _wrapped.get(device)
-    buffers = [thing for thing in gc.get_objects() if issubclass(type(thing), rmm.DeviceBuffer) and thing.size]
-    tracked = [buffer for buffer in buffers if known is not None and known.runtime.find_block(buffer.ptr) is not None]
-    nbytes = sum(buffer.size for buffer in buffers) - sum(buffer.size for buffer in tracked)
-    for lower in stack(current):
+    again = known is not None and known.original is current     # its runtime goes on
+    untracked = former = 0
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), rmm.DeviceBuffer) or not thing.size:
+            continue
+        if not any(other.runtime.find_block(thing.ptr) for other in _wrapped.values()):
+            untracked += thing.size
+        elif known is not None and not again and known.runtime.find_block(thing.ptr):
+            former += 1
+    for lower in () if again else stack(current):               # else they count what the runtime took from them, too
         if isinstance(lower, rmm.mr.StatisticsResourceAdaptor):
-            nbytes = max(nbytes, lower.allocation_counts.current_bytes)
+            untracked = max(untracked, lower.allocation_counts.current_bytes)
         elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):
-            nbytes = max(nbytes, lower.get_allocated_bytes())
-    if nbytes:
-        warnings.warn(f"{nbytes} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, "
-                      "and use() refuses them. Call enable() before anything is allocated, or adopt them "
+            untracked = max(untracked, lower.get_allocated_bytes())
+    if untracked:
+        warnings.warn(f"{untracked} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not "
+                      "tracked, and use() refuses them. Call enable() before anything is allocated, or adopt them "
                       "(DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
-    if tracked:
-        warnings.warn(f"{len(tracked)} buffers were allocated before RMM's resource was replaced: the former runtime "
+    if former:
+        warnings.warn(f"{former} buffers were allocated before RMM's resource was replaced: the former runtime "
                       "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)
