@@ -4,8 +4,8 @@
 binding (``xlogmem.rmm``) is one that keeps to the header.
 
 Threads of C++ programs may hold locks of their own, so nothing here takes the GIL, finalizers least of all: what needs
-it (dropping a runtime, writing to the log) is left as an *errand*, which the interpreter runs when it comes to it, or
-the next call that has the GIL.
+it (dropping a runtime, writing to the log) is left as an *errand*, which the interpreter's main thread runs when it
+comes to it, or the next `open`.
 
 Streams come as bare handles.  One is registered at first sight, as opaque, because whoever allocates here queues work
 that nobody records.  The driver uses handles again, so all but the default streams and our own are asked for their

@@ -155,7 +155,8 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     Notes
     -----
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` that is given memory of
-    theirs says so; call `enable` again.  Calling it twice does nothing.
+    theirs says so; call `enable` again.  Calling it twice does nothing.  After `disable`, the same runtime goes on with
+    its policy, if RMM's resource is the same.
     """
     if devices is None:
         devices = _driver.active_devices() or [0]

@@ -97,7 +97,8 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
     -----
     Memory is freed on the stream that RMM is told, after every recorded use.  Streams that are first seen here are
     opaque (see `Stream.discipline`): whoever allocates through RMM queues work that nobody records.  When there is no
-    memory left, pending frees are waited for and the call is tried once more before ``rmm::out_of_memory`` is thrown.
+    memory left, pending frees are waited for and the call is tried once more before ``rmm::out_of_memory`` is thrown
+    (by an adaptor of RMM's, so its text speaks of a memory limit of 0).
     A free cannot raise: what went wrong is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.
     The GIL is not taken, unless the runtime's resource is written in Python.  As everywhere in RMM, a stream has to
     live as long as the memory that was allocated on it.
