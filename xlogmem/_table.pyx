@@ -374,8 +374,8 @@ cdef void describe_exception(void* exception, char* text) noexcept nogil:
 
 
 cdef void tell(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
-    cdef bint out_of_memory = failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY and failure.kind in (
-        DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
+    cdef bint out_of_memory = (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)     # else it has no code
+                               and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
     error.kind = XLOGMEM_OUT_OF_MEMORY if out_of_memory else XLOGMEM_FAILED
     describe(core, failure, error.text)
     if failure.kind == PYTHON_RAISED:
