@@ -683,6 +683,8 @@ class World:
         if self.simulator:
             races = self.simulator.races()
             self.simulator.reset("seeded", 1)           # no failures and no gaps any more
+            # Where giving the thread's capture mode back was made to fail.
+            check(cuda.cuThreadExchangeStreamCaptureMode(cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
         while self.windows:
             leave(self, self.windows.pop(), "commit")
         while self.to_destroy:
