@@ -629,6 +629,10 @@ def test_enable_after_somebody_else_made_the_runtime(fresh):
         xlogmem.rmm.enable()
     assert current() is fresh.mr
     assert xlogmem.get_runtime() is runtime
+    by_hand = RuntimeMemoryResource(runtime)            # what the error advises
+    rmm.mr.set_per_device_resource(0, rmm.mr.StatisticsResourceAdaptor(by_hand))
+    xlogmem.rmm.enable()
+    assert current().upstream_mr is by_hand
 
 
 def test_memory_that_was_allocated_before_is_told(fresh):

@@ -117,6 +117,11 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     return runtime
 
 
+def made_runtime(ordinal: int) -> DeviceRuntime | None:
+    """The process's runtime for a device, None if nobody asked for it yet."""
+    return _runtimes[ordinal]
+
+
 def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = None) -> None:
     """Make `runtime` the process's own for its device.
 

@@ -54,7 +54,9 @@ typedef struct xlogmem_table {
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
 
     /* Free on the stream, after every recorded use.  What goes wrong is logged and raised by the next
-     * DeviceRuntime.reap_pending; the memory stays allocated, and where trying again can help, that is done. */
+     * DeviceRuntime.reap_pending; the memory stays allocated, and the free is tried again by later calls. Not so where
+     * the stream cannot be looked at (it captures a graph when it is first seen, or the driver refuses): nobody could
+     * say later what it meant, and the memory stays allocated until the runtime goes. */
     void (*deallocate)(xlogmem_runtime *runtime, void *ptr, void *stream);
     void (*deallocate_sync)(xlogmem_runtime *runtime, void *ptr);
 } xlogmem_table;

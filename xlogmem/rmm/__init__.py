@@ -46,7 +46,7 @@ from xlogmem import _driver, launch
 from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Core
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
-from xlogmem.runtime import DeviceRuntime, set_runtime
+from xlogmem.runtime import DeviceRuntime, made_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -173,6 +173,9 @@ def _enable(device: int, policy: str | None) -> None:
     if known is not None and any(lower is known.resource for lower in stack(current)):
         known.active = True
         return
+    if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is made_runtime(device)
+           for lower in stack(current)):
+        return                                          # put there by hand, as the error below advises
     _warn_of_memory(device, current)
     if known is None or known.original is not current:
         runtime = DeviceRuntime(device, resource=RmmMemoryResource(current, device), policy=policy)
