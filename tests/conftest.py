@@ -16,7 +16,7 @@ from cuda.bindings import driver as cuda
 os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
 
 from xlogmem import _driver, sim
-from xlogmem._kernels import check
+from xlogmem._kernels import Kernels, check
 from xlogmem.errors import DriverNotFoundError
 
 REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
@@ -99,6 +99,15 @@ def _busy_interpreter():
     yield
     sys.setswitchinterval(interval)
     gc.set_threshold(*thresholds)
+
+
+@pytest.fixture
+def kernels(_context):
+    """The small kernels that tests launch, until everything queued is done."""
+    kernels = Kernels()
+    yield kernels
+    check(cuda.cuCtxSynchronize())
+    kernels.close()
 
 
 @pytest.fixture

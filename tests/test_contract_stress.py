@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,14 +52,6 @@ def in_its_own_process(program: str, *arguments: object, **environment: str) -> 
                               "XLOGMEM_SIMULATE": "1" if SIMULATED else "0"} | environment)
     assert done.returncode == 0, f"{arguments} {environment}: {done.stderr}"
     return done.stdout
-
-
-@pytest.fixture
-def kernels(_context) -> Iterator[Kernels]:
-    kernels = Kernels()
-    yield kernels
-    check(cuda.cuCtxSynchronize())
-    kernels.close()
 
 
 @pytest.fixture(params=SCHEDULES)

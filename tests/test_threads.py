@@ -41,14 +41,6 @@ MANY = 16
 
 
 @pytest.fixture
-def kernels(_context) -> Iterator[Kernels]:
-    kernels = Kernels()
-    yield kernels
-    check(cuda.cuCtxSynchronize())
-    kernels.close()
-
-
-@pytest.fixture
 def _quiet():
     """Recorders are dropped on purpose."""
     with warnings.catch_warnings():

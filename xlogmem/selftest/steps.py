@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from cuda.bindings import driver as cuda
 
 from xlogmem.blocks import Access
-from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
+from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.situations import SITUATIONS
 from xlogmem.selftest.world import (
@@ -34,6 +34,7 @@ from xlogmem.selftest.world import (
     Owner,
     Place,
     World,
+    refused,
     sure,
 )
 
@@ -53,19 +54,6 @@ Step = TypeVar("Step", bound=Callable[[World, Random], None])
 def step(function: Step) -> Step:
     STEPS[function.__name__] = function
     return function
-
-
-def refused(world: World, error: type[XlogmemError], call: Callable[[], Any], what: str) -> None:
-    """The call must raise this error; a driver that fails meanwhile is the only excuse."""
-    try:
-        call()
-    except error:
-        return
-    except DriverError:
-        if not world.kind.failures:
-            raise
-        return
-    world.violation(f"{what} was not refused")
 
 
 # ---------------------------------------------------------------------------------------------- blocks
@@ -362,12 +350,7 @@ def hidden(world: World, rng: Random) -> None:
         if not choice:
             raise NothingToDo
         item, place = rng.choice(choice)
-        access = rng.choice([READ, WRITE, READ_WRITE])
-        parts = world.free_parts(item, access)
-        if not parts:
-            access, parts = WRITE, world.free_parts(item, WRITE)
-        claim = world.claim_parts(item, access, parts)
-        item.held += 1
+        claim = world.claim_idle(rng, item)
         place.busy += 1
         if place is not item.place:
             item.quiet = True
@@ -378,8 +361,7 @@ def hidden(world: World, rng: Random) -> None:
         world.launch(rng, place, [claim])
     finally:
         with world.lock:
-            world.unclaim(claim, launched=True)
-            item.held -= 1
+            world.unclaim_idle(claim)
             place.busy -= 1
 
 
@@ -405,12 +387,7 @@ def record(world: World, rng: Random) -> None:
             if not choice:
                 raise NothingToDo
             item = rng.choice(choice)
-            access = rng.choice([READ, WRITE, READ_WRITE])
-            parts = world.free_parts(item, access)
-            if not parts:
-                access, parts = WRITE, world.free_parts(item, WRITE)
-            claim = world.claim_parts(item, access, parts)
-            item.held += 1
+            claim = world.claim_idle(rng, item)
             item.quiet = True
             item.last_opaque = None
             item.elsewhere += place is not item.place
@@ -418,8 +395,7 @@ def record(world: World, rng: Random) -> None:
             record_after(world, rng, place, claim)
         finally:
             with world.lock:
-                world.unclaim(claim, launched=True)
-                item.held -= 1
+                world.unclaim_idle(claim)
     finally:
         world.leave_place(place)
 

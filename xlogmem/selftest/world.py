@@ -32,7 +32,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.streams import StreamPool
 
-__all__ = ["ForeignStream", "Item", "NothingToDo", "Open", "Owner", "Place", "World", "sure"]
+__all__ = ["ForeignStream", "Item", "NothingToDo", "Open", "Owner", "Place", "World", "refused", "sure"]
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
@@ -70,6 +70,19 @@ def sure(call: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
         if int(result[0]) == 0:
             break
     return check(result)
+
+
+def refused(world: World, error: type[XlogmemError], call: Callable[[], Any], what: str) -> None:
+    """The call must raise this error; a driver that fails meanwhile is the only excuse."""
+    try:
+        call()
+    except error:
+        return
+    except DriverError:
+        if not world.kind.failures:
+            raise
+        return
+    world.violation(f"{what} was not refused")
 
 
 class Place:
@@ -613,6 +626,20 @@ class World:
                 part.writer = False
                 if launched:
                     part.value = value
+
+    def claim_idle(self, rng: Random, item: Item) -> Claim:
+        """For work without a window, on a block that nobody uses; it stays meanwhile.  Called with the lock."""
+        access = rng.choice([READ, WRITE, READ_WRITE])
+        parts = self.free_parts(item, access)
+        if not parts:
+            access, parts = WRITE, self.free_parts(item, WRITE)
+        item.held += 1
+        return self.claim_parts(item, access, parts)
+
+    def unclaim_idle(self, claim: Claim) -> None:
+        """The work was queued.  Called with the lock."""
+        self.unclaim(claim, launched=True)
+        claim.item.held -= 1
 
     def release(self, place: Place, claims: list[Claim], launched: bool) -> None:
         with self.lock:
