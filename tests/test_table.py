@@ -1,6 +1,7 @@
 """The C table, called from C: ctypes makes each call without the GIL."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import logging
@@ -19,7 +20,7 @@ from xlogmem import DeviceMemoryResource, DeviceRuntime, DriverError, StreamMisu
 from xlogmem._kernels import check
 from xlogmem._table import ForeignMemoryResource, table
 
-FAILED, OUT_OF_MEMORY = 1, 2                            # as in xlogmem.h
+FAILED, OUT_OF_MEMORY, FINDS_DEVICE = 1, 2, 1           # as in xlogmem.h
 VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
 
 ENVIRONMENT = {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}
@@ -51,7 +52,7 @@ DEALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int, VOID, U64, SIZE, VOID, ctypes.POINTE
 
 class Upstream(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("self", VOID), ("allocate", ALLOCATE),
-                ("deallocate", DEALLOCATE)]
+                ("deallocate", DEALLOCATE), ("flags", U64)]
 
 
 functions = Table.from_address(GET_POINTER(table, b"xlogmem._table.table"))
@@ -607,21 +608,36 @@ def test_a_forked_child_is_refused_before_the_lock():
 
 # ---------------------------------------------------------------------------------------------- resources from outside
 class Bump:
-    """A resource in C: hands out memory of the driver, and counts."""
+    """A resource in C: hands out memory of the driver, and notes the stream and context of each call."""
 
-    def __init__(self, version: int = 1) -> None:
+    def __init__(self, version: int = 1, flags: int = 0) -> None:
         self.calls: list[tuple[str, int]] = []
+        self.contexts: list[int] = []
+        self.flags = flags
         self.refuse: tuple[int, bytes] | None = None
         self.functions = ALLOCATE(self.allocate), DEALLOCATE(self.deallocate)
-        self.upstream = Upstream(version, ctypes.sizeof(Upstream), None, *self.functions)
+        self.upstream = Upstream(version, ctypes.sizeof(Upstream), None, *self.functions, flags)
         self.capsule = NEW_CAPSULE(ctypes.addressof(self.upstream), b"xlogmem.upstream", None)
+
+    @contextlib.contextmanager
+    def on_device(self):
+        """As CUDA's runtime does for its callers."""
+        current = check(cuda.cuCtxGetCurrent())
+        self.contexts.append(int(current))
+        if self.flags & FINDS_DEVICE and not int(current):
+            check(cuda.cuCtxPushCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))
+        yield
+        if self.flags & FINDS_DEVICE and not int(current):
+            check(cuda.cuCtxPopCurrent())
+            check(cuda.cuDevicePrimaryCtxRelease(0))
 
     def allocate(self, _self, nbytes, stream, ptr, error):
         self.calls.append(("allocate", stream or 0))
         if self.refuse:
             error[0].kind, error[0].text = self.refuse
             return 1
-        ptr[0] = int(check(cuda.cuMemAllocAsync(nbytes, stream)))
+        with self.on_device():
+            ptr[0] = int(check(cuda.cuMemAllocAsync(nbytes, stream)))
         return 0
 
     def deallocate(self, _self, ptr, nbytes, stream, error):
@@ -629,7 +645,8 @@ class Bump:
         if self.refuse:
             error[0].kind, error[0].text = self.refuse
             return 1
-        check(cuda.cuMemFreeAsync(ptr, stream))
+        with self.on_device():
+            check(cuda.cuMemFreeAsync(ptr, stream))
         return 0
 
 
@@ -651,6 +668,90 @@ def test_a_resource_in_c():
     kinds = [name for name, _ in bump.calls]
     assert kinds == ["allocate", "deallocate", "allocate", "allocate", "allocate", "deallocate"]    # one twice
     assert {handle for _, handle in bump.calls} == {stream.handle}
+
+
+def in_a_thread_without_context(function) -> None:
+    def run() -> None:
+        function()
+        assert not int(check(cuda.cuCtxGetCurrent()))   # what the caller has stays
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def over_c(flags: int) -> tuple[Bump, DeviceRuntime, Hold]:
+    bump = Bump(flags=flags)
+    runtime = DeviceRuntime(resource=ForeignMemoryResource(bump.capsule))
+    return bump, runtime, Hold(runtime)
+
+
+@pytest.mark.simulator
+def test_a_pair_on_the_legacy_stream_makes_no_driver_call_of_ours_over_a_resource_that_finds_its_device(driver):
+    _, runtime, hold = over_c(FINDS_DEVICE)
+    hold.free(hold.allocate(8))
+    before = driver.all_calls()
+    hold.free(hold.allocate(8))
+    made = {name for name, count in driver.all_calls().items() if count > before.get(name, 0)}
+    of_the_resource = {"cuMemAllocAsync", "cuMemFreeAsync", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent",
+                       "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease"}
+    assert driver.calls("cuCtxGetCurrent") - before["cuCtxGetCurrent"] == 2
+    assert made <= of_the_resource
+    assert runtime.live_bytes == 0
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_free_that_has_to_wait_has_the_device_current():
+    bump, runtime, hold = over_c(FINDS_DEVICE)
+    stream = runtime.acquire_stream()
+    hold.free(hold.allocate(8))
+    ptr = hold.allocate(8)
+    runtime.record_block_use(ptr, stream)               # without a hand-back
+    waits = runtime.counters()["waits"]
+    in_a_thread_without_context(lambda: hold.free(ptr))
+    runtime.reap_pending()                              # would raise what went wrong
+    assert (runtime.live_bytes, runtime.counters()["waits"]) == (0, waits + 1)
+    assert bump.contexts[-1]
+    hold.close()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("flags", [0, FINDS_DEVICE])
+def test_a_resource_is_called_with_the_device_current_unless_it_finds_it(flags):
+    bump, _, hold = over_c(flags)
+    hold.free(hold.allocate(8))                         # the core has a look at a stream that it has not seen
+    bump.contexts.clear()
+    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
+    assert [bool(context) for context in bump.contexts] == [not flags] * 2
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_resource_built_before_there_were_flags_has_none():
+    bump = Bump(flags=FINDS_DEVICE)
+    bump.upstream.size -= ctypes.sizeof(U64)
+    hold = Hold(DeviceRuntime(resource=ForeignMemoryResource(bump.capsule)))
+    hold.free(hold.allocate(8))
+    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
+    assert all(bump.contexts)
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_the_legacy_stream_stays_registered_while_a_hold_is_open():
+    _, runtime, hold = over_c(FINDS_DEVICE)
+    other = Hold(runtime)
+    for each in (hold, other):
+        each.free(each.allocate(8))
+        each.free(each.allocate(8))
+    legacy = runtime.register_stream(0)
+    for each in (hold, other):
+        with pytest.raises(StreamMisuseError, match="in use"):
+            runtime.unregister_stream(legacy)
+        each.close()
+        Hold(DeviceRuntime()).close()                   # an open runs what the close has left
+    runtime.unregister_stream(legacy)
 
 
 def test_only_capsules_of_this_version_are_taken():

@@ -142,8 +142,6 @@ cdef cppclass CoreState:
 
 # The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
-cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
-                          Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
                Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
@@ -157,8 +155,10 @@ cdef int tear_down(CoreState* core) except -1 nogil
 cdef int tidy(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
-# With the lock held, which it releases meanwhile, and the context current.
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure* failure) except -1 nogil
+# Inside of these.  The context is current where they need it; `free_found` has the lock, and releases it meanwhile.
+cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+                          Failure* failure) except -1 nogil
+cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
 
 # With the lock held; no driver call.
 cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil

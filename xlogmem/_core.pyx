@@ -96,16 +96,16 @@ cdef atomic[uint64_t] generations           # of this process, shared by all dev
 # ---------------------------------------------------------------------------------------------- frontiers
 cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t position) noexcept nogil:
     cdef size_t i
-    cdef Entry entry
+    cdef Entry* entry
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == stream and (
                 block.frontier[i].kind == kind or planted(defect.ONE_ENTRY_PER_STREAM)):
             block.frontier[i].position = position
             return
+    entry = &block.frontier.emplace_back()
     entry.kind = kind
     entry.stream = stream
     entry.position = position
-    block.frontier.push_back(entry)
 
 
 cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
@@ -651,43 +651,46 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
 
 cdef void link(CoreState* core, Block* block) noexcept nogil:
     """Into the address index."""
-    cdef Tracked known
+    cdef Tracked* known = insert(&core.index, block.ptr)
     known.generation = block.generation
     known.nbytes = block.nbytes
     known.stream = block.stream.index if block.stream != NULL else <uint32_t>NO_STREAM
     known.slot = block.slot
-    insert(&core.index, block.ptr, &known)
 
 
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
                   Failure* failure) except -1 nogil:
+    cdef Scope scope
+    cdef int failed
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
         return 1
-    return allocate_on_busy(core, nbytes, stream, result, failure)
-
-
-cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
-                          Failure* failure) except -1 nogil:
-    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
-    so whatever covers it covers the birth of the memory.  The caller made the stream busy, which ends here."""
-    cdef OrderState* order = core.order
-    cdef Scope scope
-    cdef uint64_t ptr = 0
-    cdef int failed
-    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
-        order.lock.lock()
-        stream.busy -= 1
-        order.lock.unlock()
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        end_call(core.order, stream)
         return 1
     drain(core)
     failed = refuse_stream(core, stream, failure)
-    if not failed:
-        failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
-        if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
-                and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
-            failed = allocate_again(core, nbytes, stream, &ptr, failure)
+    if failed:
+        end_call(core.order, stream)
+    else:
+        failed = allocate_on_busy(core, nbytes, stream, True, result, failure)
+    leave_context(&scope)
+    return note(core, failed, failure)
+
+
+cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+                          Failure* failure) except -1 nogil:
+    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
+    so whatever covers it covers the birth of the memory.  The stream is busy, which `ends` here or goes on, and not
+    capturing; the context is current, but for a resource that finds its device."""
+    cdef OrderState* order = core.order
+    cdef uint64_t ptr = 0
+    cdef int failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
+    if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
+            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
+        failed = allocate_again(core, nbytes, stream, &ptr, failure)
     order.lock.lock()
-    stream.busy -= 1
+    if ends:
+        stream.busy -= 1
     if not failed:
         if not planted(defect.COLLISION_IGNORED):
             disown(core, ptr, nbytes)
@@ -696,7 +699,6 @@ cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, B
         core.live_blocks += 1
         core.counters.allocations += 1
     order.lock.unlock()
-    leave_context(&scope)
     return note(core, failed, failure)
 
 
@@ -712,6 +714,12 @@ cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) no
         failed = 1
     order.lock.unlock()
     return failed
+
+
+cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
+    order.lock.lock()
+    stream.busy -= 1
+    order.lock.unlock()
 
 
 cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
@@ -852,14 +860,15 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.stream = stream.number
         failed = 1
     else:
-        failed = free_found(core, block, stream, failure)
+        failed = free_found(core, block, stream, False, failure)
     core.order.lock.unlock()
     leave_context(&scope)
     return note(core, failed, failure)
 
 
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure* failure) except -1 nogil:
-    """Free a live block, now or when its last window closes.  Called with the lock held, releases it."""
+cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil:
+    """Free a live block, now or when its last window closes.  `asked`: `stream` was just seen not to capture.  Called
+    with the lock held, releases it."""
     cdef int failed
     if stream != NULL and stream != home_of(block):
         set_home(block, stream)
@@ -867,7 +876,7 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure*
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
-    failed = free_now(core, block, failure)
+    failed = free_now(core, block, asked, failure)
     if failed and failure.kind == STREAM_IS_CAPTURING:
         keep_for_later(core, block, failure)            # carried out by the first call after the capture
         core.counters.deferred_frees += 1
@@ -875,7 +884,7 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure*
     return failed
 
 
-cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nogil:
+cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) except -1 nogil:
     """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
 
     1. (lock) the state is FREEING and the block leaves the address index;
@@ -900,6 +909,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
         set_entry(block, ALLOCATED, home.index, touch(home))
         home = order.streams[0]
         set_home(block, home)
+        asked = False
     block.state = FREEING
     erase(&core.index, block.ptr)
     if planted(defect.UNLINKED_AFTER_FREE):
@@ -918,7 +928,7 @@ cdef int free_now(CoreState* core, Block* block, Failure* failure) except -1 nog
     order.in_flight += 1
     if home != NULL:
         home.busy += 1
-        failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+        failed = (not asked and refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
                   and not planted(defect.FREED_INTO_CAPTURE))
     if not failed and needs.size() > 1:
         failed = refuse_capturing(order, waiting, &needs, failure)
@@ -960,7 +970,7 @@ cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:
     cdef Failure failure
     if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
         return 0
-    if free_now(core, block, &failure) and not planted(defect.FAILED_FREE_FORGOTTEN):
+    if free_now(core, block, False, &failure) and not planted(defect.FAILED_FREE_FORGOTTEN):
         keep_for_later(core, block, &failure)
     return 0
 
@@ -1090,20 +1100,20 @@ cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcep
     """Live bytes become pending: a reap may release them once the host has seen a position taken after the free was
     queued (W26).  A stream keeps a bounded number of markers: neighbours are merged, on the newer position."""
     cdef vector[Marker]* markers
-    cdef Marker marker
+    cdef Marker* marker
     cdef size_t i
     if home.index >= core.pending.size():
         core.pending.resize(home.index + 1)
     markers = &core.pending[home.index]
     if markers.size() >= MARKERS:
         for i in range(<size_t>MARKERS // 2):
-            marker.position = markers[0][2 * i + (not planted(defect.MERGED_MARKER_OLDER))].position
-            marker.nbytes = markers[0][2 * i].nbytes + markers[0][2 * i + 1].nbytes
-            markers[0][i] = marker
+            marker = &markers[0][2 * i]
+            markers[0][i].position = marker[not planted(defect.MERGED_MARKER_OLDER)].position
+            markers[0][i].nbytes = marker[0].nbytes + marker[1].nbytes
         markers.resize(MARKERS // 2)
+    marker = &markers.emplace_back()
     marker.position = home.count if planted(defect.MARKER_TAKES_NO_POSITION) else touch(home)
     marker.nbytes = nbytes
-    markers.push_back(marker)
     core.pending_bytes += nbytes
 
 

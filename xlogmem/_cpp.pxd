@@ -16,17 +16,76 @@ cdef extern from "<vector>" namespace "std" nogil:
         size_t size()
         bint empty()
         void push_back(T&) noexcept
+        T& emplace_back() noexcept      # filled in place: what was just written in parts is slow to copy as a whole
         void pop_back()
         void resize(size_t) noexcept
         void clear()
 
 
-cdef extern from "<mutex>" namespace "std" nogil:
-    cdef cppclass mutex:
+cdef extern from *:
+    """
+    #include <atomic>
+    #include <cerrno>
+    #include <cstdint>
+    #include <ctime>
+    #include <linux/futex.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    #ifndef XLOGMEM_MUTEX
+    #define XLOGMEM_MUTEX
+    // Taken with one atomic instruction and given back with none, where nobody else wants it.
+    //
+    // Who has to wait says so by SLEEPERS.  The holder may overwrite that with FREE in the few nanoseconds between its
+    // load and its store, and then wakes nobody: sleepers look again by themselves after a while, so the worst that
+    // this costs is that while.
+    class xlogmem_mutex {
+        enum : std::uint32_t { FREE, HELD, SLEEPERS };
+        std::atomic<std::uint32_t> state{FREE};
+
+        long futex(int operation, std::uint32_t value, const std::timespec* limit) {
+            return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state), operation | FUTEX_PRIVATE_FLAG, value,
+                           limit, nullptr, 0);
+        }
+        void wait() {
+            static const std::timespec a_while{0, 100000};      // 100 us
+            for (int i = 0; i < 100; ++i) {
+                if (state.load(std::memory_order_relaxed) == FREE && try_lock()) return;
+        #if defined(__x86_64__)
+                __builtin_ia32_pause();
+        #elif defined(__aarch64__)
+                asm volatile("isb");
+        #endif
+            }
+            const int error = errno;                            // callers of a driver may look at theirs
+            while (state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) futex(FUTEX_WAIT, SLEEPERS, &a_while);
+            errno = error;
+        }
+
+    public:
+        bool try_lock() {
+            std::uint32_t expected = FREE;
+            return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
+        }
+        void lock() {
+            if (!try_lock()) wait();
+        }
+        void unlock() {
+            if (state.load(std::memory_order_relaxed) == HELD) {
+                state.store(FREE, std::memory_order_release);
+            } else {
+                state.store(FREE, std::memory_order_release);
+                futex(FUTEX_WAKE, 1, nullptr);
+            }
+        }
+    };
+    static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
+    #endif
+    """
+    cdef cppclass mutex "xlogmem_mutex" nogil:
         mutex()
         void lock() noexcept
-        bint try_lock()
-        void unlock()
+        bint try_lock() noexcept
+        void unlock() noexcept
 
 
 cdef extern from "<atomic>" namespace "std" nogil:

@@ -28,13 +28,21 @@ cdef struct Guide:
     size_t size                             # keys in the chunk
 
 
+cdef struct Place:
+    uint64_t address
+    size_t guides                           # not above the address: the last of them has the chunk
+    size_t keys                             # of that chunk, not above the address
+    bint good                               # nothing was moved since
+
+
 cdef cppclass AddressIndex:
+    Place last
     vector[Guide] guides                    # in the order of their addresses; no chunk is empty but the only one
     vector[Chunk*] spare
     vector[void*] slabs                     # what chunks are cut from
 
 
-cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nogil
+cdef Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil
 cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil
 cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil
 cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil

@@ -3,7 +3,8 @@
 A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
 searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and what is
 asked of a block is fetched while its key is looked for.  With a million blocks that is about one wait for memory,
-where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.
+where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.  The last search is kept
+until something moves: the questions before an insert or an erase are about the same address.
 
 Nothing here takes a lock; the core holds its own.
 """
@@ -145,82 +146,99 @@ cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
     add_guide(index, place + 1, key if moved == 0 else upper.keys[0], upper, moved)
 
 
-cdef void insert(AddressIndex* index, uint64_t key, Tracked* value) noexcept nogil:
-    """Add a key that is not there."""
-    cdef size_t place = guide_of(index, key), tail
+cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogil:
+    """Where the address is, or would be: the answer is good until the next insert or erase."""
+    cdef Place* place = &index.last
+    if place.good and place.address == address:
+        return place
+    place.address = address
+    place.guides = guide_of(index, address)
+    place.keys = position_of(index, place.guides - 1, address) if place.guides else 0
+    place.good = True
+    return place
+
+
+cdef Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
+    """Add a key that is not there; what is known of it is filled in by the caller."""
+    cdef Place* place = place_of(index, key)
+    cdef Guide* guide
     cdef Chunk* chunk
-    cdef uint32_t position
-    if place == 0:
+    cdef size_t tail
+    if place.guides == 0:
         if index.guides.empty():
             add_guide(index, 0, key, new_chunk(index), 0)
         index.guides[0].first = key
-        place = 1
-    if index.guides[place - 1].size == CHUNK:
-        split(index, place - 1, key)
-        place = guide_of(index, key)
-    position = position_of(index, place - 1, key)
-    chunk = index.guides[place - 1].chunk
-    tail = index.guides[place - 1].size - position
-    memmove(chunk.keys + position + 1, chunk.keys + position, tail * sizeof(uint64_t))
-    memmove(chunk.values + position + 1, chunk.values + position, tail * sizeof(Tracked))
-    chunk.keys[position] = key
-    chunk.values[position] = value[0]
-    index.guides[place - 1].size += 1
+        place.guides = 1
+    if index.guides[place.guides - 1].size == CHUNK:
+        split(index, place.guides - 1, key)
+        place.good = False
+        place = place_of(index, key)
+    guide = &index.guides[place.guides - 1]
+    chunk = guide.chunk
+    tail = guide.size - place.keys
+    if tail:
+        memmove(chunk.keys + place.keys + 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
+        memmove(chunk.values + place.keys + 1, chunk.values + place.keys, tail * sizeof(Tracked))
+    chunk.keys[place.keys] = key
+    guide.size += 1
+    place.good = False
+    return &chunk.values[place.keys]
 
 
 cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil:
     """Remove a key, if it is there."""
-    cdef size_t place = guide_of(index, key), tail
+    cdef Place* place = place_of(index, key)
+    cdef Guide* guide
     cdef Chunk* chunk
-    cdef uint32_t position
-    if place == 0:
+    cdef size_t tail
+    if place.keys == 0:                     # of a chunk that has this key, it is counted
         return
-    place -= 1
-    chunk = index.guides[place].chunk
-    position = position_of(index, place, key)
-    if position == 0 or chunk.keys[position - 1] != key:
+    guide = &index.guides[place.guides - 1]
+    chunk = guide.chunk
+    if chunk.keys[place.keys - 1] != key:
         return
-    tail = index.guides[place].size - position
-    memmove(chunk.keys + position - 1, chunk.keys + position, tail * sizeof(uint64_t))
-    memmove(chunk.values + position - 1, chunk.values + position, tail * sizeof(Tracked))
-    index.guides[place].size -= 1
-    if index.guides[place].size == 0 and index.guides.size() > 1:
+    tail = guide.size - place.keys
+    if tail:
+        memmove(chunk.keys + place.keys - 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
+        memmove(chunk.values + place.keys - 1, chunk.values + place.keys, tail * sizeof(Tracked))
+    guide.size -= 1
+    if guide.size == 0 and index.guides.size() > 1:
         index.spare.push_back(chunk)
-        memmove(index.guides.data() + place, index.guides.data() + place + 1,
-                (index.guides.size() - place - 1) * sizeof(Guide))
+        memmove(guide, guide + 1, (index.guides.size() - place.guides) * sizeof(Guide))
         index.guides.pop_back()
+    place.good = False
 
 
 cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
     """What is known of the greatest key that is not above the address, NULL if there is none."""
-    cdef size_t place = guide_of(index, address)
+    cdef Place* place = place_of(index, address)
+    cdef size_t guides = place.guides
+    cdef size_t keys = place.keys
     cdef Chunk* chunk
-    cdef uint32_t position
-    while place > 0:
-        place -= 1                          # a chunk's smallest key may have been erased: its guide is a lower bound
-        position = position_of(index, place, address)
-        if position > 0:
-            chunk = index.guides[place].chunk
-            key[0] = chunk.keys[position - 1]
-            return &chunk.values[position - 1]
-    return NULL
+    if guides and keys == 0:                # a chunk's smallest key may have been erased: its guide is a lower bound
+        guides -= 1
+        keys = index.guides[guides - 1].size if guides else 0
+    if keys == 0:
+        return NULL
+    chunk = index.guides[guides - 1].chunk
+    key[0] = chunk.keys[keys - 1]
+    return &chunk.values[keys - 1]
 
 
 cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
     """What is known of the smallest key above the address, NULL if there is none."""
-    cdef size_t place = guide_of(index, address)
+    cdef Place* place = place_of(index, address)
+    cdef size_t guide = place.guides - 1 if place.guides else 0
+    cdef size_t keys = place.keys
     cdef Chunk* chunk
-    cdef uint32_t position
-    if place > 0:
-        place -= 1
-    while place < index.guides.size():
-        position = position_of(index, place, address)
-        if position < index.guides[place].size:
-            chunk = index.guides[place].chunk
-            key[0] = chunk.keys[position]
-            return &chunk.values[position]
-        place += 1
-    return NULL
+    if guide < index.guides.size() and keys == index.guides[guide].size:
+        guide += 1
+        keys = 0
+    if guide >= index.guides.size() or index.guides[guide].size == 0:
+        return NULL
+    chunk = index.guides[guide].chunk
+    key[0] = chunk.keys[keys]
+    return &chunk.values[keys]
 
 
 cdef void destroy(AddressIndex* index) noexcept nogil:

@@ -53,8 +53,6 @@ from xlogmem._driver cimport (
     leave_context,
     process_is_closing,
     process_was_forked,
-    relax_capture,
-    restore_capture,
     stream_context,
     stream_id,
     stream_is_capturing,
@@ -82,6 +80,7 @@ cdef extern from "xlogmem.h":
     enum: XLOGMEM_TEXT
     enum: XLOGMEM_FAILED
     enum: XLOGMEM_OUT_OF_MEMORY
+    enum: XLOGMEM_FINDS_DEVICE
 
     ctypedef struct xlogmem_error:
         int32_t kind
@@ -107,6 +106,7 @@ cdef extern from "xlogmem.h":
         void* self
         int (*allocate)(void* self, size_t nbytes, void* stream, uint64_t* ptr, xlogmem_error* error) noexcept nogil
         int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, void* stream, xlogmem_error* error) noexcept nogil
+        uint64_t flags
 
 ctypedef int (*Errand)(void*) noexcept      # has the GIL
 
@@ -159,6 +159,8 @@ cdef int run_errands(void* _) noexcept:
     opened = errands.closed.exchange(NULL)
     while opened != NULL:
         following = opened.next
+        with nogil:
+            let_go_of_legacy(opened)
         Py_DECREF(<object>opened.owner)
         del opened
         opened = following
@@ -195,6 +197,7 @@ cdef cppclass Opened:
     CoreState* core
     void* owner                 # the Core, a strong reference
     vector[Sight] seen          # under the core's lock
+    atomic[StreamState*] legacy # the legacy default stream once it was seen: busy until the hold is closed
     Opened* next                # in the list of those to let go
 
 
@@ -212,6 +215,22 @@ cdef StreamState* seen_before(Opened* opened, cy.CUstream handle, uint64_t threa
             opened.seen.pop_back()
             return NULL
     return NULL
+
+
+cdef StreamState* default_stream(Opened* opened, void* stream) noexcept nogil:
+    """The legacy default stream, if that is meant and needs no look: without the lock.  It is never one of those that
+    capture, and asking about other people's captures is left to the driver, as without us."""
+    if <size_t>stream > LEGACY:
+        return NULL
+    return opened.legacy.load()
+
+
+cdef void let_go_of_legacy(Opened* opened) noexcept nogil:
+    cdef StreamState* legacy = opened.legacy.load()
+    if legacy != NULL and not process_was_forked():
+        opened.core.order.lock.lock()
+        legacy.busy -= 1
+        opened.core.order.lock.unlock()
 
 
 cdef void forget_stale(Opened* opened) noexcept nogil:
@@ -235,42 +254,38 @@ cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nog
     return NULL
 
 
-cdef int see(Opened* opened, cy.CUstream given, StreamState** result, Failure* failure) except -1 nogil:
-    """The registration of a stream.  The caller gets the lock held, failed or not; the stream is busy, and so stays."""
+cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** result,
+             Failure* failure) except -1 nogil:
+    """The registration of a stream, and whether a graph is being captured on it.  The context is current.  The caller
+    gets the lock held, failed or not; the stream is busy, and so stays."""
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
     cdef OrderState* order = opened.core.order
     cdef StreamState* state
     cdef uint64_t number = 0
-    cdef bint capturing = False
-    cdef Scope scope
-    cdef int failed
-    order.lock.lock()
-    state = seen_before(opened, handle, thread)
-    if state != NULL and (state.driver_id == 0 or <size_t>handle <= PER_THREAD):
-        state.busy += 1
-        result[0] = state
-        return 0
-    order.lock.unlock()
-    failed = enter_context(order.context, &scope, failure)
-    if not failed:
-        failed = stream_is_capturing(handle, &capturing, failure)
-        if not failed and not capturing:                # asking for the number would spoil a capture
-            failed = stream_id(handle, &number, failure)
-        leave_context(&scope)
+    cdef int failed = 0
+    if <size_t>handle != LEGACY:
+        failed = stream_is_capturing(handle, capturing, failure)
     order.lock.lock()
     if failed:
         return 1
     state = seen_before(opened, handle, thread)
-    if state != NULL and (capturing or state.driver_id == number):
-        state.busy += 1
-        result[0] = state
-        return 0
-    if capturing:
-        failure.kind = STREAM_IS_CAPTURING
-        failure.stream = <size_t>handle
-        return 1
-    return first_sight(opened, handle, number, thread, result, failure)
+    if state == NULL or (state.driver_id and <size_t>handle > PER_THREAD and not capturing[0]):
+        if capturing[0]:                                # asking for the number would spoil the capture
+            failure.kind = STREAM_IS_CAPTURING
+            failure.stream = <size_t>handle
+            return 1
+        order.lock.unlock()
+        failed = stream_id(handle, &number, failure)
+        order.lock.lock()
+        if failed:
+            return 1
+        state = seen_before(opened, handle, thread)
+        if state == NULL or state.driver_id != number:
+            return first_sight(opened, handle, number, thread, result, failure)
+    state.busy += 1
+    result[0] = state
+    return 0
 
 
 cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
@@ -280,16 +295,12 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
     cdef StreamState* state = own_stream(order, handle)
     cdef StreamState* former = NULL
     cdef cy.CUcontext context = NULL
-    cdef Scope scope
     cdef Sight sight
     cdef size_t i
     cdef int failed
     if state == NULL:
         order.lock.unlock()
-        failed = enter_context(order.context, &scope, failure)
-        if not failed:
-            failed = stream_context(handle, &context, failure)
-            leave_context(&scope)
+        failed = stream_context(handle, &context, failure)
         order.lock.lock()
         if not failed and context != order.context:
             failure.kind = RESOURCE_FAILED
@@ -317,12 +328,7 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
     if former != NULL:
         former.raw.store(True)                          # its handle is not to be touched any more
         order.in_flight += 1
-        order.lock.unlock()
-        failed = enter_context(order.context, &scope, failure)
-        order.lock.lock()
-        if not failed:
-            failed = bury_stream(order, former, state, failure)
-            leave_context(&scope)
+        failed = bury_stream(order, former, state, failure)
         order.in_flight -= 1
         if failed and former.alive and <size_t>handle > PER_THREAD:     # else that was tidying up, or others did it
             state.busy -= 1
@@ -333,6 +339,9 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
     sight.number = state.number
     sight.index = state.index
     opened.seen.push_back(sight)
+    if <size_t>handle == LEGACY and opened.legacy.load() == NULL:
+        state.busy += 1
+        opened.legacy.store(state)
     return 0
 
 
@@ -407,15 +416,36 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     ask_for_errands()
 
 
+cdef bint has_errands(CoreState* core) noexcept nogil:
+    """Whether a call has to look up from its own work."""
+    return core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
+
+
 cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
-    cdef StreamState* state = NULL
+    cdef CoreState* core = opened.core
+    cdef StreamState* state = default_stream(opened, stream)
+    cdef bint capturing = False
+    cdef Scope scope
     cdef int failed
-    if process_was_forked():                            # before the lock, which somebody may have held
-        failure.kind = PROCESS_WAS_FORKED
+    if state != NULL and core.resource.finds_device and not has_errands(core):      # no driver call of ours
+        return allocate_on_busy(core, nbytes, state, False, block, failure)
+    if core.lost.load():
+        failure.kind = DEVICE_IS_LOST
         return 1
-    failed = see(opened, <cy.CUstream>stream, &state, failure)
-    opened.core.order.lock.unlock()
-    return failed or allocate_on_busy(opened.core, nbytes, state, block, failure)
+    if enter_context(core.order.context, &scope, failure):      # fails in a forked child, before the lock
+        return 1
+    drain(core)
+    failed = see(opened, <cy.CUstream>stream, &capturing, &state, failure)
+    if not failed and capturing:
+        state.busy -= 1
+        failure.kind = STREAM_IS_CAPTURING
+        failure.stream = state.number
+        failed = 1
+    core.order.lock.unlock()
+    if not failed:
+        failed = allocate_on_busy(core, nbytes, state, True, block, failure)
+    leave_context(&scope)
+    return failed
 
 
 cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
@@ -468,49 +498,75 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
 cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil:
     cdef Opened* opened = <Opened*>runtime
     cdef CoreState* core = opened.core
+    cdef StreamState* state = default_stream(opened, stream)
+    cdef bint capturing = False
     cdef Failure failure
     cdef Scope scope
     if ptr == NULL or process_is_closing():             # at the end the memory goes with the process
         return
+    if state != NULL and core.resource.finds_device and not has_errands(core):
+        core.order.lock.lock()
+        if used_on(core, state, <uint64_t>ptr):         # no driver call of ours
+            free_seen(core, <uint64_t>ptr, state, True, False)
+            return
+        core.order.lock.unlock()
     if core.lost.load():
         failure.kind = DEVICE_IS_LOST
-        fail_free(core, ptr, NULL, &failure)
+        fail_free(core, <uint64_t>ptr, NULL, &failure)
         return
     if enter_context(core.order.context, &scope, &failure):
-        fail_free(core, ptr, NULL, &failure)
+        fail_free(core, <uint64_t>ptr, NULL, &failure)
         return
     drain(core)
-    free_seen(opened, ptr, stream)
+    if see(opened, <cy.CUstream>stream, &capturing, &state, &failure):
+        core.order.lock.unlock()
+        fail_free(core, <uint64_t>ptr, NULL, &failure)
+    else:
+        free_seen(core, <uint64_t>ptr, state, not capturing, True)
     leave_context(&scope)
 
 
-cdef int free_seen(Opened* opened, void* ptr, void* stream) except -1 nogil:
-    cdef CoreState* core = opened.core
-    cdef StreamState* state = NULL
-    cdef Block* block = NULL
-    cdef Failure failure
+cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
+    """With the lock held."""
+    cdef Block* block
     cdef Found found
-    cdef int failed = see(opened, <cy.CUstream>stream, &state, &failure)
-    if not failed and find_by_address(core, <uint64_t>ptr, &found) and found.ptr == <uint64_t>ptr:
-        block = core.blocks[found.slot]
-        if block.adopted or block.state != LIVE:
-            block = NULL
-    if not failed:
-        if block == NULL:
-            failure.kind = RESOURCE_FAILED
-            failure.code = cy.CUDA_ERROR_INVALID_VALUE
-            snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed", ptr)
-            failed = 1
-        else:
-            failed = free_found(core, block, state, &failure)
-        state.busy -= 1
+    if not find_by_address(core, ptr, &found) or found.ptr != ptr:
+        return NULL
+    block = core.blocks[found.slot]
+    if block.adopted or block.state != LIVE:
+        return NULL
+    return block
+
+
+cdef bint used_on(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
+    """Is there a block that was used on this stream alone?  Then its free waits for nobody.  With the lock held."""
+    cdef Block* block = live_block_at(core, ptr)
+    return (block != NULL and block.home == stream and block.frontier.size() == 1
+            and block.frontier[0].stream == stream.index)
+
+
+cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked, bint ends) except -1 nogil:
+    """Free on a stream that is busy, which `ends` here or goes on.  Called with the lock held, gives it back."""
+    cdef Block* block = live_block_at(core, ptr)
+    cdef Failure failure
+    cdef int failed
+    if block == NULL:
+        failure.kind = RESOURCE_FAILED
+        failure.code = cy.CUDA_ERROR_INVALID_VALUE
+        snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
+                 <void*>ptr)
+        failed = 1
+    else:
+        failed = free_found(core, block, stream, asked, &failure)
+    if ends:
+        stream.busy -= 1
     core.order.lock.unlock()
     if failed:
         fail_free(core, ptr, block, &failure)
     return 0
 
 
-cdef void fail_free(CoreState* core, void* ptr, Block* block, Failure* failure) noexcept nogil:
+cdef void fail_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
     """Nobody is there to be told now.  A block (or NULL) that the free had found is tried again by the next call."""
     cdef char[XLOGMEM_TEXT] text
     cdef char[XLOGMEM_TEXT] complaint
@@ -523,7 +579,7 @@ cdef void fail_free(CoreState* core, void* ptr, Block* block, Failure* failure) 
     core.untold = True
     core.order.lock.unlock()
     snprintf(complaint, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
-             "DeviceRuntime.reap_pending() raises it", ptr, text)
+             "DeviceRuntime.reap_pending() raises it", <void*>ptr, text)
     complain(complaint)
 
 
@@ -555,20 +611,16 @@ cdef int foreign_failed(xlogmem_error* error, Failure* failure) noexcept nogil:
 cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
                           Failure* failure) except -1 nogil:
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
-    cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef xlogmem_error error
     cdef int failed = upstream.allocate(upstream.self, nbytes, <void*>stream, ptr, &error)
-    restore_capture(mode)
     return foreign_failed(&error, failure) if failed else 0
 
 
 cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
                             Failure* failure) except -1 nogil:
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
-    cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef xlogmem_error error
     cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
-    restore_capture(mode)
     return foreign_failed(&error, failure) if failed else 0
 
 
@@ -597,7 +649,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
             raise TypeError(f"{type(self).__name__} needs a capsule that holds an xlogmem_upstream, not "
                             f"{type(capsule).__name__}")
         upstream = <xlogmem_upstream*>PyCapsule_GetPointer(capsule, XLOGMEM_UPSTREAM)
-        if upstream.version != <uint32_t>XLOGMEM_TABLE_VERSION or upstream.size < sizeof(xlogmem_upstream):
+        if upstream.version != <uint32_t>XLOGMEM_TABLE_VERSION:
             raise ImportError(f"the resource was built for version {upstream.version} of xlogmem's C table, this is "
                               f"version {XLOGMEM_TABLE_VERSION}: build it again")
         if order not in ORDERS:
@@ -608,6 +660,8 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
         self.capsule = capsule
         self.table.self = upstream
         self.table.order = ORDERS[order]
+        self.table.finds_device = (upstream.size >= sizeof(xlogmem_upstream)        # else built before there were flags
+                                   and upstream.flags & XLOGMEM_FINDS_DEVICE != 0)
         self.table.allocate = foreign_allocate
         self.table.deallocate = foreign_deallocate
         self.table.trim = NULL

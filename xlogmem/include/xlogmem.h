@@ -47,8 +47,8 @@ typedef struct xlogmem_table {
     void (*close)(xlogmem_runtime *runtime);
 
     /* Memory that the runtime tracks, ordered on the stream.  A stream that the runtime does not know yet becomes an
-     * opaque one: somebody queues work there that nobody records.  0 bytes are NULL and no block.  0, or 1 with the
-     * error filled in. */
+     * opaque one: somebody queues work there that nobody records.  The legacy default stream cannot be unregistered
+     * from then on while the hold is open.  0 bytes are NULL and no block.  0, or 1 with the error filled in. */
     int (*allocate)(xlogmem_runtime *runtime, size_t nbytes, void *stream, void **ptr, xlogmem_error *error);
     /* ... that is ready on every stream: the host has waited.  Its home is the legacy default stream. */
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
@@ -61,14 +61,21 @@ typedef struct xlogmem_table {
     void (*deallocate_sync)(xlogmem_runtime *runtime, void *ptr);
 } xlogmem_table;
 
-/* A resource for xlogmem.ForeignMemoryResource, in a capsule of the name XLOGMEM_UPSTREAM.  Called without the GIL and
- * without any lock, with the device's context current; must not throw.  0, or 1 with the error filled in. */
+enum xlogmem_flags {
+    /* The functions are content with the context that the table's caller has, as RMM's resources are: whoever calls
+     * RMM has made the device current.  Without it they are called with the device's context current. */
+    XLOGMEM_FINDS_DEVICE = 1
+};
+
+/* A resource for xlogmem.ForeignMemoryResource, in a capsule of the name XLOGMEM_UPSTREAM.  Called without the GIL,
+ * without any lock, and in the capture mode that the thread has; must not throw.  0, or 1 with the error filled in. */
 typedef struct xlogmem_upstream {
     uint32_t version;                   /* XLOGMEM_TABLE_VERSION */
     uint32_t size;                      /* of this structure */
     void *self;
     int (*allocate)(void *self, size_t nbytes, void *stream, uint64_t *ptr, xlogmem_error *error);
     int (*deallocate)(void *self, uint64_t ptr, size_t nbytes, void *stream, xlogmem_error *error);
+    uint64_t flags;
 } xlogmem_upstream;
 
 #ifdef __cplusplus

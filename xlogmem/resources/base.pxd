@@ -15,6 +15,7 @@ cdef struct ResourceTable:
     # How the core calls a resource: without the GIL, without the runtime's lock, with the device's context current.
     void* self
     ResourceOrder order
+    bint finds_device           # callers of the C table need not have the context current either
     int (*allocate)(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL

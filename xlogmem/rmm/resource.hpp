@@ -33,7 +33,7 @@ inline constexpr std::size_t alignment = 256;  // what RMM's containers ask for,
 
 // What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the
 // same thread, so that callers see RMM's own type and text.  The error that it became tells whether it got there: a
-// resource in Python may have caught it and raised another, and a second try may have failed in another way.
+// resource in Python may have caught it and raised another, and a second try may have succeeded or failed in another way.
 inline thread_local std::exception_ptr thrown;
 inline thread_local xlogmem_error thrown_as;
 
@@ -124,7 +124,6 @@ class runtime_resource {
   static bool wanted(std::size_t bytes, std::size_t align)
   {
     if (align > alignment) { throw std::bad_alloc{}; }  // not rmm::out_of_memory: spilling would not help
-    thrown = nullptr;
     return bytes != 0;
   }
 
@@ -186,7 +185,8 @@ class upstream {
   }
 
   any_resource mr_;
-  xlogmem_upstream functions_{XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate};
+  xlogmem_upstream functions_{XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate,
+                              XLOGMEM_FINDS_DEVICE};
 };
 
 // Pairs of allocate and free as C++ code makes them, each timed, in nanoseconds.
