@@ -2,7 +2,8 @@
 
     python benchmarks/rmm_pairs.py [--json FILE]
 
-A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream.  Each resource is measured alone,
+A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for the arena
+on a stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone,
 under RMM's statistics (what an adaptor costs at least) and under `RuntimeMemoryResource`, turn by turn in one process;
 and then each pair by itself while a Python thread is busy, beside RMM's callback resource.
 """
@@ -17,6 +18,7 @@ import threading
 
 import rmm
 import rmm.mr
+from rmm.pylibrmm.stream import Stream
 
 import xlogmem
 import xlogmem.rmm
@@ -57,12 +59,15 @@ def main() -> None:
                          "under xlogmem": under(mr)} for name, mr in below.items()}
     candidates["cuda async"]["as callbacks"] = callback
     candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
+    candidates["arena, own stream"] = candidates["arena"]
+    own = Stream()
+    handles = {"arena, own stream": own.__cuda_stream__()[1]}
     figures: dict[str, dict[str, list[float]]] = {
         name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}
     for _ in range(REPEATS):
         for name, kinds in candidates.items():
             for kind, mr in kinds.items():
-                figures[name][kind].append(pairs(mr, NBYTES, CALLS))
+                figures[name][kind].append(pairs(mr, NBYTES, CALLS, handles.get(name, 0)))
     print(f"{'ns per pair, best (median)':40} RMM {rmm.__version__}, Python {platform.python_version()}")
     for name, kinds in figures.items():
         for kind, times in kinds.items():

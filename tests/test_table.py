@@ -680,9 +680,9 @@ def in_a_thread_without_context(function) -> None:
     thread.join()
 
 
-def over_c(flags: int) -> tuple[Bump, DeviceRuntime, Hold]:
+def over_c(flags: int, order: str = "stream") -> tuple[Bump, DeviceRuntime, Hold]:
     bump = Bump(flags=flags)
-    runtime = DeviceRuntime(resource=ForeignMemoryResource(bump.capsule))
+    runtime = DeviceRuntime(resource=ForeignMemoryResource(bump.capsule, order=order))
     return bump, runtime, Hold(runtime)
 
 
@@ -724,6 +724,17 @@ def test_a_resource_is_called_with_the_device_current_unless_it_finds_it(flags):
     bump.contexts.clear()
     in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
     assert [bool(context) for context in bump.contexts] == [not flags] * 2
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_free_that_waits_on_the_host_has_the_device_current():
+    _, runtime, hold = over_c(FINDS_DEVICE, order="host")
+    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
+    ptr = hold.allocate(8)
+    in_a_thread_without_context(lambda: hold.free(ptr))
+    runtime.reap_pending()                              # would raise what went wrong
+    assert (runtime.live_bytes, runtime.pending_bytes) == (0, 0)
     hold.close()
 
 

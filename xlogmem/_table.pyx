@@ -197,7 +197,7 @@ cdef cppclass Opened:
     CoreState* core
     void* owner                 # the Core, a strong reference
     vector[Sight] seen          # under the core's lock
-    atomic[StreamState*] legacy # the legacy default stream once it was seen: busy until the hold is closed
+    atomic[StreamState*] legacy  # the legacy default stream once it was seen: busy until the hold is closed
     Opened* next                # in the list of those to let go
 
 
@@ -541,8 +541,8 @@ cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
 cdef bint used_on(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
     """Is there a block that was used on this stream alone?  Then its free waits for nobody.  With the lock held."""
     cdef Block* block = live_block_at(core, ptr)
-    return (block != NULL and block.home == stream and block.frontier.size() == 1
-            and block.frontier[0].stream == stream.index)
+    return (block != NULL and block.home == stream and core.resource.order == STREAM_ORDERED
+            and block.frontier.size() == 1 and block.frontier[0].stream == stream.index)
 
 
 cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked, bint ends) except -1 nogil:

@@ -98,6 +98,11 @@ class RmmMemoryResource(ForeignMemoryResource):
     RuntimeWarning
         There is a ``PoolMemoryResource`` of RMM 26.06 below, which can hand memory to a third stream too early
         (rapidsai/rmm issue 2489, fixed in 26.08).
+
+    Notes
+    -----
+    RMM's rules hold as without xlogmem: whoever allocates or frees through RMM has made the device current, and what
+    RMM's resources do while a graph is being captured somewhere in the process is theirs to know.
     """
 
     def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, order: str | None = None) -> None:
