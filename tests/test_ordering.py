@@ -1,34 +1,22 @@
 """The counterexamples of the ordering model, on the compiled core and the simulated driver.
 
-Each scenario is the smallest program that goes wrong when one rule is missing; it answers whether everything was
-ordered that must be.  It has to be True as it stands.  Its twin runs the same program while the driver drops one of
-the waits that the core queues (it says success and queues nothing), each in turn: every wait has to be noticed, or
-it was not needed.
+Each scenario is the smallest program that goes wrong when one rule is missing, and has a twin: see `scenarios`.
 """
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import pytest
 from bench import READ, READ_WRITE, WRITE, Bench
 from cuda.bindings import driver as cuda
+from scenarios import Scenarios
 
 from xlogmem import DriverError
 from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
 
-Scenario = Callable[[Bench], bool]
-SCENARIOS: dict[str, tuple[Scenario, dict[str, str], int]] = {}
-
-
-def scenario(*, spare: int = 0, **options: str) -> Callable[[Scenario], Scenario]:
-    """Register a scenario.  `spare` waits protect something that the scenario does not ask about."""
-    def register(function: Scenario) -> Scenario:
-        SCENARIOS[function.__name__] = function, options, spare
-        return function
-    return register
+scenario = Scenarios()
 
 
 # ---------------------------------------------------------------------------------------- fresh blocks
@@ -394,40 +382,12 @@ def h5b_recorded_read_on_an_opaque_stream(x: Bench) -> bool:
 
 
 # ---------------------------------------------------------------------------------------- the runs
-def play(driver, name: str, policy: str | None = None, drop: int = 0) -> tuple[bool, int]:
-    """Run a scenario, with its drop-th wait left out; whether all was ordered, and how many waits there were."""
-    function, options, _ = SCENARIOS[name]
-    driver.reset("eager")
-    x = Bench(driver, **({"policy": policy} if policy else {}) | options)
-    if drop:
-        driver.drop("cuStreamWaitEvent", drop)
-    try:
-        verdict = function(x)
-    except AssertionError as error:
-        if not drop:
-            raise
-        assert "race" in str(error)
-        verdict = False
-    waits = x.waits()
-    verdict = verdict and not driver.races()
-    driver.clear_races()
-    x.close()
-    if drop:
-        driver.reset("eager")                           # the frees of the teardown raced, as they must
-    return verdict, waits
-
-
-@pytest.mark.parametrize(("name", "policy"), [
-    (name, policy) for name, (_, options, _) in SCENARIOS.items() for policy in ("lazy", "precise", "adaptive")
-    if options.get("policy", policy) == policy])
+@pytest.mark.parametrize(("name", "policy"), scenario.under_each_policy())
 def test_scenario(driver, name, policy):
-    verdict, _ = play(driver, name, policy)
+    verdict, _ = scenario.play(driver, name, policy)
     assert verdict
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", scenario.named)
 def test_twin_without_a_wait_is_noticed(driver, name):
-    _, waits = play(driver, name)
-    unnoticed = [drop for drop in range(1, waits + 1) if play(driver, name, drop=drop)[0]]
-    assert waits > 0
-    assert len(unnoticed) <= SCENARIOS[name][2], f"of {waits} waits these can be left out: {unnoticed}"
+    scenario.twin_is_noticed(driver, name)

@@ -23,7 +23,7 @@ from xlogmem.errors import (
     XlogmemError,
 )
 from xlogmem.launch import LaunchRecorder, use
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
 
@@ -48,6 +48,7 @@ __all__ = [
     "OutOfBoundsError",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
+    "PoolMemoryResource",
     "Stream",
     "StreamMisuseError",
     "StreamPool",

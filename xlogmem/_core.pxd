@@ -59,6 +59,7 @@ cdef cppclass Block:
     size_t nbytes
     bint adopted                # somebody else's memory: let go, not freed
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
+    void* piece                 # what a resource that keeps frontiers knows the memory by
     Block* next                 # in the list of dropped blocks
 
 
@@ -128,6 +129,7 @@ cdef cppclass CoreState:
     uint64_t live_bytes
     uint64_t pending_bytes
     uint64_t live_blocks
+    vector[Need] frontier       # scratch of a free
     atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
     Block* put_off              # the newest of those that only a capture put off
     Failure stuck_failure       # the newest failure that nobody was there to be told: the next reap tells

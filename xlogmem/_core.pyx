@@ -23,6 +23,9 @@ after them, which covers whatever was queued there so far.  Streams whose owner 
 after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner cannot be told to
 wait.
 
+A resource may keep frontiers itself (the pool does): then a free hands the block's over with the bytes and makes no
+driver call, and whoever gets the bytes next is ordered after it.
+
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
 owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
 
@@ -83,7 +86,7 @@ from xlogmem._order cimport (
     settle,
     touch,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, drop_exception
 
 cdef enum:
     PRECISE_FOR = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
@@ -633,7 +636,7 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     block.nbytes = nbytes
     block.stream = stream
     block.home = NULL
-    block.owner = NULL
+    block.owner = block.piece = NULL
     block.adopted = False
     block.windows = block.writers = 0
     block.operation = 0
@@ -684,17 +687,19 @@ cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, b
     capturing; the context is current, but for a resource that finds its device."""
     cdef OrderState* order = core.order
     cdef uint64_t ptr = 0
-    cdef int failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, &ptr, failure)
+    cdef void* piece = NULL
+    cdef int failed = get_bytes(core, nbytes, stream, &ptr, &piece, failure)
     if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
-        failed = allocate_again(core, nbytes, stream, &ptr, failure)
-    order.lock.lock()
+        order.lock.unlock()
+        failed = allocate_again(core, nbytes, stream, &ptr, &piece, failure)
     if ends:
         stream.busy -= 1
     if not failed:
         if not planted(defect.COLLISION_IGNORED):
             disown(core, ptr, nbytes)
         result[0] = new_block(core, ptr, nbytes, stream)
+        result[0].piece = piece
         core.live_bytes += nbytes
         core.live_blocks += 1
         core.counters.allocations += 1
@@ -722,13 +727,26 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
+cdef int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+                   Failure* failure) except -1 nogil:
+    """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
+    cdef int failed
+    if core.resource.frontiers != NULL:
+        core.order.lock.lock()
+        return core.resource.frontiers.allocate(core.resource.self, nbytes, stream, ptr, piece, failure)
+    failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
+    core.order.lock.lock()
+    return failed
+
+
+cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
                         Failure* failure) except -1 nogil:
     """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and
     try once more (W34)."""
     cdef vector[Failure] failures
     cdef Failure ignored
     cdef size_t i
+    cdef int failed = 0
     reap(core, True, &failures)
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
@@ -737,9 +755,15 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
         keep_failure(core, &failures[i])
         core.untold = True
     core.order.lock.unlock()
-    if core.resource.trim != NULL:
-        core.resource.trim(core.resource.self, &ignored)
-    return core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
+    if core.resource.frontiers != NULL:
+        core.order.lock.lock()
+        failed = core.resource.frontiers.trim(core.resource.self, nbytes, stream, &ignored)
+        core.order.lock.unlock()
+    elif core.resource.trim != NULL:
+        failed = core.resource.trim(core.resource.self, &ignored)
+    if failed:
+        drop_exception(&ignored)
+    return get_bytes(core, nbytes, stream, ptr, piece, failure)
 
 
 cdef void disown(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
@@ -905,6 +929,9 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     cdef int failed = 0
     check(block.windows == 0 or planted(defect.FREED_INSIDE_WINDOW) or planted(defect.EVERY_CLOSE_CLAIMS),
           "a block is not freed inside a window")
+    if core.resource.frontiers != NULL and not block.adopted:
+        hand_over(core, block, home)
+        return 0
     if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
         set_entry(block, ALLOCATED, home.index, touch(home))
         home = order.streams[0]
@@ -963,6 +990,39 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     core.counters.frees += not block.adopted
     release_slot(core, block)
     return 0
+
+
+cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept nogil:
+    """A free into a resource that keeps frontiers: all of the above in one acquisition, without a driver call, and it
+    cannot fail.
+
+    "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; what that stream
+    knows already is left out.  A sealed home promises that all is recorded: its entries are enough, and whoever knows
+    those goes on knowing.
+    """
+    cdef OrderState* order = core.order
+    cdef vector[Need]* frontier = &core.frontier
+    cdef Need entry
+    cdef size_t i
+    frontier.clear()
+    order.operations += 1
+    look(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
+    if home.discipline == SEALED:
+        frontier.clear()
+        for i in range(block.frontier.size()):
+            entry.source = order.streams[block.frontier[i].stream]
+            entry.position = block.frontier[i].position
+            entry.stage = block.frontier[i].kind
+            frontier.push_back(entry)
+    else:
+        entry.source = home
+        entry.position = home.count if planted(defect.POOL_FREE_TAKES_NO_POSITION) else touch(home)
+        entry.stage = BIRTH
+        frontier.push_back(entry)
+    erase(&core.index, block.ptr)
+    core.resource.frontiers.deallocate(core.resource.self, block.piece, frontier)
+    core.counters.frees += 1
+    release_slot(core, block)
 
 
 cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:

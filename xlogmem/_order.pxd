@@ -114,6 +114,9 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
 cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil
+cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+                         Failure* failure) except -1 nogil
+cdef bint may_be_gone(StreamState* stream) noexcept nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

@@ -357,6 +357,14 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     return failed
 
 
+cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+                         Failure* failure) except -1 nogil:
+    """`order_after`, where nobody promised that the source still exists: as `host_waits_from_afar`."""
+    if may_be_gone(source) and not knows(order, stream, source, position) and covering(source, position) == NULL:
+        return synchronize_all(order, failure)
+    return order_after(order, stream, source, position, failure)
+
+
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position,
                         Failure* failure) except -1 nogil:
     """Return when the position is complete.  Releases the lock."""
@@ -383,7 +391,7 @@ cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t positio
     return failed
 
 
-cdef inline bint may_be_gone(StreamState* stream) noexcept nogil:
+cdef bint may_be_gone(StreamState* stream) noexcept nogil:
     """Nobody keeps the handle alive, and its owner may have destroyed the stream."""
     return stream.alive and stream.raw and stream.thread == 0
 

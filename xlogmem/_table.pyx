@@ -427,8 +427,14 @@ cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** bloc
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    if state != NULL and core.resource.finds_device and not has_errands(core):      # no driver call of ours
-        return allocate_on_busy(core, nbytes, state, False, block, failure)
+    if state != NULL and not has_errands(core):
+        if core.resource.finds_device:                  # no driver call of ours
+            return allocate_on_busy(core, nbytes, state, False, block, failure)
+        if enter_context(core.order.context, &scope, failure):
+            return 1
+        failed = allocate_on_busy(core, nbytes, state, False, block, failure)
+        leave_context(&scope)
+        return failed
     if core.lost.load():
         failure.kind = DEVICE_IS_LOST
         return 1
@@ -504,9 +510,9 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     cdef Scope scope
     if ptr == NULL or process_is_closing():             # at the end the memory goes with the process
         return
-    if state != NULL and core.resource.finds_device and not has_errands(core):
+    if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
         core.order.lock.lock()
-        if used_on(core, state, <uint64_t>ptr):         # no driver call of ours
+        if waits_for_nobody(core, state, <uint64_t>ptr):        # no driver call of ours
             free_seen(core, <uint64_t>ptr, state, True, False)
             return
         core.order.lock.unlock()
@@ -538,11 +544,13 @@ cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     return block
 
 
-cdef bint used_on(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
-    """Is there a block that was used on this stream alone?  Then its free waits for nobody.  With the lock held."""
+cdef bint waits_for_nobody(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
+    """Is there a block whose free makes nobody wait: it goes into a resource that keeps its frontier, or was used on
+    this stream alone?  With the lock held."""
     cdef Block* block = live_block_at(core, ptr)
-    return (block != NULL and block.home == stream and core.resource.order == STREAM_ORDERED
-            and block.frontier.size() == 1 and block.frontier[0].stream == stream.index)
+    return block != NULL and (core.resource.frontiers != NULL or (
+        block.home == stream and core.resource.order == STREAM_ORDERED
+        and block.frontier.size() == 1 and block.frontier[0].stream == stream.index))
 
 
 cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked, bint ends) except -1 nogil:

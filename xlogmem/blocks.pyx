@@ -103,6 +103,7 @@ cdef class Core:
         self.ordering.core = weakref.ref(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
         self.opened = {}
+        resource.bind(stream_pool)
 
     def __del__(self):
         """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its

@@ -4,18 +4,22 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 from xlogmem._driver import supports_memory_pools
 from xlogmem.blocks import Core
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.resources.pool import in_words
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
 
 MAX_DEVICE_ORDINALS = 16                    # contract 70
 
-RESOURCES: dict[str, type[DeviceMemoryResource]] = {"async": AsyncMemoryResource, "direct": DirectMemoryResource}
+RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
+    "async": AsyncMemoryResource, "direct": DirectMemoryResource,
+    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
 _locks = [threading.RLock() for _ in range(MAX_DEVICE_ORDINALS)]
@@ -32,8 +36,9 @@ class DeviceRuntime(Core):
     ordinal : int
         The device.
     resource : DeviceMemoryResource, optional
-        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async`` or ``direct``), else
-        an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where it has none.
+        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct`` or
+        ``pool``), else an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where
+        it has none.
     stream_pool : StreamPool, optional
         The streams of this runtime.  A pool serves one runtime.
     policy : {"adaptive", "precise", "lazy"}, optional
@@ -72,6 +77,21 @@ class DeviceRuntime(Core):
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
         """A new stream of the runtime's pool; see `StreamPool.acquire`."""
         return self.stream_pool.acquire(discipline=discipline, priority=priority)
+
+    def memory_summary(self) -> str:
+        """The state of the memory as a text for a person: what is tracked, and what the resource says of itself."""
+        counters = self.counters()
+        live, pending = self.live_bytes, self.pending_bytes
+        lines = [f"{self!r}",
+                 f"  live            {in_words(live):>12} in {counters['live_blocks']} blocks",
+                 f"  pending         {in_words(pending):>12}, freed and not seen complete yet",
+                 f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
+                 f"{counters['uses']} uses",
+                 f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "
+                 f"{counters['host_waits']} waits of the host; {counters['known'] + counters['covered']} left out"]
+        if isinstance(self.resource, PoolMemoryResource):
+            lines.append(self.resource.memory_summary())
+        return "\n".join(lines)
 
     @property
     def default_stream(self) -> Stream:

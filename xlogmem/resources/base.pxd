@@ -3,12 +3,25 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
+from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Context, Failure
+from xlogmem._order cimport Need, StreamState
+from xlogmem.streams cimport StreamPool
 
 cdef enum ResourceOrder:
     UNDECLARED                  # the core refuses it: it cannot say when a free takes effect
     STREAM_ORDERED              # memory and free are ordered on the stream given to the call
     HOST_SYNCHRONOUS            # the host waits for every use before it frees
+
+
+cdef struct FrontierTable:
+    # What a resource has besides that keeps frontiers: it takes memory back together with what its next owner has to be
+    # ordered after, so that a free waits for nobody, and orders that owner's stream.  Called instead of the functions
+    # below, with the runtime's lock held, which `allocate` and `trim` release meanwhile.
+    int (*allocate)(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+                    Failure* failure) except -1 nogil
+    void (*deallocate)(void* self, void* piece, vector[Need]* frontier) noexcept nogil      # no driver call
+    int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil   # to make room
 
 
 cdef struct ResourceTable:
@@ -19,9 +32,13 @@ cdef struct ResourceTable:
     int (*allocate)(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL
+    FrontierTable* frontiers                                        # NULL: it keeps none
 
 
 cdef class DeviceMemoryResource:
     cdef ResourceTable table
     cdef readonly Context context
+    cdef int bind(self, StreamPool stream_pool) except -1
     cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1
+
+cdef int drop_exception(Failure* failure) except -1 nogil

@@ -2,10 +2,11 @@
 cimport cython
 
 from cpython.number cimport PyNumber_Index
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._driver cimport (
+    NO_FAILURE,
     PYTHON_RAISED,
     Scope,
     context_of,
@@ -29,6 +30,15 @@ cdef int keep_exception(Failure* failure, object exception) except -1:
     failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY if isinstance(exception, MemoryError) else cy.CUDA_ERROR_UNKNOWN
     failure.exception = <void*>exception
     return 1
+
+
+cdef int drop_exception(Failure* failure) except -1 nogil:
+    """Of a failure that nobody is told.  Without any lock."""
+    if failure.kind == PYTHON_RAISED:
+        failure.kind = NO_FAILURE
+        with gil:
+            Py_DECREF(<object>failure.exception)
+    return 0
 
 
 cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
@@ -177,6 +187,10 @@ cdef class DeviceMemoryResource:
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")
+
+    cdef int bind(self, StreamPool stream_pool) except -1:
+        """A runtime takes the resource, with these streams.  One that keeps frontiers means positions of theirs."""
+        return 0
 
     cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1:
         """The handle of a stream on this device; refuses resources that do not say how to `method`."""
