@@ -117,16 +117,18 @@ def neighbours_with_different_readers_are_joined(x: Bench) -> bool:
 
 @scenario()
 def neighbours_of_one_stream_are_joined_on_the_newest_position(x: Bench) -> bool:
-    """The upper is the newer one.  U knows S as of the older."""
-    a, b = x.alloc(x.S, HALF), x.alloc(x.S, HALF)
-    first = x.work(x.S, (a, WRITE))
-    a.free()
-    c = x.alloc(x.U, HALF)                              # U waits for S
+    """The lower was freed before U came to know S, the upper after."""
+    lower, upper, other = x.alloc(x.S, HALF), x.alloc(x.S, QUARTER), x.alloc(x.S, QUARTER)
+    first = x.work(x.S, (lower, WRITE))
+    lower.free()
+    other.free()
+    taken = x.alloc(x.U, QUARTER)                       # U waits for S
     known = x.ordered(first, x.U)
-    c.free(x.S)
-    second = x.work(x.S, (b, WRITE))
-    b.free()
-    x.alloc(x.U, WHOLE)
+    second = x.work(x.S, (upper, WRITE))
+    upper.free()
+    whole = x.alloc(x.U, HALF + QUARTER)
+    assert (taken.ptr, whole.ptr) == (other.ptr, lower.ptr)
+    x.work(x.U, (whole, WRITE))
     return known and x.ordered(second, x.U)
 
 

@@ -1013,6 +1013,8 @@ cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept n
             entry.source = order.streams[block.frontier[i].stream]
             entry.position = block.frontier[i].position
             entry.stage = block.frontier[i].kind
+            if knows(order, home, entry.source, entry.position) and planted(defect.SEALED_FREE_LEAVES_OUT):
+                continue
             frontier.push_back(entry)
     else:
         entry.source = home

@@ -55,6 +55,7 @@ from xlogmem._order cimport (
     host_waits_from_afar,
     knows,
     may_be_gone,
+    order_after,
     order_from_afar,
     refuse_if_capturing,
     touch,
@@ -116,7 +117,8 @@ cdef void add_mark(PoolState* pool, Span* span, uint32_t stream, uint64_t positi
         return
     known = mark_on(span, stream)
     if known != NULL:
-        known.position = larger(known.position, position)
+        if position > known.position and not planted(defect.JOIN_KEEPS_OLDER):
+            known.position = position
         return
     mark.stream = stream
     mark.position = position
@@ -455,6 +457,8 @@ cdef int wait_for(PoolState* pool, Span* span, StreamState* stream, Failure* fai
         source = pool.order.streams[mark_of(span, i).stream]
         if stream == NULL:
             failed = host_waits_from_afar(pool.order, source, mark_of(span, i).position, failure)
+        elif planted(defect.GONE_STREAM_RECORDED):
+            failed = order_after(pool.order, stream, source, mark_of(span, i).position, failure)
         else:
             failed = order_from_afar(pool.order, stream, source, mark_of(span, i).position, failure)
         if failed:
@@ -512,8 +516,11 @@ cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result
         wanted = LEAST_STEP if pool.size < LEAST_STEP else MOST_STEP if pool.size > MOST_STEP else rounded(pool.size)
     wanted = nbytes if nbytes > wanted else wanted if wanted < room else room
     while True:
-        pool.size += wanted                             # no other call may grow into the same room
+        if not planted(defect.ROOM_GIVEN_TWICE):
+            pool.size += wanted                         # no other call may grow into the same room
         failed = take_upstream(pool, wanted, stream, &ptr, &piece, failure)
+        if planted(defect.ROOM_GIVEN_TWICE):
+            pool.size += wanted
         if not failed:
             break
         pool.size -= wanted

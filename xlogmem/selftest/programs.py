@@ -24,6 +24,7 @@ ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2}
 STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
+POOLS = {"trim": 1}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Kind:
 
     name: str
     weights: dict[str, float] = field(hash=False)
-    resources: tuple[str, ...] = ("async",)             # async, direct; in Python: stream, host
+    resources: tuple[str, ...] = ("async",)             # async, direct, pool; in Python: stream, host
+    upstreams: tuple[str, ...] = ()                     # of pools, besides async and direct
     disciplines: tuple[str, ...] = ("ordinary",)
     foreign: bool = False
     neighbour: bool = False                             # a second runtime beside the one that is tested
@@ -43,7 +45,7 @@ class Kind:
 
 
 MIXED = ("ordinary", "ordinary", "opaque", "sealed")
-EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | {"lend": .7, "wrong_runtime": .3}
+EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | {"lend": .7, "wrong_runtime": .3}
 
 KINDS = (
     Kind("plain", USES),
@@ -51,19 +53,26 @@ KINDS = (
     Kind("adopting", USES | ADOPTS | {"lend": 1, "wrong_runtime": .5}, disciplines=MIXED, neighbour=True),
     Kind("foreign", USES | ADOPTS | STREAMS, disciplines=MIXED, foreign=True),
     Kind("resources", USES | ADOPTS, resources=("direct", "stream", "host"), disciplines=MIXED),
+    Kind("pools", USES | ADOPTS | POOLS, resources=("pool",), disciplines=MIXED),
+    Kind("pools and streams", USES | ADOPTS | STREAMS | CAPTURES | POOLS, resources=("pool",), disciplines=MIXED,
+         foreign=True, captures=True),
+    Kind("pools in trouble", USES | ADOPTS | FAILURES | POOLS, resources=("pool",), upstreams=("stream", "host"),
+         disciplines=MIXED, failures=True, gaps=True),
     Kind("gaps", USES | ADOPTS, disciplines=MIXED, resources=("async", "async", "stream", "host"), gaps=True),
     Kind("captures", USES | CAPTURES | STREAMS | {"adopt": 1}, disciplines=MIXED, foreign=True, captures=True),
     Kind("failing", USES | ADOPTS | FAILURES, resources=("async", "async", "direct", "stream", "host"),
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
-    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,
-         foreign=True, neighbour=True, captures=True, failures=True, gaps=True),
+    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "pool"),
+         upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
+         gaps=True),
 )
 
 # What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": .3, "account": 0},
-             resources=("async", "async", "async", "stream"), disciplines=MIXED, foreign=True, neighbour=True)
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | {"lend": .7, "wrong_runtime": .3, "account": 0},
+             resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED, foreign=True,
+             neighbour=True)
 
 
 @dataclass(frozen=True)

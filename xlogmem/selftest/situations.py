@@ -23,7 +23,7 @@ from xlogmem._kernels import check
 from xlogmem.blocks import BlockState, DeviceBlock
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, PoolMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused
 from xlogmem.streams import StreamPool
@@ -330,6 +330,78 @@ def work_before_its_stream_dies(world: World, rng: Random) -> None:
         x.work(owner.handle, block, WRITE)
         x.runtime.unregister_stream(owner, heir=heir)
         block.free()
+
+
+# ---------------------------------------------------------------------------------------------- pools
+def one_block() -> PoolMemoryResource:
+    """A pool with room for one block: whoever takes one gets what the last owner had."""
+    return PoolMemoryResource(maximum_pool_size=NBYTES)
+
+
+@situation
+def memory_that_was_filled_and_freed_unused(world: World, rng: Random) -> None:
+    """T knows S as of the allocation, and takes what S filled since without a recorder."""
+    with Scene(world, rng, resource=PoolMemoryResource(maximum_pool_size=2 * NBYTES)) as x:
+        S, T = x.stream(), x.stream()
+        block, other = x.block(S), x.block(S)
+        x.use(T, (other, READ))
+        x.work(S.handle, block, WRITE)
+        block.free()
+        x.work(T.handle, x.block(T), WRITE)
+
+
+@situation
+def a_wait_for_memory_that_fails(world: World, rng: Random) -> None:
+    """The memory stays what it was: the next call waits for its former owners."""
+    with Scene(world, rng, resource=one_block()) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        x.work(S.handle, block, WRITE)
+        block.free()
+        x.simulator.fail(rng.choice(["cuStreamWaitEvent", "cuEventRecord"]), 1, 999)
+        refused(world, DriverError, lambda: x.block(T), "an allocation that could not wait")
+        x.work(T.handle, x.block(T), WRITE)
+
+
+@situation
+def a_sealed_home_that_knows_a_reader(world: World, rng: Random) -> None:
+    """It takes no position when it frees, so what it knows is not implied: T, which knows S, waits for the reader."""
+    with Scene(world, rng, resource=PoolMemoryResource(maximum_pool_size=2 * NBYTES)) as x:
+        S, T, U = x.stream("sealed"), x.stream(), x.stream()
+        block = x.block(S)
+        x.use(S, (block, WRITE))
+        x.use(U, (block, READ))
+        other = x.block(U)
+        x.use(S, (other, READ))                         # S knows U
+        block.free()
+        x.work(T.handle, x.block(T), WRITE)
+
+
+@situation
+def a_stream_that_is_gone_when_its_memory_is_taken(world: World, rng: Random) -> None:
+    """A bare handle need not outlive the blocks that were freed on it."""
+    with Scene(world, rng, resource=one_block()) as x:
+        T = x.stream()
+        handle = int(check(cuda.cuStreamCreate(1)))
+        block = x.block(handle)
+        x.work(handle, block, WRITE)
+        block.free()
+        x.blocks.clear()
+        del block
+        check(cuda.cuStreamDestroy(handle))
+        x.work(T.handle, x.block(T), WRITE)
+
+
+@situation
+def two_calls_that_grow_at_once(world: World, rng: Random) -> None:
+    """A pool is never larger than it may be."""
+    pool = one_block()
+    with Scene(world, rng, resource=pool) as x:
+        S, T = x.stream(), x.stream()
+        x.simulator.on_call("cuMemAllocFromPoolAsync", lambda: refused(
+            world, DriverError, lambda: x.block(T), "memory beyond the maximum"))
+        x.block(S)
+        x.expect(pool.pool_size() == NBYTES, f"a pool of at most {NBYTES} bytes has {pool.pool_size()}")
 
 
 # ---------------------------------------------------------------------------------------------- streams

@@ -17,6 +17,7 @@ from cuda.bindings import driver as cuda
 from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
+from xlogmem.resources import PoolMemoryResource
 from xlogmem.selftest.situations import SITUATIONS
 from xlogmem.selftest.world import (
     CODES,
@@ -118,6 +119,17 @@ def reap(world: World, rng: Random) -> None:
     blocking = rng.random() < .3
     world.say(f"runtime.reap_pending(blocking={blocking})")
     world.runtime.reap_pending(blocking=blocking)
+
+
+@step
+def trim(world: World, rng: Random) -> None:
+    """Idle chunks of a pool go back while others allocate and free."""
+    pool = world.runtime.resource
+    if not isinstance(pool, PoolMemoryResource):
+        raise NothingToDo
+    keep = rng.choice([0, 0, 2 * max(world.sizes)])
+    world.say(f"runtime.resource.trim({keep})")
+    pool.trim(keep)
 
 
 @step

@@ -25,9 +25,9 @@ from cuda.bindings import driver as cuda
 from xlogmem import _driver
 from xlogmem._kernels import Kernels, check
 from xlogmem.blocks import BlockId, DeviceBlock
-from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
+from xlogmem.errors import DriverError, OutOfDeviceMemoryError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.streams import StreamPool
@@ -268,6 +268,7 @@ class World:
         self.resource_fails = 0
         self.owners = 0
         self.depth = 0
+        self.limited = False                # there may be no memory for what the program wants
         self.over = False                   # the end has begun: nothing runs in gaps any more
         self.violations: list[str] = []
         self.happened: Counter[str] = Counter()
@@ -306,10 +307,24 @@ class World:
                 self._place("thread", 2, 2, "opaque")
 
     def _runtime(self, kind: Kind, rng: Random) -> DeviceRuntime:
-        name = rng.choice(kind.resources)
-        resource = (AsyncMemoryResource() if name == "async" else DirectMemoryResource() if name == "direct"
-                    else Scripted(self, name))
+        resource = self._resource(rng.choice(kind.resources), rng)
         return DeviceRuntime(policy=self.policy, stream_pool=StreamPool(max_streams=32), resource=resource)
+
+    def _resource(self, name: str, rng: Random) -> DeviceMemoryResource:
+        if name == "pool":
+            return self._pool(rng)
+        if name == "async":
+            return AsyncMemoryResource()
+        return DirectMemoryResource() if name == "direct" else Scripted(self, name)
+
+    def _pool(self, rng: Random) -> PoolMemoryResource:
+        """Over anything; small chunks, so that it splits, joins and grows; some may not have what the program wants."""
+        upstream = self._resource(rng.choice(["async", "async", "direct", *self.kind.upstreams]), rng)
+        largest = max(self.sizes)
+        self.limited = rng.random() < .3
+        most = (6 if self.threads == 1 else 24) * largest if self.limited else None
+        return PoolMemoryResource(upstream, rng.choice([None, 2 * largest]), most,
+                                  chunk_size=rng.choice([largest, 2 * largest, 8 * largest]))
 
     # ------------------------------------------------------------------------------------------ bookkeeping
     @contextlib.contextmanager
@@ -349,6 +364,8 @@ class World:
         """May this error come out of a call of a program that keeps its side?"""
         if isinstance(error, Injected):
             return self.kind.failures
+        if isinstance(error, OutOfDeviceMemoryError) and self.limited:
+            return True
         if isinstance(error, DriverError):
             return self.kind.failures and error.code in CODES
         crowded = self.threads > 1 or self.kind.gaps
