@@ -33,7 +33,10 @@ if build not in BUILDS:
 HERE = Path(__file__).parent
 HEADER = "xlogmem/include/xlogmem.h"
 SANITIZERS = BUILDS[build].get("sanitizers", [])
-CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SANITIZERS]
+# A Python that was built with -g passes it on, and what we give to others would be seven times as large.
+SYMBOLS = ["-g0"] if build == "release" else []
+CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SYMBOLS,
+       *SANITIZERS]
 MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
@@ -110,7 +113,7 @@ def rmm_binding() -> list[Extension]:
         language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
-                            "-ffunction-sections", "-fdata-sections"],
+                            "-ffunction-sections", "-fdata-sections", *SYMBOLS],
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
 
 
@@ -144,7 +147,7 @@ simulator = Extension(
     language="c++",
     include_dirs=[include],
     extra_compile_args=["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden",
-                        "-pthread", *SANITIZERS],
+                        "-pthread", *SYMBOLS, *SANITIZERS],
     extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map", "-pthread",
                      *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])],  # one C++ runtime to watch
 )

@@ -1,0 +1,126 @@
+"""What an sdist and a wheel may contain, and nothing else:  .ci/contents.py FILE...  run in the checkout that they are of.
+
+The lists are made from what git tracks, so that a new file is either in its package or an error here.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
+VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
+FORGE = r"\.git|\.pre-commit"                           # what only somebody with a clone can use
+EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
+DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
+SHIPPED = r"xlogmem/.*\.(py|pyi|h)|xlogmem/py\.typed"    # sources of ours that a wheel has
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
+             "ld-linux-aarch64.so.1"}
+# cuda-bindings finds the driver, not the linker; RMM's symbols are in a namespace of each release.
+FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
+
+
+class Report:
+    """Counts the rules that were kept; the others are printed, and the end is an error."""
+
+    def __init__(self) -> None:
+        self.kept, self.broken = 0, 0
+
+    def rule(self, kept: bool, text: object) -> None:
+        self.kept, self.broken = self.kept + bool(kept), self.broken + (not kept)
+        if not kept:
+            print("BROKEN:", text)
+
+    def same(self, seen: set[str], expected: set[str], what: str) -> None:
+        self.rule(not seen - expected, f"{what}: too much: {sorted(seen - expected)}")
+        self.rule(not expected - seen, f"{what}: missing: {sorted(expected - seen)}")
+
+
+report = Report()
+
+
+def metadata(text: bytes) -> None:
+    """What the registry shows, and what pip goes by."""
+    fields: Message = message_from_bytes(text)
+    report.rule(fields["Name"] == "xlogmem" and fields["Version"] == VERSION, f"version {fields['Version']}")
+    report.rule(fields["License-Expression"] == "Apache-2.0" and fields["License-File"] == "LICENSE", "licence")
+    report.rule(fields["Requires-Python"] == ">=3.11", f"Requires-Python {fields['Requires-Python']}")
+    report.rule(fields["Description-Content-Type"] == "text/markdown" and "xlogmem demo" in str(fields.get_payload()),
+                "the README is not the description")
+    needed = {line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line}
+    report.same({re.split("[<>=]", line)[0] for line in needed}, {"click", "cuda-bindings", "rich"}, "dependencies")
+
+
+def sdist(path: Path) -> None:
+    """All that is tracked, byte by byte and with its permission to be run; what setuptools writes; no C++ of Cython's."""
+    root = path.name.removesuffix(".tar.gz")
+    report.rule(root == f"xlogmem-{VERSION}", f"the name {path.name}")
+    with tarfile.open(path) as archive:
+        members = {member.name.removeprefix(root + "/"): member for member in archive if not member.isdir()}
+        contents = {name: archive.extractfile(member).read() for name, member in members.items() if member.isfile()}
+    tracked = {name for name in TRACKED if not re.match(FORGE, name)}
+    written = {"PKG-INFO", "setup.cfg", *(f"xlogmem.egg-info/{name}" for name in EGG_INFO)}
+    report.same(set(contents), tracked | written, "sdist")
+    for name in sorted(tracked & set(contents)):
+        here = Path(name)
+        report.rule(contents[name] == here.read_bytes(), f"{name} is not what is tracked")
+        report.rule(bool(members[name].mode & 0o100) == bool(here.stat().st_mode & 0o100), f"the mode of {name}")
+    metadata(contents["PKG-INFO"])
+
+
+def wheel(path: Path) -> None:
+    """Python, stubs, the C header, one module for each .pyx and the simulated driver; modules that fit anywhere."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    report.rule(re.fullmatch(rf"xlogmem-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
+    info = f"xlogmem-{VERSION}.dist-info"
+    report.same(set(contents) - set(modules), {name for name in TRACKED if re.fullmatch(SHIPPED, name)}
+                | {f"{info}/{name}" for name in DIST_INFO}, "wheel")
+    report.same(set(modules.values()), {"xlogmem/sim/_simcuda"} | {
+        name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
+    report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
+    report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
+    for name in sorted(TRACKED):
+        if re.fullmatch(r"xlogmem/(?:\w+/)*[a-z]\w*\.pyx", name):
+            report.rule(name.removesuffix("x") + "i" in contents, f"no stub of {name}")
+    for name in sorted(modules):
+        module(name, contents[name])
+    metadata(contents[f"{info}/METADATA"])
+    for line in contents[f"{info}/RECORD"].decode().splitlines():
+        name, digest, _ = line.rsplit(",", 2)
+        found = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
+        report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
+
+
+def module(name: str, content: bytes) -> None:
+    elf = ELFFile(io.BytesIO(content))
+    entries = {"DT_NEEDED": set(), "DT_RPATH": set(), "DT_RUNPATH": set(), "DT_SONAME": set()}
+    for entry in elf.get_section_by_name(".dynamic").iter_tags():
+        if entry.entry.d_tag in entries:
+            entries[entry.entry.d_tag].add(getattr(entry, entry.entry.d_tag.removeprefix("DT_").lower()))
+    report.rule(entries["DT_NEEDED"] <= LIBRARIES, f"{name} needs {entries['DT_NEEDED'] - LIBRARIES}")
+    report.rule(not entries["DT_RPATH"] | entries["DT_RUNPATH"], f"{name} has a search path")
+    report.rule(entries["DT_SONAME"] == ({"libcuda.so.1"} if "_simcuda" in name else set()), f"the soname of {name}")
+    undefined = [symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
+                 if symbol.entry.st_shndx == "SHN_UNDEF" and re.search(FOREIGN, symbol.name)]
+    report.rule(not undefined, f"{name} leaves to the linker: {undefined[:5]}")
+    report.rule(not elf.get_section_by_name(".debug_info"), f"{name} has debugging information")
+    report.rule(not re.search(rb"/(tmp|home|root|build)/\w", content), f"{name} names a folder of the build machine")
+
+
+for argument in sys.argv[1:]:
+    (wheel if argument.endswith(".whl") else sdist)(Path(argument))
+print(f"{len(sys.argv) - 1} packages: {report.kept} rules kept, {report.broken} broken")
+sys.exit(bool(report.broken) or not report.kept)
