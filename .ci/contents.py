@@ -1,4 +1,4 @@
-"""What an sdist and a wheel may contain, and nothing else:  .ci/contents.py FILE...  run in the checkout that they are of.
+"""What an sdist and a wheel may contain, and nothing else:  .ci/contents.py FILE...  in the checkout that they are of.
 
 The lists are made from what git tracks, so that a new file is either in its package or an error here.
 """
@@ -62,7 +62,7 @@ def metadata(text: bytes) -> None:
 
 
 def sdist(path: Path) -> None:
-    """All that is tracked, byte by byte and with its permission to be run; what setuptools writes; no C++ of Cython's."""
+    """All that is tracked, byte by byte and with the mode; what setuptools writes; no C++ of Cython's."""
     root = path.name.removesuffix(".tar.gz")
     report.rule(root == f"xlogmem-{VERSION}", f"the name {path.name}")
     with tarfile.open(path) as archive:

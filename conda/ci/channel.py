@@ -1,8 +1,8 @@
 """A local channel with what the recipe asks for, made of wheels and of this machine:  channel.py CHANNEL WHEELS
 
-The names, versions, dependencies and run exports are conda-forge's and RAPIDS', so that the recipe is built and solved as
-it stands; that they are still theirs is not proven here.  Real: this Python, the wheels, the headers.  The compilers are
-scripts that name the system's, so what is built here must not be published.
+The names, versions, dependencies and run exports are conda-forge's and RAPIDS', so that the recipe is built and solved
+as it stands; that they are still theirs is not proven here.  Real: this Python, the wheels, the headers.  The compilers
+are scripts that name the system's, so what is built here must not be published.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def package(name: str, version: str, *, files: Path | None = None, string: str =
         for variant in Stage0Recipe.from_yaml(json.dumps(recipe), recipe_dir=Path(folder)).render(
                 VariantConfig({}), RenderConfig(platform=PlatformConfig(target_platform=SUBDIR))):
             variant.run_build(ToolConfiguration(test_strategy="skip"), output_dir=CHANNEL, channels=[CHANNEL.as_uri()],
-                              no_include_recipe=True)
+                              no_include_recipe=True, package_format="conda:1")
     print(name, version, string, flush=True)
 
 
@@ -104,9 +104,10 @@ def toolchain() -> None:
     where = f"$PREFIX/{MACHINE}-conda-linux-gnu/sysroot/lib64"
     package(f"sysroot_{SUBDIR}", "2.28", noarch="generic", run_exports={"strong": ["__glibc >=2.28,<3.0.a0"]},
             script=[f"mkdir -p {where}", *(f"echo stub > {where}/{name}" for name in names)])
-    compiler(f"gcc_{SUBDIR}", {"CC": shutil.which("gcc"), "AR": shutil.which("ar"), "CFLAGS": "-O2 -isystem $PREFIX/include",
-                               "LDFLAGS": "-Wl,--as-needed -L$PREFIX/lib -Wl,-rpath,$PREFIX/lib"},
-             [f"sysroot_{SUBDIR}"], ["libgcc >=14"])
+    flags = {"CFLAGS": "-O2 -isystem $PREFIX/include",
+             "LDFLAGS": "-Wl,--as-needed -L$PREFIX/lib -Wl,-rpath,$PREFIX/lib"}
+    compiler(f"gcc_{SUBDIR}", {"CC": shutil.which("gcc"), "AR": shutil.which("ar"), **flags}, [f"sysroot_{SUBDIR}"],
+             ["libgcc >=14"])
     compiler(f"gxx_{SUBDIR}", {"CXX": shutil.which("g++"), "CXXFLAGS": "-O2 -isystem $PREFIX/include"},
              [f"gcc_{SUBDIR} =={GCC}"], ["libstdcxx >=14", "libgcc >=14"])
 
@@ -125,7 +126,8 @@ def python() -> None:
         f"ln -s python{PYTHON} bin/python",
         f"ln -s python{PYTHON} bin/python3",
         *([f"{patchelf} --set-rpath '$ORIGIN/../lib' bin/python{PYTHON}"] if shared else []),
-        f"grep -rIl {source} lib include | xargs -r sed -i \"s#{source}#$PREFIX#g\"",       # rewritten where it is installed
+        # The prefix is rewritten where it is installed.
+        f"grep -rIl {source} lib include | xargs -r sed -i \"s#{source}#$PREFIX#g\"",
         "bin/python -c 'import ctypes, ssl, zlib'",
     ], run_constraints=[f"python_abi {PYTHON}.* *_{TAG}"],
             run_exports={"weak": [f"python_abi {PYTHON}.* *_{TAG}"], "noarch": ["python"]})
@@ -166,15 +168,18 @@ def rmm() -> None:
     for major, (_, end) in CUDA.items():
         wheel, library = newest(f"rmm_cu{major}-*.whl"), newest(f"librmm_cu{major}-*.whl")
         release, cuda_version = version_of(wheel), f"cuda-version >={major},<{end}"
-        series = ".".join(release.split(".")[:2])
+        year, month = map(int, release.split(".")[:2])
         with tempfile.TemporaryDirectory() as folder:
             unpack(library, Path(folder, "include"), only="librmm/include/")
             unpack(logger, Path(folder, "include"), only="rapids_logger/include/")
             package("librmm", release, string=f"cuda{major}_0", files=Path(folder), run=[cuda_version],
-                    run_exports={"weak": [f"librmm >={release},<{series.split('.')[0]}.{int(series.split('.')[1]) + 1}"]})
+                    run_exports={"weak": [f"librmm >={release},<{year}.{month + 1}"]})
         with tempfile.TemporaryDirectory() as folder:
-            for part in (wheel, library, logger):
-                unpack(part, Path(folder, f"lib/python{PYTHON}/site-packages"), without="/include/")
+            packages = Path(folder, f"lib/python{PYTHON}/site-packages")
+            unpack(wheel, packages)
+            for part in (library, logger):                          # no Python packages with metadata in conda
+                unpack(part, packages, without="/include/")
+                shutil.rmtree(next(packages.glob(f"{part.name.split('-')[0]}-*.dist-info")))
             package("rmm", release, string=f"cuda{major}_py{TAG[2:]}_0", files=Path(folder),
                     run=[f"python {PYTHON}.*", f"python_abi {PYTHON}.* *_{TAG}", "numpy >=1.23,<3.0", cuda_version,
                          f"cuda-bindings >={major},<{int(major) + 1}", f"librmm =={release} cuda{major}_0"])
