@@ -20,8 +20,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CHECKS = {"flags": ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
+NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python says so too, but not where CFLAGS is set
 BUILDS = {
-    "release": {"flags": ["-O3"], "macros": []},
+    "release": {"flags": ["-O3"], "macros": NO_ASSERTIONS},
     "debug": CHECKS,
     "asan": {**CHECKS, "sanitizers": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]},
     "tsan": {**CHECKS, "sanitizers": ["-fsanitize=thread", "-fno-omit-frame-pointer"]},
@@ -111,7 +112,8 @@ def rmm_binding() -> list[Extension]:
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
         depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
         language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
-        define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
+        define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1"),
+                       *(NO_ASSERTIONS if build == "release" else [])],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
                             "-ffunction-sections", "-fdata-sections", *SYMBOLS],
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]

@@ -1,6 +1,7 @@
-"""What an sdist and a wheel may contain, and nothing else:  .ci/contents.py FILE...  in the checkout that they are of.
+"""What an sdist, a wheel and a conda package may contain, and nothing else:  .ci/contents.py FILE...
 
-The lists are made from what git tracks, so that a new file is either in its package or an error here.
+Run in the checkout that they are of.  The lists are made from what git tracks, so that a new file is either in its
+package or an error here.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -20,9 +22,11 @@ from elftools.elf.elffile import ELFFile
 
 TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
 VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
+INFO = f"xlogmem-{VERSION}.dist-info"
 FORGE = r"\.git|\.pre-commit"                           # what only somebody with a clone can use
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
+INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # what pip adds
 SHIPPED = r"xlogmem/.*\.(py|pyi|h)|xlogmem/py\.typed"    # sources of ours that a wheel has
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
              "ld-linux-aarch64.so.1"}
@@ -79,15 +83,42 @@ def sdist(path: Path) -> None:
 
 
 def wheel(path: Path) -> None:
-    """Python, stubs, the C header, one module for each .pyx and the simulated driver; modules that fit anywhere."""
+    """Only the package and its metadata, whose hashes are right."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     report.rule(re.fullmatch(rf"xlogmem-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    installed(contents, DIST_INFO)
+    for line in contents[f"{INFO}/RECORD"].decode().splitlines():
+        name, digest, _ = line.rsplit(",", 2)
+        found = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
+        report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
+
+
+def conda(path: Path) -> None:
+    """The same in its place, the command and the licence; or no files at all."""
+    from rattler.package_streaming import extract
+
+    with tempfile.TemporaryDirectory() as folder:
+        extract(path, folder)
+        contents = {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*")
+                    if file.is_file() and file.suffix != ".pyc"}
+    report.rule("info/licenses/LICENSE" in contents, "no licence")
+    contents = {name: content for name, content in contents.items() if not name.startswith("info/")}
+    if path.name.startswith("xlogmem-rmm-"):
+        report.same(set(contents), set(), "xlogmem-rmm")
+        return
+    report.rule(contents.pop("bin/xlogmem", None), "no bin/xlogmem")
+    report.same({re.sub(r"^lib/python[\d.]+/site-packages/.*", "", name) for name in contents}, {""}, "conda package")
+    installed({re.sub(r"^lib/python[\d.]+/site-packages/", "", name): content for name, content in contents.items()},
+              DIST_INFO | INSTALLED)
+
+
+def installed(contents: dict[str, bytes], info: set[str]) -> None:
+    """Python, stubs, the C header, one module for each .pyx and the simulated driver; modules that fit anywhere."""
     modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
-    info = f"xlogmem-{VERSION}.dist-info"
     report.same(set(contents) - set(modules), {name for name in TRACKED if re.fullmatch(SHIPPED, name)}
-                | {f"{info}/{name}" for name in DIST_INFO}, "wheel")
+                | {f"{INFO}/{name}" for name in info}, "files")
     report.same(set(modules.values()), {"xlogmem/sim/_simcuda"} | {
         name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
     report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
@@ -97,11 +128,7 @@ def wheel(path: Path) -> None:
             report.rule(name.removesuffix("x") + "i" in contents, f"no stub of {name}")
     for name in sorted(modules):
         module(name, contents[name])
-    metadata(contents[f"{info}/METADATA"])
-    for line in contents[f"{info}/RECORD"].decode().splitlines():
-        name, digest, _ = line.rsplit(",", 2)
-        found = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
-        report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
+    metadata(contents[f"{INFO}/METADATA"])
 
 
 def module(name: str, content: bytes) -> None:
@@ -111,16 +138,17 @@ def module(name: str, content: bytes) -> None:
         if entry.entry.d_tag in entries:
             entries[entry.entry.d_tag].add(getattr(entry, entry.entry.d_tag.removeprefix("DT_").lower()))
     report.rule(entries["DT_NEEDED"] <= LIBRARIES, f"{name} needs {entries['DT_NEEDED'] - LIBRARIES}")
-    report.rule(not entries["DT_RPATH"] | entries["DT_RUNPATH"], f"{name} has a search path")
+    outside = {path for path in entries["DT_RPATH"] | entries["DT_RUNPATH"] if not path.startswith("$ORIGIN/")}
+    report.rule(not outside, f"{name} searches {outside}")
     report.rule(entries["DT_SONAME"] == ({"libcuda.so.1"} if "_simcuda" in name else set()), f"the soname of {name}")
     undefined = [symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
                  if symbol.entry.st_shndx == "SHN_UNDEF" and re.search(FOREIGN, symbol.name)]
     report.rule(not undefined, f"{name} leaves to the linker: {undefined[:5]}")
     report.rule(not elf.get_section_by_name(".debug_info"), f"{name} has debugging information")
-    report.rule(not re.search(rb"/(tmp|home|root|build)/\w", content), f"{name} names a folder of the build machine")
+    report.rule(not re.search(rb"/(tmp|home|root|build)/\w|_placehold_", content), f"{name} names where it was built")
 
 
 for argument in sys.argv[1:]:
-    (wheel if argument.endswith(".whl") else sdist)(Path(argument))
+    {".whl": wheel, ".conda": conda, ".gz": sdist}[Path(argument).suffix](Path(argument))
 print(f"{len(sys.argv) - 1} packages: {report.kept} rules kept, {report.broken} broken")
 sys.exit(bool(report.broken) or not report.kept)
