@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import rapids_dependency_file_generator as generator
+import yaml
 from rattler import BuildString, GenericVirtualPackage, MatchSpec, PackageName, RepoDataRecord, Version, install, solve
 from rattler.exceptions import SolverError
 from rattler_build import (
@@ -84,7 +85,10 @@ def fits(pattern: dict[str, str], matrix: dict[str, str]) -> bool:
 
 
 def lint() -> None:
-    """The parser is strict: unknown keys, bad specs and licences are errors of its own.  These are rules of ours."""
+    """The parsers are strict: unknown keys, bad specs and licences are errors of theirs.  These are rules of ours."""
+    for path in sorted((ROOT / "conda/environments").glob("*.yaml")):
+        environment = yaml.safe_load(path.read_text())
+        check(len(plain(environment["dependencies"])) > 10 and environment["channels"][-1] == "conda-forge", path.name)
     for python in PYTHONS:
         for target, machine in PLATFORMS.items():
             outputs = {variant.recipe.package.name: variant.recipe.to_dict() for variant in render(python, target)}
