@@ -23,7 +23,7 @@ from elftools.elf.elffile import ELFFile
 TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
 VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
 INFO = f"xlogmem-{VERSION}.dist-info"
-FORGE = r"\.git|\.pre-commit"                           # what only somebody with a clone can use
+FORGE = r"\.git"                                        # of git and of the forge
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # what pip adds
@@ -91,7 +91,7 @@ def wheel(path: Path) -> None:
     installed(contents, DIST_INFO)
     for line in contents[f"{INFO}/RECORD"].decode().splitlines():
         name, digest, _ = line.rsplit(",", 2)
-        found = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
+        found = base64.urlsafe_b64encode(hashlib.sha256(contents.get(name, b"")).digest()).rstrip(b"=").decode()
         report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
 
 

@@ -39,12 +39,11 @@ def package(name: str, version: str, *, files: Path | None = None, string: str =
         "string": string,
         "script": {"content": ["set -e", *script] if script else ["true"]},
         "dynamic_linking": {"binary_relocation": False, "overlinking_behavior": "ignore"},
-        "python": {"skip_pyc_compilation": ["**/*.py"]},            # or a minute goes into the standard library
+        # Compiling the standard library would take a minute.
+        "python": {"skip_pyc_compilation": ["**/*.py"], "entry_points": list(entry_points)},
     }
     if noarch:
         build["noarch"] = noarch
-    if entry_points:
-        build["python"]["entry_points"] = list(entry_points)        # type: ignore[index]
     recipe = {"schema_version": 1, "package": {"name": name, "version": version}, "build": build,
               "requirements": requirements, "about": {"summary": "only for tests of a recipe"}}
     with tempfile.TemporaryDirectory() as folder:
