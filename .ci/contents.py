@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -21,13 +22,14 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
 INFO = f"xlogmem-{VERSION}.dist-info"
 FORGE = r"\.git"                                        # of git and of the forge
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # what pip adds
-SHIPPED = r"xlogmem/.*\.(py|pyi|h)|xlogmem/py\.typed"    # sources of ours that a wheel has
+COMPILED = r".*\.(pyx|pxd|cpp|hpp|map)|.*/\.clang-format"   # all else below xlogmem/ is in a wheel as it is
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
              "ld-linux-aarch64.so.1"}
 # cuda-bindings finds the driver, not the linker; RMM's symbols are in a namespace of each release.
@@ -53,6 +55,11 @@ class Report:
 report = Report()
 
 
+def in_order(requirement: str) -> str:
+    """setuptools sorts the ends of a range."""
+    return " ".join(sorted(re.findall(r"[\w.-]+|[<>=]+[\w.]+", requirement)))
+
+
 def metadata(text: bytes) -> None:
     """What the registry shows, and what pip goes by."""
     fields: Message = message_from_bytes(text)
@@ -61,8 +68,8 @@ def metadata(text: bytes) -> None:
     report.rule(fields["Requires-Python"] == ">=3.11", f"Requires-Python {fields['Requires-Python']}")
     report.rule(fields["Description-Content-Type"] == "text/markdown" and "xlogmem demo" in str(fields.get_payload()),
                 "the README is not the description")
-    needed = {line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line}
-    report.same({re.split("[<>=]", line)[0] for line in needed}, {"click", "cuda-bindings", "rich"}, "dependencies")
+    needed = [line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line]
+    report.same(set(map(in_order, needed)), set(map(in_order, PROJECT["dependencies"])), "dependencies")
 
 
 def sdist(path: Path) -> None:
@@ -117,8 +124,8 @@ def conda(path: Path) -> None:
 def installed(contents: dict[str, bytes], info: set[str]) -> None:
     """Python, stubs, the C header, one module for each .pyx and the simulated driver; modules that fit anywhere."""
     modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
-    report.same(set(contents) - set(modules), {name for name in TRACKED if re.fullmatch(SHIPPED, name)}
-                | {f"{INFO}/{name}" for name in info}, "files")
+    shipped = {name for name in TRACKED if name.startswith("xlogmem/") and not re.fullmatch(COMPILED, name)}
+    report.same(set(contents) - set(modules), shipped | {f"{INFO}/{name}" for name in info}, "files")
     report.same(set(modules.values()), {"xlogmem/sim/_simcuda"} | {
         name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
     report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
