@@ -159,6 +159,8 @@ def cuda() -> None:
             unpack(wheel, Path(folder, TARGET, "include", "crt" if "crt" in name else ""), only=only)
             package(name, version_of(wheel), files=Path(folder), run=[f"cuda-version >={release},<{end}"],
                     run_exports=exports)
+        other, end_of_other = CUDA["13"]                            # only so that an environment can be solved
+        package(name, other, run=[f"cuda-version >={other},<{end_of_other}"])
 
 
 def rmm() -> None:

@@ -9,12 +9,14 @@ RAPIDS_PACKAGE_VERSION and the other variables of the recipe are set by .ci/cond
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from rattler import BuildString, GenericVirtualPackage, MatchSpec, PackageName, 
 from rattler.exceptions import SolverError
 from rattler_build import (
     JinjaConfig,
+    Package,
     PlatformConfig,
     RenderConfig,
     RenderedVariant,
@@ -34,15 +37,20 @@ from rattler_build import (
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "conda/recipes/xlogmem/recipe.yaml"
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = [line.rpartition(" ")[2] for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+    "classifiers"] if line.startswith("Programming Language :: Python :: 3.")]
+DEPENDENCIES = generator.load_config_from_file(ROOT / "dependencies.yaml")
+CUDA = sorted(DEPENDENCIES.files["all"].matrix["cuda"])
 PLATFORMS = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 HERE = next(name for name, machine in PLATFORMS.items() if machine == platform.machine())
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-CUDA = ("12.9", "13.3")
+checked = 0
 failed: list[str] = []
 
 
 def check(kept: bool, text: str) -> None:
+    global checked
+    checked += 1
     if not kept:
         failed.append(text)
         print("FAILED:", text, flush=True)
@@ -64,12 +72,11 @@ def plain(specs: Iterable[object]) -> set[str]:
 
 def versions(key: str, machine: str) -> set[str]:
     """What dependencies.yaml says that a part of the recipe consists of."""
-    config = generator.load_config_from_file(ROOT / "dependencies.yaml")
-    names = config.files[key].includes
-    matrix = {"cuda": "12.9", "arch": machine}
+    names = DEPENDENCIES.files[key].includes
+    matrix = {"cuda": CUDA[0], "arch": machine}
     found = set()
     for name in names:
-        dependencies = config.dependencies[name]
+        dependencies = DEPENDENCIES.dependencies[name]
         for common in dependencies.common:
             if generator.Output.CONDA in common.output_types:
                 found |= set(common.packages)
@@ -89,6 +96,9 @@ def lint() -> None:
     for path in sorted((ROOT / "conda/environments").glob("*.yaml")):
         environment = yaml.safe_load(path.read_text())
         check(len(plain(environment["dependencies"])) > 10 and environment["channels"][-1] == "conda-forge", path.name)
+    jobs = yaml.safe_load((ROOT / ".github/workflows/packages.yaml").read_text())["jobs"]
+    for name, job in jobs.items():
+        check(job["strategy"]["matrix"]["python"] == PYTHONS, f"packages.yaml, {name}: not {PYTHONS}")
     for python in PYTHONS:
         for target, machine in PLATFORMS.items():
             outputs = {variant.recipe.package.name: variant.recipe.to_dict() for variant in render(python, target)}
@@ -116,6 +126,11 @@ def lint() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- build
+# With what the compilers and Python export; nothing comes from CUDA's and RMM's headers.
+DEPENDS = {"xlogmem": {"cuda-bindings", "click", "rich", "python", "python_abi", "libgcc", "libstdcxx", "__glibc"},
+           "xlogmem-rmm": {"xlogmem", "rmm"}}
+
+
 def build(channel: Path, out: Path) -> None:
     for variant in render(PYTHON, HERE):
         start = time.monotonic()
@@ -125,6 +140,9 @@ def build(channel: Path, out: Path) -> None:
         finally:
             for log in out.glob("bld/*/work/conda_build.log"):      # is gone after a build without an error
                 print(log.read_text()[-5000:])
+        package = Package.from_file(result.packages[0])
+        depends = {spec.split()[0] for spec in package.depends}
+        check(depends == DEPENDS[str(package.name)], f"{package.name} depends on {depends}")
         print(f"built and tested {Path(result.packages[0]).name} in {time.monotonic() - start:.0f} s", flush=True)
 
 
@@ -180,18 +198,38 @@ def solves(channels: list[str]) -> None:
             check(right, f"{specs}, __cuda={cuda}: {name} {seen}")
 
 
+def environments(channel: Path) -> None:
+    """Those of this machine fit together, as far as the channel has what they name: it has not the tools."""
+    names = {record["name"] for folder in (HERE, "noarch")
+             for part in ("packages", "packages.conda")
+             for record in json.loads((channel / folder / "repodata.json").read_text())[part].values()}
+    for cuda in CUDA:
+        path = ROOT / f"conda/environments/all_cuda-{cuda.replace('.', '')}_arch-{platform.machine()}.yaml"
+        specs = [spec for spec in yaml.safe_load(path.read_text())["dependencies"]
+                 if MatchSpec(spec).name.normalized in names]
+        check({"cuda-bindings", "librmm", "rmm"} <= {MatchSpec(spec).name.normalized for spec in specs}, path.name)
+        try:
+            records = {record.name.normalized: record for record in solved([channel.as_uri()], specs, cuda)}
+            check(str(records["cuda-version"].version) == cuda, f"{path.name}: cuda-version")
+        except SolverError as error:
+            check(False, f"{path.name}: {error}")
+
+
 def fresh(channels: list[str], cuda: str, folder: Path) -> None:
     """xlogmem alone, then xlogmem-rmm into the same prefix.  Without variables: nothing of this machine helps."""
-    def run(*command: str) -> None:
+    def run(*command: str) -> str:
         done = subprocess.run([folder / "bin" / command[0], *command[1:]], cwd="/", capture_output=True, text=True,
                               env={"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1", "COLUMNS": "100"})
         check(done.returncode == 0, f"CUDA {cuda}: {command[:2]}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+        return done.stdout
 
     for specs in (["xlogmem"], ["xlogmem-rmm"]):
         records = solved(channels, [*specs, f"cuda-version={cuda}"], cuda)
         cache = Path(os.environ["RATTLER_CACHE_DIR"], "pkgs")
         asyncio.run(install(records, target_prefix=folder, show_progress=False, cache_dir=cache))
-        run("xlogmem", "demo", "--rounds", "100")
+        seen = json.loads(run("xlogmem", "demo", "--rounds", "100", "--json") or "{}")
+        check(bool(seen) and seen["corrupted_without_recorder"] > 0 == seen["corrupted_with_recorder"]
+              and seen["races_without_recorder"] > 0 == seen["races_with_recorder"], f"CUDA {cuda}: demo: {seen}")
     run("python", "-I", "-W", "error", "-c", TRACKED)
     print("installed and run with CUDA", cuda, flush=True)
 
@@ -207,10 +245,12 @@ def main() -> None:
         else:
             channels = [out.as_uri(), channel.as_uri()]
             solves(channels)
+            environments(channel)
             for cuda in CUDA:
                 with tempfile.TemporaryDirectory() as folder:
                     fresh(channels, cuda, Path(folder).resolve() / "env")
-    sys.exit(bool(failed))
+    print(f"{what}: {checked} checks, {len(failed)} failed")
+    sys.exit(bool(failed) or not checked)
 
 
 main()
