@@ -182,8 +182,8 @@ class upstream {
   }
 
   any_resource mr_;
-  xlogmem_upstream functions_{XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate,
-                              XLOGMEM_FINDS_DEVICE};
+  xlogmem_upstream functions_{
+    XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate, XLOGMEM_FINDS_DEVICE};
 };
 
 // Pairs of allocate and free as C++ code makes them, each timed, in nanoseconds.
