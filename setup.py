@@ -20,8 +20,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CHECKS = {"flags": ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
+NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python says so too, but not where CFLAGS is set
 BUILDS = {
-    "release": {"flags": ["-O3"], "macros": []},
+    "release": {"flags": ["-O3"], "macros": NO_ASSERTIONS},
     "debug": CHECKS,
     "asan": {**CHECKS, "sanitizers": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]},
     "tsan": {**CHECKS, "sanitizers": ["-fsanitize=thread", "-fno-omit-frame-pointer"]},
@@ -33,7 +34,10 @@ if build not in BUILDS:
 HERE = Path(__file__).parent
 HEADER = "xlogmem/include/xlogmem.h"
 SANITIZERS = BUILDS[build].get("sanitizers", [])
-CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SANITIZERS]
+# A Python that was built with -g passes it on, and what we give to others would be seven times as large.
+SYMBOLS = ["-g0"] if build == "release" else []
+CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SYMBOLS,
+       *SANITIZERS]
 MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
@@ -108,9 +112,10 @@ def rmm_binding() -> list[Extension]:
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
         depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
         language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
-        define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1")],
+        define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1"),
+                       *(NO_ASSERTIONS if build == "release" else [])],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
-                            "-ffunction-sections", "-fdata-sections"],
+                            "-ffunction-sections", "-fdata-sections", *SYMBOLS],
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
 
 
@@ -144,7 +149,7 @@ simulator = Extension(
     language="c++",
     include_dirs=[include],
     extra_compile_args=["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden",
-                        "-pthread", *SANITIZERS],
+                        "-pthread", *SYMBOLS, *SANITIZERS],
     extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map", "-pthread",
                      *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])],  # one C++ runtime to watch
 )

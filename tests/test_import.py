@@ -56,7 +56,7 @@ for _ in range(2):
 from xlogmem import sim
 sim.install()
 assert xlogmem.get_runtime().allocate(64).nbytes == 64
-""", XLOGMEM_SIM_QUIET="1")
+""", XLOGMEM_SIM_QUIET="1", XLOGMEM_SIMULATE="0")
     assert run.returncode == 0, run.stderr
 
 

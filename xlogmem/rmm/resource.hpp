@@ -113,10 +113,7 @@ class runtime_resource {
     if (ptr != nullptr) { hold_->functions()->deallocate_sync(hold_->runtime(), ptr); }
   }
 
-  friend bool operator==(runtime_resource const& a, runtime_resource const& b) noexcept
-  {
-    return a.hold_ == b.hold_;
-  }
+  friend bool operator==(runtime_resource const& a, runtime_resource const& b) noexcept { return a.hold_ == b.hold_; }
   friend bool operator!=(runtime_resource const& a, runtime_resource const& b) noexcept { return !(a == b); }
   friend void get_property(runtime_resource const&, cuda::mr::device_accessible) noexcept {}
 
@@ -179,20 +176,20 @@ class upstream {
 
   static int deallocate(void* self, std::uint64_t ptr, std::size_t bytes, void* stream, xlogmem_error*) noexcept
   {
-    static_cast<upstream*>(self)->mr_.deallocate(static_cast<cudaStream_t>(stream), reinterpret_cast<void*>(ptr), bytes,
-                                                 alignment);
+    static_cast<upstream*>(self)->mr_.deallocate(
+      static_cast<cudaStream_t>(stream), reinterpret_cast<void*>(ptr), bytes, alignment);
     return 0;
   }
 
   any_resource mr_;
-  xlogmem_upstream functions_{XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate,
-                              XLOGMEM_FINDS_DEVICE};
+  xlogmem_upstream functions_{
+    XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate, XLOGMEM_FINDS_DEVICE};
 };
 
 // Pairs of allocate and free as C++ code makes them, each timed, in nanoseconds.
 inline void time_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::vector<std::uint64_t>& result)
 {
-  using clock = std::chrono::steady_clock;
+  using clock   = std::chrono::steady_clock;
   auto const on = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
   for (auto& took : result) {
     auto const before = clock::now();
@@ -204,8 +201,8 @@ inline void time_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream,
 // The same without a clock inside; the nanoseconds of all.
 inline std::uint64_t run_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::size_t count)
 {
-  using clock = std::chrono::steady_clock;
-  auto const on = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
+  using clock       = std::chrono::steady_clock;
+  auto const on     = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
   auto const before = clock::now();
   for (std::size_t i = 0; i < count; ++i) {
     from.resource().deallocate(on, from.resource().allocate(on, bytes, alignment), bytes, alignment);

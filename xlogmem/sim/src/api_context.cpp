@@ -112,8 +112,7 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice devic
     return api_call(CALL("cuCtxCreate"), [&](Lock&) { return create_context(handle, flags, device); });
 }
 
-EXPORT CUresult cuCtxCreate_v3(CUcontext* handle, CUexecAffinityParam*, int, unsigned flags,
-                                CUdevice device) {
+EXPORT CUresult cuCtxCreate_v3(CUcontext* handle, CUexecAffinityParam*, int, unsigned flags, CUdevice device) {
     return api_call(CALL("cuCtxCreate"), [&](Lock&) { return create_context(handle, flags, device); });
 }
 
@@ -242,11 +241,9 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
         REFUSE_IF(current_context(&context));
         if (!peer || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
         if (flags) return CUDA_ERROR_INVALID_VALUE;
-        if (peer->device == context->device || !driver().config.peers)
-            return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+        if (peer->device == context->device || !driver().config.peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
         auto& peers = context->peers;
-        if (std::find(peers.begin(), peers.end(), peer) != peers.end())
-            return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+        if (std::find(peers.begin(), peers.end(), peer) != peers.end()) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
         peers.push_back(peer);
         return CUDA_SUCCESS;
     });

@@ -44,8 +44,7 @@ const ErrorText kErrors[] = {
     {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
     {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
      "operation would make the legacy stream depend on a capturing blocking stream"},
-    {907, "CUDA_ERROR_CAPTURED_EVENT",
-     "operation not permitted on an event last recorded in a capturing stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
     {908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
      "attempt to terminate a thread-local capture sequence from another thread"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
@@ -99,20 +98,26 @@ int device_attribute(CUdevice_attribute attribute, CUdevice device) {
 }  // namespace
 
 EXPORT CUresult cuInit(unsigned flags) {
-    return api_call(CALL("cuInit"), [&](Lock&) -> CUresult {
-        if (flags) return CUDA_ERROR_INVALID_VALUE;
-        if (driver().config.devices == 0) return CUDA_ERROR_NO_DEVICE;
-        if (driver().gate == CUDA_ERROR_NOT_INITIALIZED) driver().gate = CUDA_SUCCESS;
-        return CUDA_SUCCESS;
-    }, false);
+    return api_call(
+        CALL("cuInit"),
+        [&](Lock&) -> CUresult {
+            if (flags) return CUDA_ERROR_INVALID_VALUE;
+            if (driver().config.devices == 0) return CUDA_ERROR_NO_DEVICE;
+            if (driver().gate == CUDA_ERROR_NOT_INITIALIZED) driver().gate = CUDA_SUCCESS;
+            return CUDA_SUCCESS;
+        },
+        false);
 }
 
 EXPORT CUresult cuDriverGetVersion(int* version) {
-    return api_call(CALL("cuDriverGetVersion"), [&](Lock&) -> CUresult {
-        if (!version) return CUDA_ERROR_INVALID_VALUE;
-        *version = driver().config.version;
-        return CUDA_SUCCESS;
-    }, false);
+    return api_call(
+        CALL("cuDriverGetVersion"),
+        [&](Lock&) -> CUresult {
+            if (!version) return CUDA_ERROR_INVALID_VALUE;
+            *version = driver().config.version;
+            return CUDA_SUCCESS;
+        },
+        false);
 }
 
 // The two that tell what went wrong work everywhere, in host functions too; they touch no state.

@@ -49,9 +49,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* result) {
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) {
-        return capture_status(handle, status, nullptr);
-    });
+    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) { return capture_status(handle, status, nullptr); });
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
@@ -65,8 +63,8 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                          CUgraph* graph, const CUgraphNode** nodes,
-                                          const CUgraphEdgeData** edges, size_t* count) {
+                                          CUgraph* graph, const CUgraphNode** nodes, const CUgraphEdgeData** edges,
+                                          size_t* count) {
     if (edges) *edges = nullptr;
     return cuStreamGetCaptureInfo_v2(handle, status, id, graph, nodes, count);
 }

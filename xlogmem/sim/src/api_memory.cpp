@@ -104,13 +104,11 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
 }  // namespace
 
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
-    return api_call(CALL("cuMemAllocAsync"), [&](Lock& lock) {
-        return allocate_async(lock, address, bytes, nullptr, stream);
-    });
+    return api_call(CALL("cuMemAllocAsync"),
+                    [&](Lock& lock) { return allocate_async(lock, address, bytes, nullptr, stream); });
 }
 
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool handle,
-                                         CUstream stream) {
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool handle, CUstream stream) {
     return api_call(CALL("cuMemAllocFromPoolAsync"), [&](Lock& lock) -> CUresult {
         Pool* pool = memory().pools.get(handle);
         if (!pool) return CUDA_ERROR_INVALID_VALUE;
@@ -171,9 +169,8 @@ EXPORT CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
 }
 
 EXPORT CUresult cuMemFreeHost(void* address) {
-    return api_call(CALL("cuMemFreeHost"), [&](Lock& lock) {
-        return free_host(lock, reinterpret_cast<u64>(address), false);
-    });
+    return api_call(CALL("cuMemFreeHost"),
+                    [&](Lock& lock) { return free_host(lock, reinterpret_cast<u64>(address), false); });
 }
 
 EXPORT CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
@@ -188,8 +185,7 @@ EXPORT CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
 EXPORT CUresult cuMemHostUnregister(void* address) {
     return api_call(CALL("cuMemHostUnregister"), [&](Lock& lock) -> CUresult {
         auto found = memory().pinned.find(reinterpret_cast<u64>(address));
-        if (found == memory().pinned.end() || !found->second.registered)
-            return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        if (found == memory().pinned.end() || !found->second.registered) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
         run_everything(lock);
         memory().pinned.erase(reinterpret_cast<u64>(address));
         return CUDA_SUCCESS;

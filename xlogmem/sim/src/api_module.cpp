@@ -83,16 +83,15 @@ bool check_reach(const Work& work, const Context* context) {
         const Range& range = work.ranges[i];
         if (can_access(context, range.address, range.use)) continue;
         log_line("kernel %s on device %d: no access to bytes [0x%llx,0x%llx) of another device", work.name,
-                 context->device, (unsigned long long)range.address,
-                 (unsigned long long)(range.address + range.bytes));
+                 context->device, (unsigned long long)range.address, (unsigned long long)(range.address + range.bytes));
         fault(CUDA_ERROR_ILLEGAL_ADDRESS);
         return false;
     }
     return true;
 }
 
-CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const unsigned (&shape)[6],
-                void** pointers, void** extra) {
+CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const unsigned (&shape)[6], void** pointers,
+                void** extra) {
     Stream* stream;
     Function* function = functions().get(reinterpret_cast<u64>(handle));
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -132,9 +131,13 @@ int function_attribute(CUfunction_attribute attribute) {
 }
 
 template <class H>
-u64* slot(H* handle) { return reinterpret_cast<u64*>(handle); }
+u64* slot(H* handle) {
+    return reinterpret_cast<u64*>(handle);
+}
 template <class H>
-u64 number(H handle) { return reinterpret_cast<u64>(handle); }
+u64 number(H handle) {
+    return reinterpret_cast<u64>(handle);
+}
 
 }  // namespace
 
@@ -193,21 +196,19 @@ EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute,
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
-                               CUstream stream, void** parameters, void** extra) {
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                               unsigned block_y, unsigned block_z, unsigned, CUstream stream, void** parameters,
+                               void** extra) {
     return api_call(CALL("cuLaunchKernel"), [&](Lock& lock) {
-        return launch(lock, function, stream, {grid_x, grid_y, grid_z, block_x, block_y, block_z},
-                      parameters, extra);
+        return launch(lock, function, stream, {grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters, extra);
     });
 }
 
-EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
-                                 void** extra) {
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
     return api_call(CALL("cuLaunchKernelEx"), [&](Lock& lock) {
         return launch(lock, function, config->hStream,
-                      {config->gridDimX, config->gridDimY, config->gridDimZ,
-                       config->blockDimX, config->blockDimY, config->blockDimZ},
+                      {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
+                       config->blockDimZ},
                       parameters, extra);
     });
 }

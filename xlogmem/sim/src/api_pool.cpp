@@ -76,8 +76,7 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* w
         Pool* pool = memory().pools.get(handle);
         if (!pool || (count && !wanted)) return CUDA_ERROR_INVALID_VALUE;
         for (size_t i = 0; i < count; i++) REFUSE_IF(check_access(pool, wanted[i]));
-        for (size_t i = 0; i < count; i++)
-            pool->access[std::size_t(wanted[i].location.id)] = u8(wanted[i].flags);
+        for (size_t i = 0; i < count; i++) pool->access[std::size_t(wanted[i].location.id)] = u8(wanted[i].flags);
         return CUDA_SUCCESS;
     });
 }
@@ -89,8 +88,7 @@ EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle
             return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(check_device(location->id));
         bool own = location->id == pool->device;
-        *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                     : CUmemAccess_flags(pool->access[std::size_t(location->id)]);
+        *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CUmemAccess_flags(pool->access[std::size_t(location->id)]);
         return CUDA_SUCCESS;
     });
 }
@@ -118,11 +116,9 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a
         Pool* pool = memory().pools.get(handle);
         if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
         switch (int(attribute)) {
-            case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-                return answer(value, pool->follow_dependencies);
+            case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: return answer(value, pool->follow_dependencies);
             case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: return answer(value, pool->opportunistic);
-            case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-                return answer(value, pool->internal_dependencies);
+            case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: return answer(value, pool->internal_dependencies);
             case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return answer(value, pool->threshold);
             case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return answer(value, pool->reserved);
             case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return answer(value, pool->reserved_high);

@@ -94,9 +94,7 @@ EXPORT CUresult cuStreamCreate(CUstream* handle, unsigned flags) {
 }
 
 EXPORT CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int priority) {
-    return api_call(CALL("cuStreamCreateWithPriority"), [&](Lock&) {
-        return create(handle, flags, priority);
-    });
+    return api_call(CALL("cuStreamCreateWithPriority"), [&](Lock&) { return create(handle, flags, priority); });
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
@@ -141,15 +139,15 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigne
 }
 
 // Questions about a stream: one shape for all of them.
-#define STREAM_QUESTION(name, type, answer)                         \
-    EXPORT CUresult name(CUstream handle, type* result) {           \
-        return api_call(CALL(#name), [&](Lock&) -> CUresult {       \
-            Stream* stream;                                         \
-            if (!result) return CUDA_ERROR_INVALID_VALUE;           \
-            REFUSE_IF(find_stream(handle, &stream));                \
-            *result = answer;                                       \
-            return CUDA_SUCCESS;                                    \
-        });                                                         \
+#define STREAM_QUESTION(name, type, answer) \
+    EXPORT CUresult name(CUstream handle, type* result) { \
+        return api_call(CALL(#name), [&](Lock&) -> CUresult { \
+            Stream* stream; \
+            if (!result) return CUDA_ERROR_INVALID_VALUE; \
+            REFUSE_IF(find_stream(handle, &stream)); \
+            *result = answer; \
+            return CUDA_SUCCESS; \
+        }); \
     }
 STREAM_QUESTION(cuStreamGetFlags, unsigned, stream->flags)
 STREAM_QUESTION(cuStreamGetPriority, int, stream->priority)

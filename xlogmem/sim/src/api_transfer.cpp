@@ -29,8 +29,8 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_source && (source_on_device || in_arena(source) || !is_mapped(source, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (peers == Peers::Checked && !(can_access(stream->context, source, Use::Read) &&
-                                     can_access(stream->context, target, Use::Write)))
+    if (peers == Peers::Checked &&
+        !(can_access(stream->context, source, Use::Read) && can_access(stream->context, target, Use::Write)))
         return CUDA_ERROR_INVALID_VALUE;
     if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
     if (!device_target) sync = Sync::Yes;
@@ -52,8 +52,7 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     return CUDA_SUCCESS;
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle,
-              const char* name) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, const char* name) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!count) return CUDA_SUCCESS;
@@ -79,44 +78,41 @@ u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
 
 // name, the documentation's name, parameters, then the arguments of copy() or fill().
 #define COPY(symbol, base, parameters, ...) \
-    EXPORT CUresult symbol parameters {     \
+    EXPORT CUresult symbol parameters { \
         return api_call(CALL(base), [&](Lock& lock) { return copy(lock, __VA_ARGS__); }); \
     }
 #define FILL(symbol, base, parameters, ...) \
-    EXPORT CUresult symbol parameters {     \
+    EXPORT CUresult symbol parameters { \
         return api_call(CALL(base), [&](Lock& lock) { return fill(lock, __VA_ARGS__); }); \
     }
 
-COPY(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr d, const void* s, size_t n, CUstream h),
-     d, address_of(s), n, h, Sync::No, "memcpyHtoD", true, false)
-COPY(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (void* d, CUdeviceptr s, size_t n, CUstream h),
-     address_of(d), s, n, h, Sync::No, "memcpyDtoH", false, true)
-COPY(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h),
-     d, s, n, h, Sync::No, "memcpyDtoD", true, true)
-COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h),
-     d, s, n, h, Sync::No, "memcpy", false, false)
-COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",
-     (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
+COPY(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr d, const void* s, size_t n, CUstream h), d, address_of(s),
+     n, h, Sync::No, "memcpyHtoD", true, false)
+COPY(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (void* d, CUdeviceptr s, size_t n, CUstream h), address_of(d), s, n, h,
+     Sync::No, "memcpyDtoH", false, true)
+COPY(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h,
+     Sync::No, "memcpyDtoD", true, true)
+COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h, Sync::No,
+     "memcpy", false, false)
+COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
      d, s, n, h, Sync::No, "memcpyPeer", true, true, Peers::Any)
-COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n),
-     d, address_of(s), n, nullptr, Sync::Yes, "memcpyHtoD", true, false)
-COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n),
-     address_of(d), s, n, nullptr, Sync::Yes, "memcpyDtoH", false, true)
-COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n),
-     d, s, n, nullptr, Sync::No, "memcpyDtoD", true, true)  // device to device is asynchronous
-COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n),
-     d, s, n, nullptr, Sync::Yes, "memcpy", false, false)
+COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), d, address_of(s), n, nullptr, Sync::Yes,
+     "memcpyHtoD", true, false)
+COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Sync::Yes,
+     "memcpyDtoH", false, true)
+COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::No,
+     "memcpyDtoD", true, true)  // device to device is asynchronous
+COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, "memcpy", false,
+     false)
 
-FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h),
-     d, v, 1, n, h, "memset")
-FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h),
-     d, v, 2, n, h, "memset")
-FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h),
-     d, v, 4, n, h, "memset")
+FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h,
+     "memset")
+FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h,
+     "memset")
+FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h), d, v, 4, n, h, "memset")
 // The forms without a stream are asynchronous too: on the legacy default stream.
 FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, "memset")
-FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n),
-     d, v, 2, n, nullptr, "memset")
+FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, "memset")
 FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, "memset")
-FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned),
-     d, v, 4, 1, h, "write value")
+FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned), d, v, 4, 1,
+     h, "write value")

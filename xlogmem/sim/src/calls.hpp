@@ -38,10 +38,10 @@ void each_call_site(const std::function<void(CallSite&)>& visit);
 bool apply_plans(Lock& lock, CallSite& site, u64 number, CUresult* result);
 void run_hooks_after(Lock& lock, CallSite& site, u64 number);
 
-#define CALL(name)                              \
-    ([]() -> CallSite& {                        \
+#define CALL(name) \
+    ([]() -> CallSite& { \
         static CallSite& site = call_site(name); \
-        return site;                            \
+        return site; \
     }())
 
 template <class Body>

@@ -50,8 +50,8 @@ CUresult check_unsafe_call() {
     CUresult result = CUDA_SUCCESS;
     for (auto& capture : d.captures) {
         bool own = capture->thread == thread.id && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        bool global = thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                      capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        bool global =
+            thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (!own && !global) continue;
         capture->spoiled = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -109,9 +109,7 @@ EXPORT u64 xsim_all_calls(char* buffer, u64 size) {
     return give_text(text, buffer, size);
 }
 
-EXPORT void xsim_fail(const char* name, u64 nth, int code) {
-    plan(name, Plan::Fail, nth, code, nullptr, nullptr);
-}
+EXPORT void xsim_fail(const char* name, u64 nth, int code) { plan(name, Plan::Fail, nth, code, nullptr, nullptr); }
 
 EXPORT void xsim_drop(const char* name, u64 nth) { plan(name, Plan::Drop, nth, 0, nullptr, nullptr); }
 

@@ -24,32 +24,28 @@ u32* words(u64 address) { return reinterpret_cast<u32*>(memory().view(address));
 
 const std::vector<Kernel>& kernels() {
     static const auto& table = *new std::vector<Kernel>{
-        {"xlogmem_delay", {8},
-         [](Work&, const Parameters&) {},
-         [](const Parameters&) {}},
-        {"xlogmem_fill_u32", {8, 4, 4},  // dst, value, count
-         [](Work& work, const Parameters& p) {
-             work.touches(p.as_u64(0), u64(p.as_u32(2)) * 4, Use::Write);
-         },
+        {"xlogmem_delay", {8}, [](Work&, const Parameters&) {}, [](const Parameters&) {}},
+        {"xlogmem_fill_u32",
+         {8, 4, 4},  // dst, value, count
+         [](Work& work, const Parameters& p) { work.touches(p.as_u64(0), u64(p.as_u32(2)) * 4, Use::Write); },
          [](const Parameters& p) {
              for (u32 i = 0; i < p.as_u32(2); i++) words(p.as_u64(0))[i] = p.as_u32(1);
          }},
-        {"xlogmem_copy_u32", {8, 8, 4},  // dst, src, count
+        {"xlogmem_copy_u32",
+         {8, 8, 4},  // dst, src, count
          [](Work& work, const Parameters& p) {
              work.touches(p.as_u64(1), u64(p.as_u32(2)) * 4, Use::Read);
              work.touches(p.as_u64(0), u64(p.as_u32(2)) * 4, Use::Write);
          },
-         [](const Parameters& p) {
-             memmove(words(p.as_u64(0)), words(p.as_u64(1)), std::size_t(p.as_u32(2)) * 4);
-         }},
-        {"xlogmem_add_u32", {8, 4, 4},  // dst, value, count
-         [](Work& work, const Parameters& p) {
-             work.touches(p.as_u64(0), u64(p.as_u32(2)) * 4, Use::ReadWrite);
-         },
+         [](const Parameters& p) { memmove(words(p.as_u64(0)), words(p.as_u64(1)), std::size_t(p.as_u32(2)) * 4); }},
+        {"xlogmem_add_u32",
+         {8, 4, 4},  // dst, value, count
+         [](Work& work, const Parameters& p) { work.touches(p.as_u64(0), u64(p.as_u32(2)) * 4, Use::ReadWrite); },
          [](const Parameters& p) {
              for (u32 i = 0; i < p.as_u32(2); i++) words(p.as_u64(0))[i] += p.as_u32(1);
          }},
-        {"xlogmem_count_unequal_u32", {8, 8, 4, 4},  // result, src, value, count
+        {"xlogmem_count_unequal_u32",
+         {8, 8, 4, 4},  // result, src, value, count
          [](Work& work, const Parameters& p) {
              work.touches(p.as_u64(1), u64(p.as_u32(3)) * 4, Use::Read);
              work.touches(p.as_u64(0), 4, Use::ReadWrite);
@@ -82,7 +78,11 @@ const Kernel* find_kernel(const std::string& name) {
 Module* load_module(const void* image) {
     const char* text = static_cast<const char*>(image);
     auto module = std::make_unique<Module>();
-    if (!memcmp(text, "\x7f" "ELF", 4) || !memcmp(text, "\x50\xed\x55\xba", 4)) {  // cubin, fat binary
+    if (!memcmp(text,
+                "\x7f"
+                "ELF",
+                4) ||
+        !memcmp(text, "\x50\xed\x55\xba", 4)) {  // cubin, fat binary
         module->binary = true;
         return module.release();
     }

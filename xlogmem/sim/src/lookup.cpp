@@ -17,8 +17,8 @@ EXPORT CUresult cuDeviceGetUuid_v2(CUuuid*, CUdevice);
 EXPORT CUresult cuEventElapsedTime_v2(float*, CUevent, CUevent);
 EXPORT CUresult cuLaunchHostFunc_v2(CUstream, CUhostFn, void*, unsigned);
 EXPORT CUresult cuStreamGetDevice(CUstream, CUdevice*);
-EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,
-                                          const CUgraphNode**, const CUgraphEdgeData**, size_t*);
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
+                                          const CUgraphEdgeData**, size_t*);
 EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 
 namespace {
@@ -46,11 +46,12 @@ struct Symbol {
 };
 
 template <class F>
-void* pointer(F* function) { return reinterpret_cast<void*>(function); }
+void* pointer(F* function) {
+    return reinterpret_cast<void*>(function);
+}
 
 #define PLAIN(name, version, function) {#name, version, pointer(function), nullptr}
-#define STREAM(name, version, function) \
-    {#name, version, pointer(function), pointer(&PerThread<&function>::call)}
+#define STREAM(name, version, function) {#name, version, pointer(function), pointer(&PerThread<&function>::call)}
 
 const Symbol kSymbols[] = {
     PLAIN(cuInit, 2000, cuInit),

@@ -47,10 +47,10 @@ Block* take(FreeList& list, u64 capacity, const Pool* pool, const Stream* stream
     for (std::size_t i = blocks.size(); i-- > 0;) {
         Block* block = blocks[i];
         const Position& freed = block->freed;
-        *ordered = !freed.stream || driver().host.covers(freed.stream->slot, freed.sequence) ||
-                   (stream && freed.stream == stream) ||
-                   (stream && pool && pool->follow_dependencies &&
-                    stream->clock.covers(freed.stream->slot, freed.sequence));
+        *ordered =
+            !freed.stream || driver().host.covers(freed.stream->slot, freed.sequence) ||
+            (stream && freed.stream == stream) ||
+            (stream && pool && pool->follow_dependencies && stream->clock.covers(freed.stream->slot, freed.sequence));
         bool opportunistic = happened(block) && (!pool || !block->pool || pool->opportunistic);
         if (!*ordered && !opportunistic) continue;
         blocks.erase(blocks.begin() + long(i));

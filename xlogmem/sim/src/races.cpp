@@ -24,8 +24,8 @@ std::string describe(const Access& access) {
     if (access.stream_id == 0)
         snprintf(text, sizeof text, "%s by the host", access.name);
     else
-        snprintf(text, sizeof text, "%s on stream %llu (op %llu)", access.name,
-                 (unsigned long long)access.stream_id, (unsigned long long)access.sequence);
+        snprintf(text, sizeof text, "%s on stream %llu (op %llu)", access.name, (unsigned long long)access.stream_id,
+                 (unsigned long long)access.sequence);
     return text;
 }
 
@@ -40,11 +40,10 @@ void add_report(const std::string& text) {
     if (driver().config.trace) log_line("%s", text.c_str());
 }
 
-void report(const char* kind, const Access& earlier, const Actor& actor, u64 begin, u64 end,
-            bool ordered = false) {
+void report(const char* kind, const Access& earlier, const Actor& actor, u64 begin, u64 end, bool ordered = false) {
     char range[100];
-    snprintf(range, sizeof range, "; bytes [0x%llx,0x%llx) %llu B", (unsigned long long)begin,
-             (unsigned long long)end, (unsigned long long)(end - begin));
+    snprintf(range, sizeof range, "; bytes [0x%llx,0x%llx) %llu B", (unsigned long long)begin, (unsigned long long)end,
+             (unsigned long long)(end - begin));
     std::string text = kind;
     if (ordered)
         text += ": " + describe(access_of(actor)) + " comes after " + describe(earlier);
@@ -95,8 +94,7 @@ constexpr Kinds kReuse{"RACE alloc/reuse", "RACE write/reuse", "RACE read/reuse"
 void compare(const Segment& segment, const Actor& actor, const Kinds& kinds, u64 begin, u64 end) {
     const Clock& clock = actor.clock();
     if (!ordered(segment.write, clock))
-        report(is_alloc(segment.write) ? kinds.after_alloc : kinds.after_write, segment.write, actor,
-               begin, end);
+        report(is_alloc(segment.write) ? kinds.after_alloc : kinds.after_write, segment.write, actor, begin, end);
     if (!kinds.after_read) return;
     for (const Access& read : segment.reads)
         if (!ordered(read, clock)) report(kinds.after_read, read, actor, begin, end);
@@ -115,8 +113,8 @@ void clear_races() {
 }
 
 void report_dead(const char* kind, const char* what) {
-    add_report(std::string("DEAD ") + kind + ": " + this_thread().call +
-               " was called with the handle of a destroyed " + what);
+    add_report(std::string("DEAD ") + kind + ": " + this_thread().call + " was called with the handle of a destroyed " +
+               what);
 }
 
 void check_range(const Actor& actor, const Range& range) {

@@ -113,8 +113,7 @@ Stream* choose(Stream* last) {
         }
         Stream* best = nullptr;
         for (Stream* stream : d.streams)
-            if (stream->runnable() && (!best || stream->random_priority > best->random_priority))
-                best = stream;
+            if (stream->runnable() && (!best || stream->random_priority > best->random_priority)) best = stream;
         return best;
     }
     for (Stream* stream : d.streams)
@@ -144,9 +143,10 @@ void wait_for_change(Lock& lock) {
             log_line("stream %llu: %s, %zu operations behind it", (unsigned long long)stream->id,
                      stream->busy ? "a host function has not returned" : "waits", stream->queue.size());
         }
-        log_line("deadlock: nothing has moved for %g s. If a host function is running: does the waiting "
-                 "thread hold the GIL, or a lock that the function needs? Aborting.",
-                 d.config.deadlock_seconds);
+        log_line(
+            "deadlock: nothing has moved for %g s. If a host function is running: does the waiting "
+            "thread hold the GIL, or a lock that the function needs? Aborting.",
+            d.config.deadlock_seconds);
         abort();
     }
 }

@@ -1,0 +1,161 @@
+"""What an sdist, a wheel and a conda package may contain, and nothing else:  .ci/contents.py FILE...
+
+Run in the checkout that they are of.  The lists are made from what git tracks, so that a new file is either in its
+package or an error here.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
+INFO = f"xlogmem-{VERSION}.dist-info"
+FORGE = r"\.git"                                        # of git and of the forge
+EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
+DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
+INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # what pip adds
+COMPILED = r".*\.(pyx|pxd|cpp|hpp|map)|.*/\.clang-format"   # all else below xlogmem/ is in a wheel as it is
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
+             "ld-linux-aarch64.so.1"}
+# cuda-bindings finds the driver, not the linker; RMM's symbols are in a namespace of each release.
+FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
+
+
+class Report:
+    """Counts the rules that were kept; the others are printed, and the end is an error."""
+
+    def __init__(self) -> None:
+        self.kept, self.broken = 0, 0
+
+    def rule(self, kept: bool, text: object) -> None:
+        self.kept, self.broken = self.kept + bool(kept), self.broken + (not kept)
+        if not kept:
+            print("BROKEN:", text)
+
+    def same(self, seen: set[str], expected: set[str], what: str) -> None:
+        self.rule(not seen - expected, f"{what}: too much: {sorted(seen - expected)}")
+        self.rule(not expected - seen, f"{what}: missing: {sorted(expected - seen)}")
+
+
+report = Report()
+
+
+def in_order(requirement: str) -> str:
+    """setuptools sorts the ends of a range."""
+    return " ".join(sorted(re.findall(r"[\w.-]+|[<>=]+[\w.]+", requirement)))
+
+
+def metadata(text: bytes) -> None:
+    """What the registry shows, and what pip goes by."""
+    fields: Message = message_from_bytes(text)
+    report.rule(fields["Name"] == "xlogmem" and fields["Version"] == VERSION, f"version {fields['Version']}")
+    report.rule(fields["License-Expression"] == "Apache-2.0" and fields["License-File"] == "LICENSE", "licence")
+    report.rule(fields["Requires-Python"] == ">=3.11", f"Requires-Python {fields['Requires-Python']}")
+    report.rule(fields["Description-Content-Type"] == "text/markdown" and "xlogmem demo" in str(fields.get_payload()),
+                "the README is not the description")
+    needed = [line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line]
+    report.same(set(map(in_order, needed)), set(map(in_order, PROJECT["dependencies"])), "dependencies")
+
+
+def sdist(path: Path) -> None:
+    """All that is tracked, byte by byte and with the mode; what setuptools writes; no C++ of Cython's."""
+    root = path.name.removesuffix(".tar.gz")
+    report.rule(root == f"xlogmem-{VERSION}", f"the name {path.name}")
+    with tarfile.open(path) as archive:
+        members = {member.name.removeprefix(root + "/"): member for member in archive if not member.isdir()}
+        contents = {name: archive.extractfile(member).read() for name, member in members.items() if member.isfile()}
+    tracked = {name for name in TRACKED if not re.match(FORGE, name)}
+    written = {"PKG-INFO", "setup.cfg", *(f"xlogmem.egg-info/{name}" for name in EGG_INFO)}
+    report.same(set(contents), tracked | written, "sdist")
+    for name in sorted(tracked & set(contents)):
+        here = Path(name)
+        report.rule(contents[name] == here.read_bytes(), f"{name} is not what is tracked")
+        report.rule(bool(members[name].mode & 0o100) == bool(here.stat().st_mode & 0o100), f"the mode of {name}")
+    metadata(contents["PKG-INFO"])
+
+
+def wheel(path: Path) -> None:
+    """Only the package and its metadata, whose hashes are right."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    report.rule(re.fullmatch(rf"xlogmem-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    installed(contents, DIST_INFO)
+    for line in contents[f"{INFO}/RECORD"].decode().splitlines():
+        name, digest, _ = line.rsplit(",", 2)
+        found = base64.urlsafe_b64encode(hashlib.sha256(contents.get(name, b"")).digest()).rstrip(b"=").decode()
+        report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
+
+
+def conda(path: Path) -> None:
+    """The same in its place, the command and the licence; or no files at all."""
+    from rattler.package_streaming import extract
+
+    with tempfile.TemporaryDirectory() as folder:
+        extract(path, folder)
+        contents = {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*")
+                    if file.is_file() and file.suffix != ".pyc"}
+    report.rule("info/licenses/LICENSE" in contents, "no licence")
+    contents = {name: content for name, content in contents.items() if not name.startswith("info/")}
+    if path.name.startswith("xlogmem-rmm-"):
+        report.same(set(contents), set(), "xlogmem-rmm")
+        return
+    report.rule(contents.pop("bin/xlogmem", None), "no bin/xlogmem")
+    report.same({re.sub(r"^lib/python[\d.]+/site-packages/.*", "", name) for name in contents}, {""}, "conda package")
+    installed({re.sub(r"^lib/python[\d.]+/site-packages/", "", name): content for name, content in contents.items()},
+              DIST_INFO | INSTALLED)
+
+
+def installed(contents: dict[str, bytes], info: set[str]) -> None:
+    """Python, stubs, the C header, one module for each .pyx and the simulated driver; modules that fit anywhere."""
+    modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
+    shipped = {name for name in TRACKED if name.startswith("xlogmem/") and not re.fullmatch(COMPILED, name)}
+    report.same(set(contents) - set(modules), shipped | {f"{INFO}/{name}" for name in info}, "files")
+    report.same(set(modules.values()), {"xlogmem/sim/_simcuda"} | {
+        name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
+    report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
+    report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
+    for name in sorted(TRACKED):
+        if re.fullmatch(r"xlogmem/(?:\w+/)*[a-z]\w*\.pyx", name):
+            report.rule(name.removesuffix("x") + "i" in contents, f"no stub of {name}")
+    for name in sorted(modules):
+        module(name, contents[name])
+    metadata(contents[f"{INFO}/METADATA"])
+
+
+def module(name: str, content: bytes) -> None:
+    elf = ELFFile(io.BytesIO(content))
+    entries = {"DT_NEEDED": set(), "DT_RPATH": set(), "DT_RUNPATH": set(), "DT_SONAME": set()}
+    for entry in elf.get_section_by_name(".dynamic").iter_tags():
+        if entry.entry.d_tag in entries:
+            entries[entry.entry.d_tag].add(getattr(entry, entry.entry.d_tag.removeprefix("DT_").lower()))
+    report.rule(entries["DT_NEEDED"] <= LIBRARIES, f"{name} needs {entries['DT_NEEDED'] - LIBRARIES}")
+    outside = {path for path in entries["DT_RPATH"] | entries["DT_RUNPATH"] if not path.startswith("$ORIGIN/")}
+    report.rule(not outside, f"{name} searches {outside}")
+    report.rule(entries["DT_SONAME"] == ({"libcuda.so.1"} if "_simcuda" in name else set()), f"the soname of {name}")
+    undefined = [symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
+                 if symbol.entry.st_shndx == "SHN_UNDEF" and re.search(FOREIGN, symbol.name)]
+    report.rule(not undefined, f"{name} leaves to the linker: {undefined[:5]}")
+    report.rule(not elf.get_section_by_name(".debug_info"), f"{name} has debugging information")
+    report.rule(not re.search(rb"/(tmp|home|root|build)/\w|_placehold_", content), f"{name} names where it was built")
+
+
+for argument in sys.argv[1:]:
+    {".whl": wheel, ".conda": conda, ".gz": sdist}[Path(argument).suffix](Path(argument))
+print(f"{len(sys.argv) - 1} packages: {report.kept} rules kept, {report.broken} broken")
+sys.exit(bool(report.broken) or not report.kept)
