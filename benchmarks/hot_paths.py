@@ -25,14 +25,15 @@ from xlogmem._kernels import check
 REPEATS, CALLS = 15, 2000
 
 
-def measure(function: Callable[[], object], after: Callable[[], object] = lambda: None) -> tuple[float, float]:
+def measure(function: Callable[[], object], after: Callable[[], object] = lambda: None, *,
+            calls: int = CALLS) -> tuple[float, float]:
     """(best, median) ns per call; `after` runs between repeats, unmeasured."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter_ns()
-        for _ in range(CALLS):
+        for _ in range(calls):
             function()
-        times.append((time.perf_counter_ns() - started) / CALLS)
+        times.append((time.perf_counter_ns() - started) / calls)
         after()
     return min(times), statistics.median(times)
 

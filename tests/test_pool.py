@@ -37,7 +37,7 @@ simulated = pytest.mark.simulator
 
 def one_chunk() -> PoolMemoryResource:
     """Whoever takes WHOLE gets what the last owner had."""
-    return PoolMemoryResource(maximum_pool_size=WHOLE)
+    return PoolMemoryResource(maximum_pool_size=WHOLE, chunk_size=WHOLE)
 
 
 scenario = Scenarios(one_chunk)
@@ -260,7 +260,7 @@ class Recycling(DeviceMemoryResource):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_the_host_waits_before_a_chunk_goes_to_an_upstream_without_streams(bench, driver, dropped):
     upstream = Recycling()
-    pool = PoolMemoryResource(upstream, maximum_pool_size=WHOLE)
+    pool = PoolMemoryResource(upstream, maximum_pool_size=WHOLE, chunk_size=WHOLE)
     x = bench(resource=pool)
     b = x.alloc(x.S, WHOLE)
     x.use(x.T, (b, WRITE))
@@ -542,7 +542,7 @@ def test_an_initial_size_that_is_not_there_is_told_by_the_runtime():
 
 
 def test_the_maximum_is_kept_and_the_error_says_what_is_free():
-    pool = PoolMemoryResource(Counted(), maximum_pool_size=WHOLE + 100)
+    pool = PoolMemoryResource(Counted(), maximum_pool_size=WHOLE + 100, chunk_size=WHOLE)
     runtime = DeviceRuntime(resource=pool)
     a, b = runtime.allocate(QUARTER), runtime.allocate(HALF)
     with pytest.raises(OutOfDeviceMemoryError, match=(
@@ -558,7 +558,7 @@ def test_the_maximum_is_kept_and_the_error_says_what_is_free():
 
 def test_what_the_maximum_can_never_grant_costs_the_pool_nothing():
     upstream = Counted()
-    pool = PoolMemoryResource(upstream, maximum_pool_size=WHOLE)
+    pool = PoolMemoryResource(upstream, maximum_pool_size=WHOLE, chunk_size=WHOLE)
     runtime = DeviceRuntime(resource=pool)
     runtime.allocate(HALF).free()
     for nbytes in (WHOLE + 1, 1 << 51, (1 << 64) - 1):

@@ -521,6 +521,44 @@ def test_a_pool_that_is_too_old_is_warned_of(monkeypatch):
     RmmMemoryResource(adaptor)
 
 
+def test_a_pool_of_ours_below_rmm_and_over_rmm():
+    """RMM's resource, our pool over it, and RMM on top again: chunks come from below, buffers from the pool."""
+    source = Source()
+    pool = xlogmem.PoolMemoryResource(RmmMemoryResource(source.mr), maximum_pool_size=1 << 16, chunk_size=1 << 16)
+    ours = RuntimeMemoryResource(DeviceRuntime(resource=pool))
+    assert ours.upstream_mr is source.mr
+    stream = Foreign()
+    kept = rmm.DeviceBuffer(size=1000, mr=ours, stream=Stream(stream))
+    for _ in range(100):
+        ours.deallocate(ours.allocate(5000, Stream(stream)), 5000, Stream(stream))
+        ours.deallocate(ours.allocate(5000), 5000)
+    assert list(source.live.values()) == [1 << 16] == [pool.pool_size()]
+    assert pool.statistics()["allocations"] == 201
+    with pytest.raises(MemoryError):
+        ours.allocate(1 << 17)
+    ours.runtime.reap_pending()
+    del kept
+    ours.runtime.reap_pending()
+    assert pool.trim() == 1 << 16
+    assert source.live == {}
+    ours.runtime.unregister_stream(stream.handle)
+
+
+def test_a_pool_that_rmm_goes_through_is_what_enable_takes(fresh):
+    runtime = DeviceRuntime(resource=xlogmem.PoolMemoryResource(chunk_size=1 << 16))
+    runtimes.set_runtime(runtime)
+    rmm.mr.set_per_device_resource(0, RuntimeMemoryResource(runtime))
+    xlogmem.rmm.enable()
+    assert xlogmem.get_runtime() is runtime
+    ours = rmm.mr.get_per_device_resource(0)
+    buffer = rmm.DeviceBuffer(size=1000, mr=ours)
+    with use(runtime.default_stream, read=buffer):
+        pass
+    assert runtime.resource.statistics()["used_bytes"] == 1024
+    del buffer, ours
+    assert runtime.resource.statistics()["used_bytes"] == 0
+
+
 # ---------------------------------------------------------------------------------------------- enable, disable
 @pytest.fixture
 def fresh(monkeypatch, map_of_devices):
@@ -612,7 +650,7 @@ def test_disable_changes_nothing_where_it_fails(fresh, second_device):
 def test_what_is_tracked_is_not_told_again(fresh, second_device, recwarn):
     statistics = rmm.mr.StatisticsResourceAdaptor(fresh.mr)
     rmm.mr.set_per_device_resource(0, statistics)
-    xlogmem.rmm.enable(0)
+    xlogmem.rmm.enable()
     buffer = rmm.DeviceBuffer(size=512, mr=current())
     xlogmem.rmm.enable(1)                               # another device
     xlogmem.rmm.disable()

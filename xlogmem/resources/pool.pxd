@@ -68,6 +68,7 @@ cdef cppclass PoolState:
     OrderState* order                       # NULL until a runtime takes the pool
     ResourceTable* upstream
     vector[Shelf*] shelves                  # by stream: what that stream alone has to be waited for
+    size_t stocked                          # streams that have a shelf
     Shelf* settled                          # what nobody has to wait for
     Shelf* mixed                            # what several streams have to be waited for
     vector[Chunk*] chunks

@@ -16,8 +16,9 @@ for those that several streams have to be waited for.
 A split copies the frontier, a join takes the newest position of each stream.  Free neighbours are joined at once if the
 same streams have to be waited for; other joins would make one stream's memory wait for another's, so they are put off:
 the *seam* between the two is noted, and joined when nothing else fits.  Then the pool grows; the rest of a new chunk
-carries a position of the stream that it was asked for on.  A chunk that is free as a whole can be given back, on a
-stream that is ordered after its frontier.
+carries a position of the stream that it was asked for on.  A stream that waited for several others to have a part of
+what they freed answers for them in the rest.  A chunk that is free as a whole can be given back, on a stream that is
+ordered after its frontier.
 
 Everything here is guarded by the lock of the one runtime that has the pool, because its positions mean nothing to
 another.  The lock is released around driver calls and calls to the resource upstream; what such a call works on belongs
@@ -141,8 +142,11 @@ cdef bint known_to(PoolState* pool, Span* span, StreamState* stream) noexcept no
 
 
 cdef bint alike(PoolState* pool, Span* one, Span* other) noexcept nogil:
-    """Do the same streams have to be waited for?"""
+    """Do the same streams have to be waited for?  While the pool serves one stream only, nobody else can be kept
+    waiting."""
     cdef size_t i
+    if pool.stocked <= 1 and one.count <= 1 and other.count <= 1:
+        return True
     if one.count != other.count:
         return False
     for i in range(one.count):
@@ -173,6 +177,7 @@ cdef Shelf* shelf_for(PoolState* pool, Span* span) noexcept nogil:
         pool.shelves.resize(stream + 1)
     if pool.shelves[stream] == NULL:
         pool.shelves[stream] = new Shelf()
+        pool.stocked += 1
     return pool.shelves[stream]
 
 
@@ -276,14 +281,18 @@ cdef Span* fitting_anywhere(PoolState* pool, size_t nbytes, StreamState* knower,
 
 
 cdef Span* choose(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """What the stream knows, its own and what nobody waits for before others'; then what it has to wait for; then what
-    joining neighbours gives."""
-    cdef Span* own = NULL
-    cdef Span* best = fitting(pool, pool.settled, nbytes, NULL, LOOK_AT)
+    """What the stream knows: its own, what nobody waits for and what several had, then what one other stream had; then
+    what it has to wait for; then what joining neighbours gives."""
+    cdef Span* best = NULL
+    cdef Span* span
     if stream.index < pool.shelves.size():
-        own = fitting(pool, pool.shelves[stream.index], nbytes, NULL, LOOK_AT)
-    if own != NULL and (best == NULL or own.nbytes <= best.nbytes):
-        best = own
+        best = fitting(pool, pool.shelves[stream.index], nbytes, NULL, LOOK_AT)
+    span = fitting(pool, pool.settled, nbytes, NULL, LOOK_AT)
+    if span != NULL and (best == NULL or span.nbytes < best.nbytes):
+        best = span
+    span = fitting(pool, pool.mixed, nbytes, stream, LOOK_AT)
+    if span != NULL and (best == NULL or span.nbytes < best.nbytes):
+        best = span
     if best == NULL:
         best = fitting_anywhere(pool, nbytes, stream, LOOK_AT)
     if best == NULL:
@@ -292,8 +301,8 @@ cdef Span* choose(PoolState* pool, size_t nbytes, StreamState* stream) noexcept 
         best = fitting(pool, pool.settled, nbytes, NULL, UINT64_MAX)
     if best == NULL:
         best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
-    if best == NULL:
-        best = join_seams(pool, nbytes)
+    if best == NULL and join_seams(pool, nbytes):
+        best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
     return best
 
 
@@ -374,19 +383,33 @@ cdef Span* put(PoolState* pool, Span* span) noexcept nogil:
     return span
 
 
-cdef Span* join_seams(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Join free neighbours until something is large enough.  Each seam was made by a free or a split, so this costs
+cdef bint join_seams(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Join all free neighbours; is something large enough now?  Each seam was made by a free or a split, so this costs
     those a constant each."""
     cdef Span* span
+    cdef bint enough = False
     while pool.seams != NULL:
         span = pool.seams
         withdraw(span)
         withdraw(span.below)
         span = join(pool, span.below, span)
         offer(pool, span)
-        if span.nbytes >= nbytes:
-            return span
-    return NULL
+        enough = enough or span.nbytes >= nbytes
+    return enough
+
+
+cdef void adopt_rest(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
+    """A stream has waited for several others to have a part of their memory: of the rest, that is not taken yet, it
+    can answer for all of them."""
+    cdef Span* rest = span.above
+    if rest == NULL or rest.shelf == NULL or rest.count < 2 or not known_to(pool, rest, stream):
+        return
+    withdraw(rest)
+    clear(rest)
+    forget_seam(pool, rest)
+    forget_seam(pool, rest.above)
+    add_mark(pool, rest, stream.index, touch(stream))
+    put(pool, rest)
 
 
 cdef void hold(PoolState* pool, Span* span) noexcept nogil:
@@ -503,8 +526,8 @@ cdef size_t largest_on(Shelf* shelf) noexcept nogil:
 
 
 cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result, Failure* failure) except -1 nogil:
-    """A chunk from upstream: as much as the pool has already, within limits, or what is asked for if that is more;
-    less, if upstream has less.  Its span is held.  Releases the lock."""
+    """A chunk from upstream: half of the maximum and then the rest or, without one, as much as the pool has; what is
+    asked for if that is more; less, if upstream has less.  Its span is held.  Releases the lock."""
     cdef size_t room = pool.maximum - pool.size
     cdef size_t wanted = pool.step
     cdef uint64_t ptr = 0
@@ -512,8 +535,11 @@ cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result
     cdef int failed
     if nbytes > room:
         return exhausted(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
-    if wanted == 0:
-        wanted = LEAST_STEP if pool.size < LEAST_STEP else MOST_STEP if pool.size > MOST_STEP else rounded(pool.size)
+    if wanted == 0 and pool.maximum < LARGEST:          # few large chunks: what straddles two is in neither
+        wanted = room // 2 & ~(<size_t>GRAIN - 1) if room > pool.maximum // 2 else room
+    elif wanted == 0:
+        wanted = LEAST_STEP if pool.size < LEAST_STEP else MOST_STEP if pool.size > MOST_STEP else pool.size
+    wanted = rounded(wanted)
     wanted = nbytes if nbytes > wanted else wanted if wanted < room else room
     while True:
         if not planted(defect.ROOM_GIVEN_TWICE):
@@ -680,6 +706,8 @@ cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr,
                 if failure.kind != SOURCE_IS_CAPTURING:
                     return 1
                 span = NULL                             # that memory cannot be waited for now
+            else:
+                adopt_rest(pool, span, stream)
     if span == NULL:
         if failed:
             if grow(pool, nbytes, stream, &span, &other):
@@ -814,8 +842,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     maximum_pool_size : int, optional
         Bytes that it may have from upstream at any time; by default no limit.
     chunk_size : int, optional
-        Bytes that it grows by, at least; by default as much as it has already, between 32 MiB and 1 GiB.  What is
-        larger gets a chunk of its own size.
+        Bytes that it grows by, at least; what is larger gets a chunk of its own size.  By default half of the
+        maximum and then the rest, and without a maximum as much as it has already, between 32 MiB and 1 GiB.
     ordinal : int
         The device, where no upstream is given.
 

@@ -1,0 +1,240 @@
+"""How small a pool may be for a program: the smallest `maximum_pool_size` with which its allocations succeed.
+
+    python benchmarks/pool_fragmentation.py [--log FILE]... [--json FILE]
+
+Logs of allocations are replayed on our pool and, where RMM is installed, on RMM's: random sizes, what reading ORC does
+(bursts of 10,000 small allocations among large ones), the intermediates of queries, and files that RMM's
+`LoggingResourceAdaptor` wrote (``Thread,Time,Action,Pointer,Size,Stream``).  Each pool either takes all of its maximum
+at once or grows as it likes.  No memory is touched: the addresses are made up, so it runs on any machine, on the
+simulated driver if need be.  Figures are bytes beyond the most that the log has in use at any time.
+"""
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import itertools
+import json
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import xlogmem
+from xlogmem import sim
+from xlogmem.errors import DriverNotFoundError
+
+try:
+    import rmm.mr
+
+    rmm.set_logging_level(rmm.level_enum.off)                   # each attempt that fails is an error to it
+except ImportError:
+    rmm = None
+
+GRAIN = 256
+FINE = 200                                  # sizes between the least that can be enough and its double
+
+
+@dataclass(frozen=True)
+class Event:
+    """`number` is allocated with `nbytes`, or freed (0), on a stream."""
+
+    number: int
+    nbytes: int
+    stream: int
+
+
+# ---------------------------------------------------------------------------------------------- logs
+def random_sizes(draw: random.Random, streams: int = 1, events: int = 20_000) -> Iterator[Event]:
+    """Any size from 256 B to 64 MiB, each power of two as often; whatever is there may be freed next."""
+    alive: list[tuple[int, int]] = []
+    numbers = itertools.count()
+    for _ in range(events):
+        if alive and draw.random() < (.5 if len(alive) > 200 else .45):
+            number, stream = alive.pop(draw.randrange(len(alive)))
+            yield Event(number, 0, stream)
+        else:
+            stream = draw.randrange(streams)
+            alive.append((next(numbers), stream))
+            yield Event(alive[-1][0], int(2 ** draw.uniform(8, 26)), stream)
+
+
+def orc_bursts(draw: random.Random, bursts: int = 4, small: int = 10_000) -> Iterator[Event]:
+    """Columns stay while the many small buffers of encoding them come and go."""
+    numbers = itertools.count()
+    columns: list[int] = []
+    for _ in range(bursts):
+        burst = []
+        for place in range(small):
+            if place % 500 == 0:
+                columns.append(next(numbers))
+                yield Event(columns[-1], draw.randint(1 << 20, 64 << 20), 0)
+            burst.append(next(numbers))
+            yield Event(burst[-1], draw.randint(16, 16 << 10), 0)
+        draw.shuffle(burst)
+        for number in burst:
+            yield Event(number, 0, 0)
+        draw.shuffle(columns)
+        while len(columns) > 10:
+            yield Event(columns.pop(), 0, 0)
+
+
+def queries(draw: random.Random, streams: int = 1, count: int = 150) -> Iterator[Event]:
+    """Tables of a few sizes; each query frees its intermediates, the last first, and keeps a result for a while."""
+    numbers = itertools.count()
+    results: list[tuple[int, int]] = []
+    for _ in range(count):
+        stream = draw.randrange(streams)
+        rows = draw.choice([10_000, 250_000, 1_000_000, 4_000_000])
+        made = []
+        for _ in range(draw.randint(10, 60)):
+            made.append(next(numbers))
+            width = draw.choice([1 / 8, 1, 4, 8, 8, 16])
+            yield Event(made[-1], max(1, int(rows * width * draw.choice([1, 1, draw.random()]))), stream)
+            if draw.random() < .3:
+                yield Event(made.pop(draw.randrange(len(made))), 0, stream)
+        results += [(made.pop(draw.randrange(len(made))), stream) for _ in range(min(3, len(made)))]
+        for number in reversed(made):
+            yield Event(number, 0, stream)
+        while len(results) > 12:
+            number, stream = results.pop(draw.randrange(len(results)))
+            yield Event(number, 0, stream)
+
+
+def recorded(path: str) -> Iterator[Event]:
+    """A file of RMM's logging adaptor.  Frees of what was allocated before it began are left out."""
+    alive: dict[str, int] = {}
+    numbers, streams = itertools.count(), {}
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            action, pointer = row["Action"].strip(), row["Pointer"].strip()
+            stream = streams.setdefault(row["Stream"].strip(), len(streams))
+            if action == "allocate" and int(row["Size"]):
+                alive[pointer] = next(numbers)
+                yield Event(alive[pointer], int(row["Size"]), stream)
+            elif action == "free" and pointer in alive:
+                yield Event(alive.pop(pointer), 0, stream)
+
+
+def rounded(nbytes: int) -> int:
+    return -(-nbytes // GRAIN) * GRAIN
+
+
+def peak(log: Iterable[Event]) -> int:
+    sizes: dict[int, int] = {}
+    used = most = 0
+    for event in log:
+        if event.nbytes:
+            sizes[event.number] = rounded(event.nbytes)
+            used += sizes[event.number]
+        else:
+            used -= sizes.pop(event.number)
+        most = max(most, used)
+    return most
+
+
+# ---------------------------------------------------------------------------------------------- pools
+class Addresses(xlogmem.DeviceMemoryResource):
+    """Hands out addresses with nothing behind them."""
+
+    order = "stream"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.next = 1 << 40
+
+    def allocate(self, nbytes: int, stream: object) -> int:
+        self.next += rounded(nbytes) + GRAIN
+        return self.next - rounded(nbytes) - GRAIN
+
+    def deallocate(self, ptr: int, nbytes: int, stream: object) -> None:
+        pass
+
+
+def replays_on_ours(log: list[Event], maximum: int, at_once: bool) -> bool:
+    pool = xlogmem.PoolMemoryResource(Addresses(), maximum if at_once else None, maximum)
+    runtime = xlogmem.DeviceRuntime(resource=pool, stream_pool=xlogmem.StreamPool(max_streams=64))
+    streams = [runtime.acquire_stream() for _ in range(1 + max(event.stream for event in log))]
+    blocks: dict[int, xlogmem.DeviceBlock] = {}
+    try:
+        for event in log:
+            if event.nbytes:
+                blocks[event.number] = runtime.allocate(event.nbytes, streams[event.stream])
+            else:
+                blocks.pop(event.number).free(streams[event.stream])
+    except MemoryError:
+        return False
+    return True
+
+
+def replays_on_rmms(log: list[Event], maximum: int, at_once: bool) -> bool:
+    source = Addresses()
+    upstream = rmm.mr.CallbackMemoryResource(source.allocate, source.deallocate)
+    pool = rmm.mr.PoolMemoryResource(upstream, initial_pool_size=maximum if at_once else 0, maximum_pool_size=maximum)
+    made = [xlogmem.StreamPool(max_streams=64)]
+    own = [made[0].acquire() for _ in range(max(event.stream for event in log))]
+    streams = [rmm.pylibrmm.stream.DEFAULT_STREAM, *map(rmm.pylibrmm.stream.Stream, own)]
+    blocks: dict[int, tuple[int, int]] = {}
+    try:
+        for event in log:
+            if event.nbytes:
+                blocks[event.number] = pool.allocate(event.nbytes, streams[event.stream]), event.nbytes
+            else:
+                pool.deallocate(*blocks.pop(event.number), streams[event.stream])
+    except MemoryError:
+        return False
+    finally:
+        for ptr, nbytes in blocks.values():
+            pool.deallocate(ptr, nbytes)
+    return True
+
+
+def smallest(replays: Callable[[list[Event], int, bool], bool], log: list[Event], least: int, at_once: bool) -> int:
+    """Tried one after another, the same for each pool: a larger pool is not always enough where a smaller one is."""
+    for steps in itertools.count():
+        size = rounded(least + steps * least // FINE)
+        gc.collect(0)
+        if replays(log, size, at_once):
+            return size
+    raise AssertionError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log", action="append", default=[], metavar="FILE", help="of RMM's LoggingResourceAdaptor")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    try:
+        xlogmem.driver_version()
+    except DriverNotFoundError:
+        sim.install()
+    logs = {"random sizes": random_sizes(random.Random(options.seed)),
+            "random sizes, 8 streams": random_sizes(random.Random(options.seed), 8),
+            "ORC-like bursts": orc_bursts(random.Random(options.seed)),
+            "queries": queries(random.Random(options.seed)),
+            "queries, 4 streams": queries(random.Random(options.seed), 4)}
+    logs |= {path: recorded(path) for path in options.log}
+    pools = {"xlogmem": replays_on_ours} | ({"RMM": replays_on_rmms} if rmm else {})
+    rows = []
+    print(f"{'bytes beyond the most in use':32}{'in use':>12}" + "".join(
+        f"{name + how:>20}" for how in (", at once", ", growing") for name in pools))
+    for name, events in logs.items():
+        log = list(events)
+        least = peak(log)
+        row = {"log": name, "events": len(log), "peak": least, "smallest": {}}
+        print(f"{name:32}{least:12,}", end="", flush=True)
+        for at_once in (True, False):
+            for pool, replays in pools.items():
+                found = smallest(replays, log, least, at_once)
+                row["smallest"][f"{pool}, {'at once' if at_once else 'growing'}"] = found
+                print(f"{100 * (found / least - 1):19.2f}%", end="", flush=True)
+        print()
+        rows.append(row)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"python": sys.version, "rmm": getattr(rmm, "__version__", None), "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
