@@ -114,6 +114,7 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
 cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil
+cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
