@@ -450,8 +450,8 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
-            if not use.block.lent.empty() and is_lent(use.block, order.streams[seen.stream]) and not planted(
-                    defect.LENT_ENTRY_REMOVED):
+            if (not use.block.lent.empty() and is_lent(use.block, order.streams[seen.stream])
+                    and not planted(defect.LENT_ENTRY_REMOVED)):
                 continue
             if order.streams[seen.stream].discipline != OPAQUE or planted(defect.OPAQUE_ENTRY_REMOVED):
                 remove_entry(use.block, seen)
@@ -654,16 +654,15 @@ cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin)
 cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                    uint32_t access) except -1 nogil:
     """Somebody gives back what he was lent with a pin.  Whatever he queued on his stream so far is filed, so that those
-    who come next are ordered after it; a free that was asked for meanwhile is carried out.  Where nobody knows his
+    who come next are ordered after it; a free that was asked for meanwhile is the next operation's.  Where nobody knows his
     stream, the pin stays until a blocking reap has waited for the context."""
     cdef OrderState* order = core.order
-    cdef bint claimed = False
     cdef size_t i
     if process_was_forked():
         return 0
     order.lock.lock()
     if block.generation == generation:                  # else disowned meanwhile: the bytes are somebody else's
-        check(block.pins > 0 or planted(defect.FREED_WHILE_LENT), "what is given back was lent")
+        check(block.pins > 0, "what is given back was lent")
         for i in range(block.lent.size() if stream != NULL else 0):
             if block.lent[i] == stream:
                 block.lent[i] = block.lent.back()
@@ -676,35 +675,16 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
         if stream == NULL and not planted(defect.GIVEN_BACK_UNFILED):
             core.escaped.push_back(block)
         else:
-            claimed = unpin_block(block)
+            unpin_block(core, block)
     order.lock.unlock()
-    if claimed:
-        free_claimed(core, block)
     return 0
 
 
-cdef bint unpin_block(Block* block) noexcept nogil:
-    """True if the block was freed meanwhile: it is the caller's to free, as after the last window."""
+cdef void unpin_block(CoreState* core, Block* block) noexcept nogil:
+    """A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
     block.pins -= 1
-    if block.state != RETIRED or block.windows or block.pins:
-        return False
-    block.state = FREEING
-    return True
-
-
-cdef int free_claimed(CoreState* core, Block* block) except -1 nogil:
-    cdef Failure failure
-    cdef Scope scope
-    cdef bint entered = core.lost.load() == 0 and enter_context(core.order.context, &scope, &failure) == 0
-    core.order.lock.lock()
-    if entered:
-        free_for_somebody_else(core, block)
-    else:
-        keep_for_later(core, block, &failure)
-    core.order.lock.unlock()
-    if entered:
-        leave_context(&scope)
-    return 0
+    if block.state == RETIRED and block.windows == 0 and block.pins == 0:
+        drop(core, block)
 
 
 cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
@@ -722,8 +702,8 @@ cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
     for i in range(blocks.size()):
         if failed:
             core.escaped.push_back(blocks[i])
-        elif blocks[i].generation and unpin_block(blocks[i]):
-            free_for_somebody_else(core, blocks[i])
+        elif blocks[i].generation:
+            unpin_block(core, blocks[i])
     order.lock.unlock()
     return failed and failure.kind != SOURCE_IS_CAPTURING
 
@@ -979,8 +959,8 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, Failure*
     cdef int failed
     if stream != NULL and stream != home_of(block):
         set_home(block, stream)
-    if (block.windows or (block.pins and not planted(defect.FREED_WHILE_LENT))) and not planted(
-            defect.FREED_INSIDE_WINDOW):
+    if ((block.windows and not planted(defect.FREED_INSIDE_WINDOW))
+            or (block.pins and not planted(defect.FREED_WHILE_LENT))):
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
@@ -1249,9 +1229,9 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
         failures.push_back(failure)
         return 0
-    drain(core)
     if blocking and note(core, settle_escaped(core, &failure), &failure):
         failures.push_back(failure)
+    drain(core)
     order.lock.lock()
     order.in_flight += 1
     for i in range(order.streams.size()):

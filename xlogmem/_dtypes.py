@@ -55,6 +55,7 @@ DTYPES = {row.name: row for row in (
 _TYPESTRS = {row.typestr: row for row in DTYPES.values() if row.typestr}
 _TYPESTRS |= {typestr.replace(typestr[0], "<>=|"[i], 1): row for typestr, row in list(_TYPESTRS.items())
               for i in range(4) if row.itemsize == 1}
+_TYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _CODES = {(row.code, 8 * row.itemsize): row for row in DTYPES.values()}
 _ARROW = {row.arrow: row for row in DTYPES.values() if row.arrow}
 
@@ -69,10 +70,8 @@ def dtype_of(what: Any) -> DType:
     """
     if isinstance(what, DType):
         return what
-    if what in (bool, int, float, complex):
-        what = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}[what]
     if isinstance(what, type):
-        what = what.__name__                            # numpy.float32
+        what = _TYPES.get(what, what.__name__)          # numpy.float32
     name = what if isinstance(what, str) else getattr(what, "name", None)
     row = DTYPES.get(name) or _TYPESTRS.get(name) if isinstance(name, str) else None
     if row is None or getattr(what, "byteorder", "=") == ">":
@@ -102,9 +101,9 @@ def element(dtype: DType, value: Any) -> bytes:
             return struct.pack(f"<{dtype.pack}", value.real, value.imag)
         if dtype.code == BFLOAT:
             bits = int.from_bytes(struct.pack("<f", value), "little")
-            if bits & 0x7FFFFFFF <= 0x7F800000:         # not NaN: to the nearest, ties to even
-                bits += 0x7FFF + (bits >> 16 & 1)
-            return (bits >> 16 | (bits & 0x7FFFFFFF > 0x7F800000)).to_bytes(2, "little")
+            if bits & 0x7FFFFFFF > 0x7F800000:          # NaN stays NaN
+                return (bits >> 16 | 0x40).to_bytes(2, "little")
+            return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).to_bytes(2, "little")       # to the nearest, ties to even
         if dtype.pack is None:
             raise TypeError(f"no value can be written as {dtype.name}: copy from memory instead")
         return struct.pack(f"<{dtype.pack}", value)

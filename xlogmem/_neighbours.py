@@ -10,6 +10,8 @@ from typing import Any
 
 __all__ = ["keeper_of", "stream_of"]
 
+LEGACY = 1                                  # CU_STREAM_LEGACY
+
 
 def stream_of(array: Any) -> Any:
     """The stream, as its library's object, on which the library goes on working on an array; None if nobody says."""
@@ -19,7 +21,7 @@ def stream_of(array: Any) -> Any:
     if library == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream()
     if library == "numba":
-        return getattr(array, "stream", 0) or None
+        return getattr(array, "stream", 0) or LEGACY   # its interface says None there, as if nothing were to wait for
     return None
 
 

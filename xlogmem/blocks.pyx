@@ -42,11 +42,16 @@ from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, proc
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport handle_of
+from xlogmem.streams cimport Registration, handle_of
 
+from xlogmem._neighbours import keeper_of
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+
+cdef enum:
+    PER_THREAD = 2                          # as in streams.pyx
+
 
 cdef object id_of(Core core, object what):
     """The generation that an argument names, 0 for nothing to touch."""
@@ -97,10 +102,13 @@ cdef int collect_when_asked(void* _) noexcept:
 
 cdef int collect_loans() except -1:
     """File the uses of what was given back, and let go of it.  With the GIL."""
-    cdef Loan* loan = returned.loans.exchange(NULL)
+    cdef Loan* loan
     cdef Loan* following
     cdef Core core
     cdef DeviceBlock block
+    if returned.loans.load() == NULL:
+        return 0
+    loan = returned.loans.exchange(NULL)
     while loan != NULL:
         following = loan.next
         if loan.block != NULL:
@@ -225,6 +233,20 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
+    cdef Stream own_stream(self, size_t handle):
+        """The stream of the pool that has this handle, None if none has: it lives as long as the runtime."""
+        cdef OrderState* order = self.state.order
+        cdef StreamState* found = NULL
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            for i in range(order.streams.size()):
+                if order.streams[i].driver_id == 0 and <size_t>order.streams[i].handle == handle:
+                    found = order.streams[i]
+                    break
+            order.lock.unlock()
+        return handle_of(self.ordering, found) if found != NULL else None
+
     cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1:
         """Inside a window on the block: somebody else gets it, until he gives the loan back (NULL: until it is freed).
 
@@ -246,6 +268,21 @@ cdef class Core:
             loan.access = READ_WRITE if write else READ
             Py_INCREF(block)
         return 0
+
+    cdef Stream kept_stream(self, object handle):
+        """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here or
+        can be found.  None for another one's handle."""
+        cdef Registration known
+        cdef Stream own
+        if not isinstance(handle, int) or handle <= PER_THREAD:
+            return self.stream_of(handle)
+        own = self.own_stream(handle)
+        if own is not None:
+            return own
+        known = self.streams.by_handle.get(handle)
+        if known is None or known.owner is None or not known.state.alive:
+            handle = keeper_of(handle, self.ordinal)
+        return self.stream_of(handle) if handle is not None else None
 
     cdef Stream writer_of(self, DeviceBlock block):
         """Where the newest use that wrote the block was filed, None if nobody wrote or that stream is gone."""

@@ -41,7 +41,6 @@ cdef class Buffer(BlockView):
     cdef int upload(self, const void* source, size_t nbytes, Stream stream, bint wait) except -1
     cdef int download(self, void* target, uint64_t source, size_t nbytes, Stream stream) except -1
     cdef int refuse_writing(self, str what) except -1
-    cdef Stream consumer(self, object handle)
     cdef int lend_to(self, Stream stream, bint waits, Loan* loan) except -1
     cdef Stream offered(self)
     cdef int fail(self, Failure* failure, str what) except -1

@@ -40,10 +40,8 @@ from xlogmem._driver cimport (
 )
 from xlogmem._order cimport OrderState, bound_elsewhere, host_waits_for
 from xlogmem.blocks cimport give_back
-from xlogmem.streams cimport Registration
 
 from xlogmem._dtypes import dtype_of, element
-from xlogmem._neighbours import keeper_of
 from xlogmem.blocks import Access
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 
@@ -51,7 +49,6 @@ __all__ = ["Buffer"]
 
 cdef enum:
     LEGACY = 1                  # as in streams.pyx
-    PER_THREAD = 2
 
 numbers = itertools.count(1)                # of buffers, in this process; never used again
 METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}
@@ -182,6 +179,8 @@ cdef class Buffer(BlockView):
         raise TypeError("a buffer cannot be pickled: send its token, or its contents with to_numpy()")
 
     def __copy__(self):
+        if self.standing is None or self.consumed:
+            self.refuse_stale()
         return self.part(self.ptr, self.shape, self.strides, self.kind)
 
     def __deepcopy__(self, memo):
@@ -338,13 +337,13 @@ cdef class Buffer(BlockView):
         return low, high - low + self.itemsize
 
     cdef Buffer part(self, uint64_t ptr, tuple shape, tuple strides, object kind):
-        if self.standing is None or self.consumed:
-            self.refuse_stale()
         return view_of(self.standing, self.core, self.generation, self.block, ptr, shape, strides, kind, self.readonly,
                        self.owner)
 
     def __getitem__(self, key):
         """A part, which shares the memory: integers, slices and an ellipsis."""
+        if self.standing is None or self.consumed:
+            self.refuse_stale()
         keys = list(key) if isinstance(key, tuple) else [key]
         dots = [place for place, item in enumerate(keys) if item is Ellipsis]
         if len(dots) > 1:
@@ -383,6 +382,8 @@ cdef class Buffer(BlockView):
         ValueError
             The sizes do not fit, or the buffer is not contiguous.
         """
+        if self.standing is None or self.consumed:
+            self.refuse_stale()
         kind = self.kind if dtype is None else dtype_of(dtype)
         nbytes = self.nbytes
         if not self.contiguous():
@@ -649,17 +650,6 @@ cdef class Buffer(BlockView):
         return self.core.fail(failure, what)
 
     # ------------------------------------------------------------------------------------------ others get it
-    cdef Stream consumer(self, object handle):
-        """The registration of the stream that a consumer names.  It lives as long as his library keeps it, if somebody
-        knows what to hold."""
-        cdef Registration known
-        if isinstance(handle, int) and handle > PER_THREAD:
-            known = self.core.streams.by_handle.get(handle)
-            if known is None or known.owner is None or not known.state.alive:
-                keeper = keeper_of(handle, self.standing.ordinal)
-                handle = handle if keeper is None else keeper
-        return self.core.stream_of(handle)
-
     cdef int lend_to(self, Stream stream, bint waits, Loan* loan) except -1:
         """Order a stream after whoever uses the memory, and let somebody work on it there.  None: he does not say
         where."""
@@ -741,7 +731,7 @@ cdef class Buffer(BlockView):
             raise BufferError("the strides are no whole numbers of elements")
         waits = handle != -1 and not planted(defect.LENT_UNORDERED)
         if buffer.size and handle != -1:
-            consumer = buffer.consumer(handle)
+            consumer = self.core.kept_stream(handle) or self.core.stream_of(handle)
         export = new_export()
         try:
             if buffer.size:
@@ -779,7 +769,7 @@ cdef class Buffer(BlockView):
         """
         cdef Stream offered = None
 
-        if self.kind is None or self.kind.typestr is None:
+        if self.kind is not None and self.kind.typestr is None:
             raise AttributeError(f"the CUDA array interface has no name for {self.dtype}: export it with DLPack")
         self.refuse_stale()
         if self.size:
@@ -835,11 +825,11 @@ cdef class Buffer(BlockView):
         NotImplementedError
             A keyword that nobody knows here was given a value.
         """
+        self.refuse_stale()
         text = self._arrow_format()
         unknown = [name for name, value in kwargs.items() if value is not None]
         if unknown:
             raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
-        self.refuse_stale()
         schema = schema_capsule(text)
         recorder = self.window(self.offered(), READ) if self.size else None
         return schema, array_capsule(self.block, recorder, self.ptr, self.size, self.standing.ordinal)

@@ -35,10 +35,15 @@ __all__ = ["BufferToken", "DeviceState", "Watch", "get_device_state"]
 LOOK_EVERY = 0.05                           # seconds: a loss that nobody told of is looked for by whoever waits for one
 
 _node = uuid.uuid4().int                    # this process; a child of fork has no buffers to be named
-_states: weakref.WeakValueDictionary[Core, DeviceState] = weakref.WeakValueDictionary()
+_states: weakref.WeakKeyDictionary[Core, weakref.ref[DeviceState]] = weakref.WeakKeyDictionary()
 _own: dict[int, DeviceState] = {}           # the process's own, by device
 _named: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
+
+
+def _state_of(runtime: Core) -> DeviceState | None:
+    reference = _states.get(runtime)
+    return reference() if reference is not None else None
 
 
 class DeviceState:
@@ -62,13 +67,13 @@ class DeviceState:
 
     def __init__(self, runtime: DeviceRuntime) -> None:
         with _lock:
-            if runtime in _states:
+            if _state_of(runtime) is not None:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")
             self._standing = Standing(runtime.ordinal)
             self._runtime: DeviceRuntime | None = runtime
             self._lost: DeviceRuntime | None = None
             self._changed = threading.Condition(threading.RLock())
-            _states[runtime] = self
+            _states[runtime] = weakref.ref(self)
 
     def __del__(self) -> None:
         standing = getattr(self, "_standing", None)     # none where the constructor refused
@@ -181,13 +186,11 @@ class DeviceState:
             elif runtime.ordinal != self.device_id or runtime.lost:
                 raise StreamMisuseError(f"{runtime!r} is not on device {self.device_id}, or lost as well")
             with _lock:
-                if runtime in _states:
+                if _state_of(runtime) is not None:
                     raise StreamMisuseError(f"{runtime!r} has a device state already")
                 if _own.get(self.device_id) is self:
                     set_runtime(runtime, instead_of=self._lost)
-                _states[runtime] = self
-                if self._lost is not None:
-                    _states.pop(self._lost, None)
+                _states[runtime] = weakref.ref(self)
             self._lost = None
             self._runtime = runtime                     # before the number: nobody takes one without the other
             self._standing.advance(False)
@@ -287,7 +290,7 @@ def get_device_state(ordinal: SupportsIndex = 0) -> DeviceState:
     with _lock:
         state = _own.get(runtime.ordinal)
         if state is None:
-            state = _own[runtime.ordinal] = _states.get(runtime) or DeviceState(runtime)
+            state = _own[runtime.ordinal] = _state_of(runtime) or DeviceState(runtime)
         return state
 
 
@@ -365,7 +368,9 @@ class BufferToken(NamedTuple):
         """
         if self.node != _node:
             raise UnknownNodeError(f"the token's buffer is in another process ({self.node:032x}, this is {_node:032x})")
-        if not any(state.device_id == self.device for state in list(_states.values())):
+        with _lock:
+            states = [reference() for reference in _states.values()]
+        if not any(state is not None and state.device_id == self.device for state in states):
             raise UnknownDeviceError(f"device {self.device} has no state in this process")
         buffer = _named.get(self.buffer)
         if buffer is None or buffer.device_id not in (self.device, None):

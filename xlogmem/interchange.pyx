@@ -30,18 +30,14 @@ from xlogmem._driver cimport Failure, Scope, enter_context, leave_context, point
 from xlogmem._order cimport order_after, touch
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.buffers cimport Buffer, dense, view_of
-from xlogmem.streams cimport Registration, Stream
+from xlogmem.streams cimport Stream
 
 from xlogmem._dtypes import dtype_of, dtype_of_arrow, dtype_of_dlpack
-from xlogmem._neighbours import keeper_of, stream_of
+from xlogmem._neighbours import stream_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder
 
 __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
-
-
-cdef enum:
-    PER_THREAD = 2              # as in streams.pyx
 
 
 cdef object state_of(object state, int ordinal):
@@ -112,18 +108,6 @@ cdef Buffer adopt(object state, object kind, object ptr, tuple shape, tuple stri
         recorder.commit()
     buffer.refuse_stale()
     return buffer
-
-
-cdef Stream kept(Core core, object what):
-    """The registration of a producer's stream, if the stream is known to live on; else None."""
-    cdef Registration known
-    if isinstance(what, int) and what > PER_THREAD:
-        known = core.streams.by_handle.get(what)
-        if known is None or known.owner is None or not known.state.alive:
-            what = keeper_of(what, core.ordering.context.ordinal)
-            if what is None:
-                return None
-    return core.stream_of(what)
 
 
 cdef int order_now(Core core, Stream stream, Stream producer) except -1:
@@ -290,7 +274,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     if what is not None:
         owner = core.stream_of(what)
     elif handle is not None:
-        owner = kept(core, handle)
+        owner = core.kept_stream(handle)
         if owner is None:                               # nobody keeps his stream: order one of ours now, look never again
             if ordered is None:
                 ordered = core.stream_pool.default
