@@ -641,7 +641,7 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
 cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
     """Somebody else is given the memory, and may work on it on `stream` at any time (NULL: he named none that is known
     to live as long as he does).  With a pin until `take_back`, else until the block is freed.  False: it was."""
-    if block.generation != generation or block.state not in (LIVE, RETIRED):
+    if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
         return False
     if pin:
         block.pins += 1

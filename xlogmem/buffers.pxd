@@ -54,6 +54,6 @@ cdef class Pointer:
     cdef int leave(self) except -1
 
 
-cdef tuple dense(tuple shape, size_t itemsize)
+cdef tuple dense(tuple shape, object itemsize)
 cdef Buffer view_of(Standing standing, Core core, uint64_t generation, DeviceBlock block, uint64_t ptr, tuple shape,
                     tuple strides, object kind, bint readonly, object owner)

@@ -54,7 +54,7 @@ numbers = itertools.count(1)                # of buffers, in this process; never
 METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}
 
 
-cdef tuple dense(tuple shape, size_t itemsize):
+cdef tuple dense(tuple shape, object itemsize):
     """The strides of a contiguous array, in bytes, the last dimension fastest."""
     strides = []
     for extent in reversed(shape):

@@ -69,15 +69,17 @@ cdef int refuse_memory(Core core, tuple extent, str what) except -1:
     return 0
 
 
-cdef tuple extent_of(object ptr, tuple shape, tuple strides, size_t itemsize, str what):
+cdef tuple extent_of(object ptr, tuple shape, tuple strides, object itemsize, str what):
     """Where the elements begin and how many bytes they are in."""
     low = high = ptr
+    size = itemsize
     for length, stride in zip(shape, strides, strict=True):
+        size *= length
         if stride < 0:
             low += (length - 1) * stride
         else:
             high += (length - 1) * stride
-    if ptr == 0 or low <= 0 or high + itemsize > UINT64_MAX or high - low + itemsize > INT64_MAX:
+    if low <= 0 or high + itemsize > UINT64_MAX or max(size, high - low + itemsize) > INT64_MAX:
         raise BufferError(f"{what}: no range of device memory ({high - low + itemsize} bytes, the first element at {ptr:#x})")
     return low, high - low + itemsize
 
@@ -197,7 +199,6 @@ cdef Buffer from_capsule(object state, object capsule, Stream producer, Stream o
     cdef bint readonly = False
     cdef DLTensor* tensor = look_into(capsule, &readonly)
     cdef tuple shape, strides
-    cdef uint64_t itemsize
     cdef int i
     core, _ = state.snapshot()
     if tensor.device.device_type != <int>CUDA or tensor.device.device_id != core.ordering.context.ordinal:
