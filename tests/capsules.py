@@ -45,9 +45,9 @@ _api.PyCapsule_GetName.argtypes = (ctypes.py_object,)
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_names: list[bytes] = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned", b"arrow_schema",
-                       b"arrow_device_array"]                   # a capsule keeps the pointer: these live for ever
-_kept: list[Any] = []
+# A capsule keeps the pointer to its name: these live for ever.
+_names: list[bytes] = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned"]
+_alive: set[Producer] = set()                           # whose capsules somebody may have
 
 
 def name_of(capsule: Any) -> bytes:
@@ -104,12 +104,20 @@ class Producer:
         for field, value in fields.items():
             setattr(tensor, field, value)
         self.name = name or _names[self.versioned]
-        _kept.append((self.managed, self._deleter, self.name))
 
     def _delete(self, address: int) -> None:
         self.deleted += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody looks into its capsules any more."""
+        _alive.discard(self)
 
     def capsule(self) -> Any:
+        _alive.add(self)                                # the capsule points into it
+        if self.name not in _names:
+            _names.append(self.name)
+        self.name = _names[_names.index(self.name)]
         return _api.PyCapsule_New(ctypes.addressof(self.managed), self.name, None)
 
     def __dlpack_device__(self) -> tuple[int, int]:

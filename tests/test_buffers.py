@@ -620,8 +620,9 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_called(state):
             (StreamMisuseError, lambda: buffer.copy_from(strange)),
             (TypeError, lambda: state.empty(1, "float7")), (TypeError, lambda: state.empty(1, ">i4")),
             (TypeError, lambda: state.empty(1, np.dtype(">i4"))), (ValueError, lambda: state.empty(-1)),
-            (TypeError, lambda: state.empty(1.5)), (IndexError, lambda: buffer[4]), (IndexError, lambda: buffer[0, 0, 0]),
-            (IndexError, lambda: buffer[..., 0, ...]), (TypeError, lambda: buffer["a"]), (TypeError, lambda: bool(buffer)),
+            (TypeError, lambda: state.empty(1.5)), (IndexError, lambda: buffer[4]),
+            (IndexError, lambda: buffer[0, 0, 0]), (IndexError, lambda: buffer[..., 0, ...]),
+            (TypeError, lambda: buffer["a"]), (TypeError, lambda: bool(buffer)),
             (TypeError, lambda: len(buffer[0, 0])), (TypeError, lambda: buffer.fill(1, "a stream"))):
         with pytest.raises(error):
             call()

@@ -1,4 +1,4 @@
-"""DLPack both ways: consumers' streams come after the writers, memory stays until the deleter, nothing else is believed."""
+"""DLPack both ways: consumers come after the writers, memory stays until the deleter, and nothing is believed."""
 from __future__ import annotations
 
 import ctypes
@@ -583,7 +583,7 @@ def test_the_producer_gets_his_memory_back_after_our_uses(bench, driver, memory,
 
     class Library(Producer):
         def _delete(self, address):
-            at_the_end.append(known and x.ordered(done, x.S) or driver.pending_operations())
+            at_the_end.append((known and x.ordered(done, x.S)) or driver.pending_operations())
             super()._delete(address)
 
     producer = Library(memory, (64,))
@@ -676,7 +676,8 @@ WRONG = {
     "a negative extent": {"shape": (4, -1)}, "more than there is": {"shape": (1 << 62,)},
     "overflow": {"shape": (1 << 40, 1 << 40)}, "misaligned": {"bits": 32},
     "misaligned by its offset": {"byte_offset": 3, "bits": 32}, "an offset": {"byte_offset": (1 << 64) - 1},
-    "strides to nowhere": {"shape": (2,), "strides": (1 << 60,)}, "strides below": {"shape": (3,), "strides": (-1 << 50,)},
+    "strides to nowhere": {"shape": (2,), "strides": (1 << 60,)},
+    "strides below": {"shape": (3,), "strides": (-1 << 50,)},
     "outside": {"byte_offset": 1 << 40}, "the end outside": {"shape": (4097,)},
 }
 

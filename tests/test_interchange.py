@@ -38,7 +38,8 @@ class Array:
     """Somebody else's array: an interface, and that is all."""
 
     def __init__(self, **interface) -> None:
-        self.interface = {"version": 3, "shape": (16,), "typestr": "|u1", "data": (0, False), "stream": None} | interface
+        self.interface = {"version": 3, "shape": (16,), "typestr": "|u1", "data": (0, False), "stream": None}
+        self.interface |= interface
 
     @property
     def __cuda_array_interface__(self):
@@ -81,7 +82,7 @@ def test_what_an_interface_says(state):
         assert seen["mask"] is None
         assert seen["stream"] == state.runtime.default_stream.handle
     with pytest.raises(AttributeError, match="export it with DLPack"):
-        state.empty(1, "bfloat16").__cuda_array_interface__
+        assert state.empty(1, "bfloat16").__cuda_array_interface__
     empty = state.empty((0, 3)).__cuda_array_interface__
     assert (empty["data"], empty["shape"], empty["stream"]) == ((0, False), (0, 3), 1)
 
@@ -227,8 +228,9 @@ def test_an_interface_without_a_stream(bench, driver, memory):
 
 
 INTERFACES = {
-    "no mapping": 5, "shape": {"shape": None}, "a shape of floats": {"shape": (1.5,)}, "a negative extent": {"shape": (-1,)},
-    "too many dimensions": {"shape": (1,) * 65}, "typestr": {"typestr": None}, "big endian": {"typestr": ">i4"},
+    "no mapping": 5, "shape": {"shape": None}, "a shape of floats": {"shape": (1.5,)},
+    "a negative extent": {"shape": (-1,)}, "too many dimensions": {"shape": (1,) * 65}, "typestr": {"typestr": None},
+    "big endian": {"typestr": ">i4"},
     "a struct": {"typestr": "|V12"}, "no such type": {"typestr": "<i3"}, "dates": {"typestr": "<M8[ns]"},
     "data": {"data": None}, "data of one": {"data": (0,)}, "a name as data": {"data": ("x", False)},
     "no memory": {"data": (0, False)}, "nowhere": {"data": (1 << 40, False)}, "beyond": {"data": (1 << 70, False)},

@@ -139,7 +139,7 @@ cdef cppclass CoreState:
     atomic[Window*] abandoned   # by finalizers
     vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
     flag orphaned               # there are some: asked without the lock
-    vector[Block*] escaped      # pinned: given back by somebody who said not where he used them, freed by a blocking reap
+    vector[Block*] escaped      # given back by somebody who said not where he used them: pinned until a blocking reap
     atomic[uint32_t] lost       # the device's context is broken
     CoreCounters counters
 

@@ -24,8 +24,9 @@ after each use elsewhere of a block that will be freed there (the *hand-back*), 
 wait.
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
-owner is let go.  Memory can be *lent* to others, who work on a stream that they named, at any time and without telling:
-for this block the stream counts as opaque, and a *pin* puts its free off until they give it back.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
+owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.  Memory
+can be *lent* to others, who work on it on a stream that they named, at any time and without telling: for this block the
+stream counts as opaque, and a *pin* puts the free off until they give it back.
 
 Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
 no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one
@@ -654,8 +655,8 @@ cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin)
 cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                    uint32_t access) except -1 nogil:
     """Somebody gives back what he was lent with a pin.  Whatever he queued on his stream so far is filed, so that those
-    who come next are ordered after it; a free that was asked for meanwhile is the next operation's.  Where nobody knows his
-    stream, the pin stays until a blocking reap has waited for the context."""
+    who come next are ordered after it; a free that was asked for meanwhile is the next operation's.  Where nobody knows
+    his stream, the pin stays until a blocking reap has waited for the context."""
     cdef OrderState* order = core.order
     cdef size_t i
     if process_was_forked():

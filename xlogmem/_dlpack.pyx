@@ -109,8 +109,8 @@ cdef DLTensor* look_into(object capsule, bint* read_only) except NULL:
     if PyCapsule_IsValid(capsule, VERSIONED):
         versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
         if versioned.version.major != 1:
-            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}; 1 is known "
-                              "here, and was asked for")
+            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}; 1 is "
+                              "known here, and was asked for")
         read_only[0] = versioned.flags & READ_ONLY
         return &versioned.dl_tensor
     if PyCapsule_IsValid(capsule, USED_PLAIN) or PyCapsule_IsValid(capsule, USED_VERSIONED):

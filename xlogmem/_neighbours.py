@@ -40,9 +40,9 @@ def keeper_of(handle: int, ordinal: int) -> Any:
     jax = sys.modules.get("jax")
     if jax is not None and hasattr(jax, "devices"):
         for device in jax.devices():
-            if device.platform == "gpu" and device.local_hardware_id == ordinal:
-                if device.get_stream_for_external_ready_events() == handle:
-                    return _Kept(handle, device)
+            if (device.platform == "gpu" and device.local_hardware_id == ordinal
+                    and device.get_stream_for_external_ready_events() == handle):
+                return _Kept(handle, device)
     return None
 
 

@@ -29,7 +29,7 @@ from xlogmem._core cimport (
     drop,
     find_by_address,
     free_block,
-    lend,
+    lend as lend_block,
     reap,
     record_use,
     take_back,
@@ -258,7 +258,7 @@ cdef class Core:
             stream = NULL
         with nogil:
             self.state.order.lock.lock()
-            lent = lend(block.block, block.generation, stream, loan != NULL)
+            lent = lend_block(block.block, block.generation, stream, loan != NULL)
             self.state.order.lock.unlock()
         if not lent:
             raise UseAfterFreeError(block.generation)
@@ -270,8 +270,8 @@ cdef class Core:
         return 0
 
     cdef Stream kept_stream(self, object handle):
-        """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here or
-        can be found.  None for another one's handle."""
+        """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here
+        or can be found.  None for another one's handle."""
         cdef Registration known
         cdef Stream own
         if not isinstance(handle, int) or handle <= PER_THREAD:
@@ -993,6 +993,9 @@ cdef class BlockView:
 
     def __init__(self):
         raise TypeError("views are made by xlogmem itself")
+
+    def __reduce__(self):
+        raise TypeError("a part of a block cannot be copied to somewhere else")
 
     cdef int refuse_stale(self) except -1:
         """Raise if the memory must not be used any more."""

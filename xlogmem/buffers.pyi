@@ -2,7 +2,6 @@ from types import EllipsisType, TracebackType
 from typing import Any, Never, Protocol, SupportsIndex, TypeAlias, final, type_check_only
 
 from typing_extensions import Buffer as _HostBuffer
-from typing_extensions import disjoint_base
 
 from xlogmem._dtypes import DType
 from xlogmem.blocks import Access, BlockView, Core, DeviceBlock

@@ -7,7 +7,7 @@ the rooms below, so every copy and fill here is ordered, and a buffer is named i
 
 Others get the memory in three ways, and each time the stream that they name is ordered first (`lend_to`):
 
-* a DLPack capsule pins the block until its deleter runs; until then the consumer may work on his stream without telling;
+* a DLPack capsule pins the block until its deleter runs; until then the consumer may work on his stream untold;
 * the CUDA array interface names a stream of ours that is ordered after all writers, and holds the buffer itself;
 * an Arrow device array carries an event that is recorded after all writers.
 
@@ -17,9 +17,15 @@ import itertools
 
 cimport cython
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
 from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from xlogmem cimport _defects as defect
 from xlogmem._arrow cimport array_capsule, schema_capsule
@@ -224,8 +230,8 @@ cdef class Buffer(BlockView):
         Raises
         ------
         StaleBufferError
-            ``device state dropped``, ``device shutting down``, ``context lost`` or ``context rebuilt``, in this order, or
-            ``consumed``.
+            ``device state dropped``, ``device shutting down``, ``context lost`` or ``context rebuilt``, in this order,
+            or ``consumed``.
         """
         self.refuse_stale()
         return self.block
@@ -243,8 +249,8 @@ cdef class Buffer(BlockView):
         Returns
         -------
         context manager
-            Gives the address of the first element, as an int.  It is a `use` of the buffer: the waits are queued before,
-            the use is filed after.  Meanwhile the device's context is not replaced.
+            Gives the address of the first element, as an int.  It is a `use` of the buffer: the waits are queued
+            before, the use is filed after.  Meanwhile the device's context is not replaced.
 
         Raises
         ------
@@ -450,8 +456,8 @@ cdef class Buffer(BlockView):
 
     @property
     def last_write_stream(self):
-        """The stream of the newest write that was filed, for all parts of the block; None if there is none, or its stream
-        is gone.  Nobody has to order anything by it: `use` does (W70)."""
+        """The stream of the newest write that was filed, for all parts of the block; None if there is none, or its
+        stream is gone.  Nobody has to order anything by it: `use` does (W70)."""
         return self.core.writer_of(self.block) if self.block is not None else None
 
     def fill(self, value, stream=None):
@@ -521,8 +527,8 @@ cdef class Buffer(BlockView):
 
         Notes
         -----
-        Host memory may be changed when the call returns: of ordinary memory the driver has taken a copy; for page-locked
-        memory the host waits for this stream, and for nothing else.
+        Host memory may be changed when the call returns: of ordinary memory the driver has taken a copy; for
+        page-locked memory the host waits for this stream, and for nothing else.
         """
         cdef Py_buffer view
         cdef bint pinned = False
@@ -677,9 +683,9 @@ cdef class Buffer(BlockView):
         Parameters
         ----------
         stream : int, optional
-            Where the consumer will work: 1 (the legacy default stream, also for None), 2 (the per-thread default stream)
-            or a handle.  It is ordered after everything that uses the memory, on the device, now.  -1: not ordered; the
-            consumer takes care of that.  0 is ambiguous and not allowed.
+            Where the consumer will work: 1 (the legacy default stream, also for None), 2 (the per-thread default
+            stream) or a handle.  It is ordered after everything that uses the memory, on the device, now.  -1: not
+            ordered; the consumer takes care of that.  0 is ambiguous and not allowed.
         max_version : (int, int), optional
             The newest version that the consumer knows; from (1, 0) on the capsule is a versioned one.
         dl_device : (int, int), optional
@@ -709,7 +715,6 @@ cdef class Buffer(BlockView):
         cdef Export* export
         cdef bint versioned, waits
         cdef int flags = 0
-        cdef size_t i
         versioned = version_of(max_version) >= (1, 0)
         device = self.__dlpack_device__() if dl_device is None else pair_of(dl_device, "dl_device")
         handle = stream_of_consumer(stream)
@@ -724,8 +729,8 @@ cdef class Buffer(BlockView):
             flags |= COPIED
         if buffer.readonly:
             if not versioned:
-                raise BufferError("the buffer is read-only, which a consumer of DLPack before 1.0 cannot be told: ask with "
-                                  "max_version=(1, 0), or for a copy")
+                raise BufferError("the buffer is read-only, which a consumer of DLPack before 1.0 cannot be told: ask "
+                                  "with max_version=(1, 0), or for a copy")
             flags |= READ_ONLY
         if any(stride % <int64_t>buffer.itemsize for stride in buffer.strides):
             raise BufferError("the strides are no whole numbers of elements")
@@ -752,7 +757,8 @@ cdef class Buffer(BlockView):
             export.host.resize(nbytes)
             if self.size:
                 self.download(export.host.data(), start, nbytes, self.place(None))
-            fill_tensor(export, buffer, export.host.data() + (self.ptr - <uint64_t>start) if self.size else NULL, CPU, 0)
+            first = self.ptr - start
+            fill_tensor(export, buffer, export.host.data() + <size_t>first if self.size else NULL, CPU, 0)
         except BaseException:
             give_back(&export.loan)
             raise
@@ -763,8 +769,8 @@ cdef class Buffer(BlockView):
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface.
 
-        ``stream`` names a stream that is ordered, at this moment, after all who use the memory: that of the newest write
-        if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one after
+        ``stream`` names a stream that is ordered, at this moment, after all who use the memory: that of the newest
+        write if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one after
         its work; until the block is freed, uses elsewhere are ordered after what was queued there.
         """
         cdef Stream offered = None
@@ -858,8 +864,8 @@ cdef object stream_of_consumer(object stream):
         raise TypeError(f"stream is an integer: 1, 2, -1 or a handle; not {stream!r}")
     handle = PyNumber_Index(stream)
     if handle == 0:
-        raise ValueError("stream 0 is ambiguous, and the standard does not allow it: say 1 for the legacy default stream, 2 "
-                         "for the per-thread default stream")
+        raise ValueError("stream 0 is ambiguous, and the standard does not allow it: say 1 for the legacy default "
+                         "stream, 2 for the per-thread default stream")
     if not -1 <= handle < 1 << 64:
         raise ValueError(f"{handle} is no CUDA stream handle")
     return handle

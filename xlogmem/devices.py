@@ -61,8 +61,8 @@ class DeviceState:
 
     Notes
     -----
-    Keep it as long as its buffers are to be used: they do not.  Thread-safe.  `get_device_state` gives the process's own,
-    which is kept.
+    Keep it as long as its buffers are to be used: they do not.  Thread-safe.  `get_device_state` gives the process's
+    own, which is kept.
     """
 
     def __init__(self, runtime: DeviceRuntime) -> None:
@@ -166,8 +166,8 @@ class DeviceState:
         Raises
         ------
         StreamMisuseError
-            The context is not lost, the state is shutting down, or pointers of buffers are still given out (W69); nothing
-            changed.
+            The context is not lost, the state is shutting down, or pointers of buffers are still given out (W69);
+            nothing changed.
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
@@ -242,8 +242,7 @@ class DeviceState:
         return buffer
 
     def from_numpy(self, array: Any, stream: Any = None) -> Buffer:
-        """A new buffer with the contents of a NumPy array, or of another object with a buffer of host memory and a dtype;
-        see `Buffer.copy_from`."""
+        """A new buffer with the contents of a NumPy array; see `Buffer.copy_from`."""
         if not array.flags.c_contiguous:
             array = array.copy()
         buffer = self.empty(array.shape, array.dtype, stream)

@@ -65,7 +65,8 @@ cdef int refuse_memory(Core core, tuple extent, str what) except -1:
     if failed:
         core.fail(&failure, f"looking at the memory of {what}")
     if ordinal != core.ordering.context.ordinal or last != ordinal:
-        raise BufferError(f"{what}: [{ptr:#x}, {ptr + nbytes:#x}) is not memory of device {core.ordering.context.ordinal}")
+        raise BufferError(f"{what}: [{ptr:#x}, {ptr + nbytes:#x}) is not memory of device "
+                          f"{core.ordering.context.ordinal}")
     return 0
 
 
@@ -80,7 +81,8 @@ cdef tuple extent_of(object ptr, tuple shape, tuple strides, object itemsize, st
         else:
             high += (length - 1) * stride
     if low <= 0 or high + itemsize > UINT64_MAX or max(size, high - low + itemsize) > INT64_MAX:
-        raise BufferError(f"{what}: no range of device memory ({high - low + itemsize} bytes, the first element at {ptr:#x})")
+        raise BufferError(f"{what}: no range of device memory ({high - low + itemsize} bytes, the first element at "
+                          f"{ptr:#x})")
     return low, high - low + itemsize
 
 
@@ -140,8 +142,8 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     array : object with ``__dlpack__``, or capsule
         On the device of `state`.
     stream : stream, optional
-        Where the buffer may be used at once; elsewhere `use` orders it.  Of a capsule it is the stream that its producer
-        has ordered already, and has to be said.
+        Where the buffer may be used at once; elsewhere `use` orders it.  Of a capsule it is the stream that its
+        producer has ordered already, and has to be said.
     producer : stream, optional
         Where the producer goes on working on the memory.  The default is what his library says (CuPy, Numba, PyTorch);
         if nobody says, the host waits for the uses made here before it lets go of his array.
@@ -178,7 +180,8 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
                             core.stream_of(stream))
     device = array.__dlpack_device__()
     if device[0] != <int>CUDA:
-        raise BufferError(f"the array is on DLPack device {tuple(device)}, which is no CUDA device: copy it with copy_from()")
+        raise BufferError(f"the array is on DLPack device {tuple(device)}, which is no CUDA device: copy it with "
+                          "copy_from()")
     state = state_of(state, device[1])
     core, _ = state.snapshot()
     if device[1] != core.ordering.context.ordinal:
@@ -202,8 +205,8 @@ cdef Buffer from_capsule(object state, object capsule, Stream producer, Stream o
     cdef int i
     core, _ = state.snapshot()
     if tensor.device.device_type != <int>CUDA or tensor.device.device_id != core.ordering.context.ordinal:
-        raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), not on "
-                          f"CUDA device {core.ordering.context.ordinal}")
+        raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
+                          f"not on CUDA device {core.ordering.context.ordinal}")
     kind = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits)
     if kind is None or tensor.dtype.lanes != 1:
         raise BufferError(f"no dtype here has DLPack code {tensor.dtype.code}, {tensor.dtype.bits} bits and "
@@ -255,12 +258,13 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
         The interface is none, or not of memory that can be used here: a dtype that nobody knows here, a mask, stream 0,
         which is ambiguous, ...
     StreamMisuseError
-        An interface before version 3 names no stream, and nobody says it; or the memory overlaps a tracked block in part.
+        An interface before version 3 names no stream, and nobody says it; or the memory overlaps a tracked block in
+        part.
     StaleBufferError
         The device is not accepting operations.
     """
     cdef Core core
-    cdef Stream owner = None, ordered = None, named
+    cdef Stream owner = None, ordered = None
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise TypeError(f"{type(array).__name__} has no __cuda_array_interface__")
@@ -276,13 +280,13 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
         owner = core.stream_of(what)
     elif handle is not None:
         owner = core.kept_stream(handle)
-        if owner is None:                               # nobody keeps his stream: order one of ours now, look never again
+        if owner is None:                               # nobody keeps his stream: order one of ours now
             if ordered is None:
                 ordered = core.stream_pool.default
             order_now(core, ordered, core.stream_of(handle))
     elif version < 3:
-        raise StreamMisuseError(f"an interface of version {version} does not say on which stream the array is ready: say "
-                                "producer=, or take it over with from_dlpack()")
+        raise StreamMisuseError(f"an interface of version {version} does not say on which stream the array is ready: "
+                                "say producer=, or take it over with from_dlpack()")
     return adopt(state, kind, ptr, shape, strides, readonly, array, owner, ordered, "the array")
 
 
@@ -322,8 +326,8 @@ cdef tuple parse_interface(object interface):
     if handle is not None:
         handle = integer(handle, "stream")
         if handle == 0:
-            raise ValueError("stream 0 is ambiguous, and the interface does not allow it: 1 is the legacy default stream, 2 "
-                             "the per-thread default stream")
+            raise ValueError("stream 0 is ambiguous, and the interface does not allow it: 1 is the legacy default "
+                             "stream, 2 the per-thread default stream")
         if not 0 < handle <= UINT64_MAX:
             raise ValueError(f"{handle} is no CUDA stream handle")
     return kind, ptr, shape, strides, bool(data[1]), version, handle
@@ -386,11 +390,13 @@ def from_arrow(array, /, *, stream=None, state=None):
     if kind is None or schema.n_children or schema.dictionary != NULL:
         raise TypeError(f"no dtype here is Arrow's format {schema.format if schema.format != NULL else None!r}")
     if device.device_type != <int>ARROW_DEVICE_CUDA:
-        raise BufferError(f"the array is on Arrow device type {device.device_type}, which is not CUDA: copy it with copy_from()")
+        raise BufferError(f"the array is on Arrow device type {device.device_type}, which is not CUDA: copy it with "
+                          "copy_from()")
     state = state_of(state, device.device_id)
     core, _ = state.snapshot()
     if device.device_id != core.ordering.context.ordinal:
-        raise BufferError(f"the array is on device {device.device_id}, the buffer is to be on {core.ordering.context.ordinal}")
+        raise BufferError(f"the array is on device {device.device_id}, the buffer is to be on "
+                          f"{core.ordering.context.ordinal}")
     if (device.array.n_buffers != 2 or device.array.buffers == NULL or device.array.n_children
             or device.array.dictionary != NULL or device.array.length < 0 or device.array.offset < 0):
         raise BufferError("the array is none of a fixed-width type")
