@@ -24,6 +24,7 @@ ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2}
 STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
+LOANS = {"export": 3, "export_unordered": .5, "borrow": 3, "give_back": 1.5, "offer": 1, "take": .7}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Kind:
 
 
 MIXED = ("ordinary", "ordinary", "opaque", "sealed")
-EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | {"lend": .7, "wrong_runtime": .3}
+EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | LOANS | {"lend": .7, "wrong_runtime": .3}
 
 KINDS = (
     Kind("plain", USES),
@@ -57,12 +58,13 @@ KINDS = (
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
+    Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct"), neighbour=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,
          foreign=True, neighbour=True, captures=True, failures=True, gaps=True),
 )
 
 # What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | {"lend": .7, "wrong_runtime": .3, "account": 0},
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | LOANS | {"lend": .7, "wrong_runtime": .3, "account": 0},
              resources=("async", "async", "async", "stream"), disciplines=MIXED, foreign=True, neighbour=True)
 
 
