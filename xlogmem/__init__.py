@@ -10,6 +10,8 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock
+from xlogmem.buffers import Buffer
+from xlogmem.devices import BufferToken, DeviceState, Watch, get_device_state
 from xlogmem.errors import (
     BlockingStreamWarning,
     DeviceLostError,
@@ -18,10 +20,16 @@ from xlogmem.errors import (
     OutOfBoundsError,
     OutOfBudgetError,
     OutOfDeviceMemoryError,
+    StaleBufferError,
     StreamMisuseError,
+    TokenError,
+    UnknownBufferError,
+    UnknownDeviceError,
+    UnknownNodeError,
     UseAfterFreeError,
     XlogmemError,
 )
+from xlogmem.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.launch import LaunchRecorder, use
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
@@ -36,10 +44,13 @@ __all__ = [
     "BlockId",
     "BlockState",
     "BlockingStreamWarning",
+    "Buffer",
+    "BufferToken",
     "DeviceBlock",
     "DeviceLostError",
     "DeviceMemoryResource",
     "DeviceRuntime",
+    "DeviceState",
     "DirectMemoryResource",
     "DriverError",
     "DriverNotFoundError",
@@ -49,12 +60,22 @@ __all__ = [
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",
+    "StaleBufferError",
     "Stream",
     "StreamMisuseError",
     "StreamPool",
+    "TokenError",
+    "UnknownBufferError",
+    "UnknownDeviceError",
+    "UnknownNodeError",
     "UseAfterFreeError",
+    "Watch",
     "XlogmemError",
     "driver_version",
+    "from_arrow",
+    "from_cuda_array",
+    "from_dlpack",
+    "get_device_state",
     "get_runtime",
     "is_simulated",
     "use",

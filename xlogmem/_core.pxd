@@ -58,6 +58,9 @@ cdef cppclass Block:
     uint64_t ptr
     size_t nbytes
     bint adopted                # somebody else's memory: let go, not freed
+    uint32_t pins               # lent to somebody who gives it back later: not freed before, as in a window
+    vector[StreamState*] lent   # somebody else works on it there, at any time and without telling
+    uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: nobody wrote
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
     void* piece                 # what a resource that keeps frontiers knows the memory by
     Block* next                 # in the list of dropped blocks
@@ -138,6 +141,7 @@ cdef cppclass CoreState:
     atomic[Window*] abandoned   # by finalizers
     vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
     flag orphaned               # there are some: asked without the lock
+    vector[Block*] escaped      # given back by somebody who said not where he used them: pinned until a blocking reap
     atomic[uint32_t] lost       # the device's context is broken
     CoreCounters counters
 
@@ -146,6 +150,8 @@ cdef cppclass CoreState:
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
                Failure* failure) except -1 nogil
+cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                   uint32_t access) except -1 nogil
 cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
                     Failure* failure) except -1 nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
@@ -163,6 +169,7 @@ cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, b
 cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
 
 # With the lock held; no driver call.
+cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
 cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil

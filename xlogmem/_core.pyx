@@ -27,7 +27,9 @@ A resource may keep frontiers itself (the pool does): then a free hands the bloc
 driver call, and whoever gets the bytes next is ordered after it.
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
-owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
+owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.  Memory
+can be *lent* to others, who work on it on a stream that they named, at any time and without telling: for this block the
+stream counts as opaque, and a *pin* puts the free off until they give it back.
 
 Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
 no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one
@@ -52,6 +54,7 @@ from xlogmem._driver cimport (
     PROCESS_WAS_FORKED,
     PYTHON_RAISED,
     RESOURCE_FAILED,
+    SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     Scope,
@@ -84,6 +87,7 @@ from xlogmem._order cimport (
     refuse_capturing,
     refuse_if_capturing,
     settle,
+    synchronize_all,
     touch,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, drop_exception
@@ -147,7 +151,16 @@ cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return (source.discipline == OPAQUE and not planted(defect.OPAQUE_WORK_IGNORED)) or (
         block.fresh and source == block.stream and source.discipline != SEALED
-        and not planted(defect.FRESH_WORK_IGNORED))
+        and not planted(defect.FRESH_WORK_IGNORED)) or (
+        not block.lent.empty() and is_lent(block, source) and not planted(defect.LENT_WORK_IGNORED))
+
+
+cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
+    cdef size_t i
+    for i in range(block.lent.size()):
+        if block.lent[i] == stream:
+            return True
+    return False
 
 
 cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
@@ -441,6 +454,9 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
+            if (not use.block.lent.empty() and is_lent(use.block, order.streams[seen.stream])
+                    and not planted(defect.LENT_ENTRY_REMOVED)):
+                continue
             if order.streams[seen.stream].discipline != OPAQUE or planted(defect.OPAQUE_ENTRY_REMOVED):
                 remove_entry(use.block, seen)
         if planted(defect.FINISH_REMOVES_ALL):
@@ -449,6 +465,8 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     set_entry(use.block, WRITTEN if use.access & WRITE
               or (stream.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)) else HAS_READ,
               stream.index, window.position)
+    if use.access & WRITE:
+        use.block.writer = stream.number + 1
     if stream != use.block.stream:
         use.block.fresh = False
 
@@ -510,7 +528,8 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
         use.block.windows -= 1
         if use.access & WRITE:
             use.block.writers -= 1
-        if use.block.state == RETIRED and (use.block.windows == 0 or planted(defect.EVERY_CLOSE_CLAIMS)):
+        if use.block.state == RETIRED and ((use.block.windows == 0 and use.block.pins == 0)
+                                           or planted(defect.EVERY_CLOSE_CLAIMS)):
             use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
             window.claimed.push_back(use.block)
     stream.windows -= 1
@@ -608,6 +627,8 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
             block.fresh = False
         set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
                   touch(stream))
+        if access != READ:
+            block.writer = stream.number + 1
         if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
             record_fence(order, stream, &fence, &ignored)
     if not failed and (not known or block.state == RETIRED):
@@ -618,6 +639,77 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     order.lock.unlock()
     leave_context(&scope)
     return failed
+
+
+# ---------------------------------------------------------------------------------------------- lending
+cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
+    """Somebody else is given the memory, and may work on it on `stream` at any time (NULL: he named none that is known
+    to live as long as he does).  With a pin until `take_back`, else until the block is freed.  False: it was."""
+    if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
+        return False
+    if pin:
+        block.pins += 1
+    if stream != NULL and (pin or not is_lent(block, stream)):
+        block.lent.push_back(stream)
+        stream.blocks += 1
+    return True
+
+
+cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                   uint32_t access) except -1 nogil:
+    """Somebody gives back what he was lent with a pin.  Whatever he queued on his stream so far is filed, so that those
+    who come next are ordered after it; a free that was asked for meanwhile is the next operation's.  Where nobody knows
+    his stream, the pin stays until a blocking reap has waited for the context."""
+    cdef OrderState* order = core.order
+    cdef size_t i
+    if process_was_forked():
+        return 0
+    order.lock.lock()
+    if block.generation == generation:                  # else disowned meanwhile: the bytes are somebody else's
+        check(block.pins > 0, "what is given back was lent")
+        for i in range(block.lent.size() if stream != NULL else 0):
+            if block.lent[i] == stream:
+                block.lent[i] = block.lent.back()
+                block.lent.pop_back()
+                stream.blocks -= 1
+                if not planted(defect.GIVEN_BACK_UNFILED):
+                    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN,
+                              stream.index, touch(stream))
+                break
+        if stream == NULL and not planted(defect.GIVEN_BACK_UNFILED):
+            core.escaped.push_back(block)
+        else:
+            unpin_block(core, block)
+    order.lock.unlock()
+    return 0
+
+
+cdef void unpin_block(CoreState* core, Block* block) noexcept nogil:
+    """A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
+    block.pins -= 1
+    if block.state == RETIRED and block.windows == 0 and block.pins == 0:
+        drop(core, block)
+
+
+cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
+    """Blocks that somebody used nobody knows where: the host waits for the context, then they may be freed.  Put off
+    while a graph is being captured.  The context is current."""
+    cdef OrderState* order = core.order
+    cdef vector[Block*] blocks
+    cdef size_t i
+    cdef int failed = 0
+    order.lock.lock()
+    blocks = core.escaped
+    core.escaped.clear()
+    if not blocks.empty():
+        failed = synchronize_all(order, failure)
+    for i in range(blocks.size()):
+        if failed:
+            core.escaped.push_back(blocks[i])
+        elif blocks[i].generation:
+            unpin_block(core, blocks[i])
+    order.lock.unlock()
+    return failed and failure.kind != SOURCE_IS_CAPTURING
 
 
 # ---------------------------------------------------------------------------------------------- allocate, adopt
@@ -639,6 +731,8 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     block.owner = block.piece = NULL
     block.adopted = False
     block.windows = block.writers = 0
+    block.pins = 0
+    block.writer = 0
     block.operation = 0
     block.state = LIVE
     block.frontier.clear()
@@ -800,6 +894,9 @@ cdef void forget(CoreState* core, Block* block) noexcept nogil:
     if block.stream != NULL:
         block.stream.blocks -= 1
         block.stream = NULL
+    while not block.lent.empty():
+        block.lent.back().blocks -= 1
+        block.lent.pop_back()
 
 
 cdef void let_go_later(CoreState* core, void* owner) noexcept nogil:
@@ -896,7 +993,8 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint ask
     cdef int failed
     if stream != NULL and stream != home_of(block):
         set_home(block, stream)
-    if block.windows and not planted(defect.FREED_INSIDE_WINDOW):
+    if ((block.windows and not planted(defect.FREED_INSIDE_WINDOW))
+            or (block.pins and not planted(defect.FREED_WHILE_LENT))):
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
@@ -1142,7 +1240,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     while block != NULL:
         following = block.next
         home = block.home
-        if block.state == LIVE and block.windows:
+        if block.state == LIVE and (block.windows or block.pins):
             block.state = RETIRED
             core.counters.deferred_frees += 1
         elif block.state == RETIRED and home == capturing and home != NULL:
@@ -1204,6 +1302,8 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
         failures.push_back(failure)
         return 0
+    if blocking and note(core, settle_escaped(core, &failure), &failure):
+        failures.push_back(failure)
     drain(core)
     order.lock.lock()
     order.in_flight += 1
@@ -1283,6 +1383,7 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     failed = bury_foreign(core.order, &ignored)
     core.order.lock.unlock()
     if not failed:                                      # else foreign streams, destroyed maybe, would be touched
+        settle_escaped(core, &ignored)
         drain(core)
     leave_context(&scope)
     return 0

@@ -1,7 +1,7 @@
 # What the other compiled rooms may use of `_driver`; see _driver.pyx for the rules.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport mutex, vector
 
@@ -82,6 +82,17 @@ cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                        Failure* failure) except -1 nogil
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
+
+cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
+cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
+cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
+                 Failure* failure) except -1 nogil
+cdef int copy_out(void* target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                  Failure* failure) except -1 nogil
+cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                     Failure* failure) except -1 nogil
+cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
+              Failure* failure) except -1 nogil
 
 cdef bint is_sticky(Failure* failure) noexcept nogil
 cdef int raise_failure(Failure* failure, str what=*) except -1

@@ -25,6 +25,7 @@ from xlogmem.errors import (
 )
 
 from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from xlogmem cimport _defects as defect
@@ -44,7 +45,8 @@ cdef extern from *:
     int xlogmem_forked
     int xlogmem_watch_forks()
 
-__all__ = ["BUILD", "active_devices", "device_count", "device_name", "driver_version", "initialize", "is_simulated",
+__all__ = ["BUILD", "active_devices", "device_count", "device_name", "driver_version", "forget_context", "initialize",
+           "is_simulated",
            "live_events", "supports_memory_pools", "trim_events"]
 
 OLDEST_DRIVER = 12000
@@ -320,6 +322,11 @@ cdef Context context_of(int ordinal):
     return contexts.setdefault(ordinal, context)
 
 
+def forget_context(int ordinal):
+    """Somebody has reset the device: what is made from now on is made in its new context."""
+    contexts.pop(ordinal, None)
+
+
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
     """Make the context current; `leave_context` restores the caller's (W60).  Costs one query where it is already."""
     cdef cy.CUcontext current = NULL
@@ -579,3 +586,52 @@ cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) exc
     cdef cy.CUresult result = cy.cuMemFreeAsync(ptr, stream)
     restore_capture(mode)
     return _check(failure, "cuMemFreeAsync", result)
+
+
+cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
+    """The device whose memory this is, -1 for what is no device memory at all.  Any thread, capture or not."""
+    cdef cy.CUpointer_attribute attributes[2]
+    cdef void* answers[2]
+    cdef unsigned int kind = 0
+    attributes[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    attributes[1] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    answers[0], answers[1] = &kind, ordinal
+    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(2, attributes, answers, ptr)):
+        return 1
+    if kind != <unsigned int>cy.CU_MEMORYTYPE_DEVICE:
+        ordinal[0] = -1
+    return 0
+
+
+cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:
+    """Whether the driver knows this host memory, and copies from it later than the call returns."""
+    cdef unsigned int kind = 0
+    pinned[0] = cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                         <cy.CUdeviceptr><size_t>ptr) == cy.CUDA_SUCCESS
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- copies
+cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
+                 Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyHtoDAsync", cy.cuMemcpyHtoDAsync(target, source, nbytes, stream))
+
+
+cdef int copy_out(void* target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                  Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyDtoHAsync", cy.cuMemcpyDtoHAsync(target, source, nbytes, stream))
+
+
+cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                     Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyDtoDAsync", cy.cuMemcpyDtoDAsync(target, source, nbytes, stream))
+
+
+cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
+              Failure* failure) except -1 nogil:
+    """`count` elements of `width` bytes: 1, 2 or 4."""
+    if width == 1:
+        return _check(failure, "cuMemsetD8Async", cy.cuMemsetD8Async(target, <unsigned char>value, count, stream))
+    if width == 2:
+        return _check(failure, "cuMemsetD16Async", cy.cuMemsetD16Async(target, <unsigned short>value, count, stream))
+    return _check(failure, "cuMemsetD32Async", cy.cuMemsetD32Async(target, value, count, stream))

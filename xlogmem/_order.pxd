@@ -117,6 +117,7 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
 cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
 cdef bint may_be_gone(StreamState* stream) noexcept nogil
+cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil
 cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

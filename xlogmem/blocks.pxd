@@ -1,10 +1,23 @@
+from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._core cimport Block, CoreState, Found
-from xlogmem._driver cimport Failure
+from xlogmem._driver cimport EventPool, Failure
 from xlogmem._order cimport Ordering, StreamState
 from xlogmem.resources.base cimport DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool, StreamRegistry
+
+
+cdef cppclass Loan:
+    # What somebody else has of a block until he gives it back, from any thread, with or without the GIL.
+    void* block                 # the DeviceBlock, held; NULL: nothing is lent (zero bytes)
+    StreamState* stream         # where he works; NULL: nobody knows
+    uint32_t access
+    EventPool* events           # of `event`
+    cy.CUevent event            # his to wait for; NULL: none
+    void* shell                 # what holds the loan, and how to delete it
+    void (*destroy)(void* shell) noexcept nogil
+    Loan* next                  # in the list of loans that were given back
 
 
 cdef class Core:
@@ -23,6 +36,10 @@ cdef class Core:
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int let_go(self) except -1
     cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
+    cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1
+    cdef Stream own_stream(self, size_t handle)
+    cdef Stream kept_stream(self, object handle)
+    cdef Stream writer_of(self, DeviceBlock block)
 
 
 cdef class DeviceBlock:
@@ -43,3 +60,14 @@ cdef class BlockId:
     cdef readonly Stream alloc_stream
     cdef readonly int device_ordinal
     cdef uint32_t slot
+
+
+cdef class BlockView:
+    # A part of a block that others hold; see buffers.pyx.
+    cdef readonly Core core
+    cdef DeviceBlock block      # None: zero bytes, or given up
+    cdef int refuse_stale(self) except -1
+
+
+cdef void give_back(Loan* loan) noexcept nogil
+cdef int collect_loans() except -1

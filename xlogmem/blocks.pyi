@@ -11,6 +11,7 @@ from xlogmem.streams import Stream, StreamPool, _StreamLike
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
 
 POLICIES: dict[str, int]
+METHODS: dict[Access, str]
 
 @disjoint_base
 class Core:
@@ -113,3 +114,9 @@ class DeviceBlock:
     @property
     def frontier(self) -> dict[tuple[str, int], int]: ...
     def free(self, stream: _StreamLike | None = None) -> None: ...
+
+@disjoint_base
+class BlockView:
+    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    @property
+    def core(self) -> Core: ...

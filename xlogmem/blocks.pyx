@@ -18,6 +18,8 @@ from xlogmem._core cimport (
     FREED,
     HAS_READ,
     LIVE,
+    READ,
+    READ_WRITE,
     WRITTEN,
     CoreCounters,
     Entry,
@@ -27,22 +29,29 @@ from xlogmem._core cimport (
     drop,
     find_by_address,
     free_block,
+    lend as lend_block,
     reap,
     record_use,
+    take_back,
     tear_down,
     tidy,
 )
-from xlogmem._cpp cimport vector
+from xlogmem._cpp cimport atomic, vector
 from xlogmem._defects cimport planted
-from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, process_is_closing, raise_failure
+from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport handle_of
+from xlogmem.streams cimport Registration, handle_of
 
+from xlogmem._neighbours import keeper_of
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+
+cdef enum:
+    PER_THREAD = 2                          # as in streams.pyx
+
 
 cdef object id_of(Core core, object what):
     """The generation that an argument names, 0 for nothing to touch."""
@@ -58,6 +67,62 @@ cdef inline bint look_up(CoreState* core, uint64_t ptr, Found* found, bint hold)
     if there and hold and found.stream != NULL:
         found.stream.handles.fetch_add(1)
     return there
+
+
+# ---------------------------------------------------------------------------------------------- loans
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*function)(void*) noexcept, void* argument) nogil
+
+cdef cppclass Returned:
+    atomic[Loan*] loans                     # given back, newest first
+    atomic[uint32_t] asked                  # the interpreter was asked to collect them
+
+cdef Returned* returned = new Returned()    # never destroyed: threads may outlive the interpreter's end
+
+
+cdef void give_back(Loan* loan) noexcept nogil:
+    """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, nothing waited for.  The
+    interpreter's main thread collects when it comes to it, or the next call that needs memory.  At the end of the
+    process nobody does, and the process gives everything back."""
+    loan.next = returned.loans.load()
+    while not returned.loans.compare_exchange_weak(loan.next, loan):
+        pass
+    if process_is_closing():
+        return
+    if returned.asked.exchange(1) == 0 and Py_AddPendingCall(collect_when_asked, NULL):
+        returned.asked.store(0)             # its queue is full: the next loan asks again
+
+
+cdef int collect_when_asked(void* _) noexcept:
+    returned.asked.store(0)
+    if not process_is_closing():
+        collect_loans()
+    return 0
+
+
+cdef int collect_loans() except -1:
+    """File the uses of what was given back, and let go of it.  With the GIL."""
+    cdef Loan* loan
+    cdef Loan* following
+    cdef Core core
+    cdef DeviceBlock block
+    if returned.loans.load() == NULL:
+        return 0
+    loan = returned.loans.exchange(NULL)
+    while loan != NULL:
+        following = loan.next
+        if loan.block != NULL:
+            block = <DeviceBlock>loan.block
+            core = block.core
+            with nogil:
+                take_back(&core.state, block.block, block.generation, loan.stream, loan.access)
+                if loan.event != NULL:
+                    give_event(loan.events, loan.event)
+            Py_DECREF(block)
+            block = core = None
+        loan.destroy(loan.shell)
+        loan = following
+    return 0
 
 
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
@@ -169,6 +234,80 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
+    cdef Stream own_stream(self, size_t handle):
+        """The stream of the pool that has this handle, None if none has: it lives as long as the runtime."""
+        cdef OrderState* order = self.state.order
+        cdef StreamState* found = NULL
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            for i in range(order.streams.size()):
+                if order.streams[i].driver_id == 0 and <size_t>order.streams[i].handle == handle:
+                    found = order.streams[i]
+                    break
+            order.lock.unlock()
+        return handle_of(self.ordering, found) if found != NULL else None
+
+    cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1:
+        """Inside a window on the block: somebody else gets it, until he gives the loan back (NULL: until it is freed).
+
+        A stream whose handle nobody is known to keep alive is not looked at again: what is given back from there is
+        freed by a blocking reap.
+        """
+        cdef bint lent
+        if stream != NULL and stream.raw and stream.thread == 0:
+            stream = NULL
+        with nogil:
+            self.state.order.lock.lock()
+            lent = lend_block(block.block, block.generation, stream, loan != NULL)
+            self.state.order.lock.unlock()
+        if not lent:
+            raise UseAfterFreeError(block.generation)
+        if loan != NULL:
+            loan.block = <void*>block
+            loan.stream = stream
+            loan.access = READ_WRITE if write else READ
+            Py_INCREF(block)
+        return 0
+
+    cdef Stream kept_stream(self, object handle):
+        """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here
+        or can be found.  None for another one's handle."""
+        cdef Registration known
+        cdef Stream own
+        if not isinstance(handle, int) or handle <= PER_THREAD:
+            return self.stream_of(handle)
+        own = self.own_stream(handle)
+        if own is not None:
+            return own
+        known = self.streams.by_handle.get(handle)
+        if known is None or known.owner is None or not known.state.alive:
+            handle = keeper_of(handle, self.ordinal)
+        return self.stream_of(handle) if handle is not None else None
+
+    cdef Stream writer_of(self, DeviceBlock block):
+        """Where the newest use that wrote the block was filed, None if nobody wrote or that stream is gone."""
+        cdef OrderState* order = self.state.order
+        cdef StreamState* found = NULL
+        cdef uint64_t writer = 0
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            if block.block.generation == block.generation:
+                writer = block.block.writer
+            for i in range(order.streams.size() if writer else 0):
+                if order.streams[i].number + 1 == writer and order.streams[i].alive:
+                    found = order.streams[i]
+                    found.handles.fetch_add(1)          # nobody deletes it meanwhile
+                    break
+            order.lock.unlock()
+        if found == NULL:
+            return None
+        try:
+            return handle_of(self.ordering, found)
+        finally:
+            found.handles.fetch_sub(1)
+
     cdef int resolve(self, object what, Found* found, str where) except -1:
         """What `what` names: 1 and the identity in `found`, 0 for memory that is not tracked here, 2 for nothing to
         touch at all (W24).  Blocks of other runtimes are refused; whether a block is alive is the core's
@@ -188,6 +327,16 @@ cdef class Core:
                 raise StreamMisuseError(f"{where}: {identity!r} belongs to another runtime than {self!r}")
             found.slot = identity.slot
             found.generation = identity.generation
+            return 1
+        if isinstance(what, BlockView):
+            if (<BlockView>what).core is not self:
+                raise StreamMisuseError(f"{where}: {what!r} belongs to another runtime than {self!r}")
+            (<BlockView>what).refuse_stale()
+            block = (<BlockView>what).block
+            if block is None:
+                return 2
+            found.slot = block.block.slot
+            found.generation = block.generation
             return 1
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
@@ -259,6 +408,7 @@ cdef class Core:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
         if nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
+        collect_loans()
         wanted = nbytes
         ordered = self.stream_of(stream)
         state = ordered.state
@@ -379,7 +529,9 @@ cdef class Core:
         Parameters
         ----------
         blocking : bool
-            Wait on the host for every free that is queued (default), or only look which are complete.
+            Wait on the host for every free that is queued (default), or only look which are complete.  Blocks that
+            somebody was lent and gave back without saying where he used them are freed too: for those the host waits
+            for the whole context.
 
         Raises
         ------
@@ -394,6 +546,7 @@ cdef class Core:
         """
         cdef vector[Failure] failures
         cdef size_t i
+        collect_loans()
         with nogil:
             reap(&self.state, blocking, &failures)
         self.let_go()
@@ -833,3 +986,18 @@ cdef class DeviceBlock:
         return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} "
                 f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")
+
+
+# ---------------------------------------------------------------------------------------------- parts of blocks
+cdef class BlockView:
+    """A part of a block that others hold; what users hold is `Buffer`."""
+
+    def __init__(self):
+        raise TypeError("views are made by xlogmem itself")
+
+    def __reduce__(self):
+        raise TypeError("a part of a block cannot be copied to somewhere else")
+
+    cdef int refuse_stale(self) except -1:
+        """Raise if the memory must not be used any more."""
+        raise NotImplementedError

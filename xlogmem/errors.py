@@ -13,7 +13,12 @@ __all__ = [
     "OutOfBoundsError",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
+    "StaleBufferError",
     "StreamMisuseError",
+    "TokenError",
+    "UnknownBufferError",
+    "UnknownDeviceError",
+    "UnknownNodeError",
     "UseAfterFreeError",
     "XlogmemError",
 ]
@@ -96,6 +101,37 @@ class StreamMisuseError(XlogmemError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"stream-ordered contract violated: {message}")
+
+
+class StaleBufferError(XlogmemError):
+    """A buffer must not be used any more (contract 116).
+
+    Attributes
+    ----------
+    reason : str
+        ``"device state dropped"``, ``"device shutting down"``, ``"context lost"``, ``"context rebuilt"`` or
+        ``"consumed"``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"buffer stale: {reason}")
+        self.reason = reason
+
+
+class TokenError(XlogmemError, LookupError):
+    """A `BufferToken` that is well formed names nothing here; see the classes below and `StaleBufferError`."""
+
+
+class UnknownNodeError(TokenError):
+    """The token was made by another process."""
+
+
+class UnknownDeviceError(TokenError):
+    """No device state for the token's device is alive."""
+
+
+class UnknownBufferError(TokenError):
+    """The token's buffer is gone, or was never given a token."""
 
 
 class UseAfterFreeError(XlogmemError):

@@ -2,7 +2,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, type_check_only
 
-from xlogmem.blocks import BlockId, Core, DeviceBlock
+from xlogmem.blocks import BlockId, BlockView, Core, DeviceBlock
 from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["LaunchRecorder", "use"]
@@ -15,7 +15,7 @@ class _CudaArray(Protocol):
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
 
-_Trackable: TypeAlias = DeviceBlock | BlockId | SupportsIndex | _CudaArray
+_Trackable: TypeAlias = DeviceBlock | BlockId | BlockView | SupportsIndex | _CudaArray
 _What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
 
 @final

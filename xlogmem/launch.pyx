@@ -29,7 +29,7 @@ from xlogmem._core cimport (
 from xlogmem._defects cimport planted
 from xlogmem._driver cimport Failure, process_was_forked
 from xlogmem._order cimport OrderState
-from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock
 from xlogmem.streams cimport Stream, core_of, device_of
 
 from xlogmem.errors import StreamMisuseError
@@ -305,6 +305,8 @@ cdef Core owner_of(object what):
     for item in what if isinstance(what, (list, tuple)) else (what,):
         if isinstance(item, DeviceBlock):
             return (<DeviceBlock>item).core
+        if isinstance(item, BlockView):
+            return (<BlockView>item).core
     return None
 
 
@@ -321,7 +323,8 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     stream : stream
         Where the launch goes: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings.
     read, write, read_write : object, or list or tuple of objects
-        What it touches: blocks, their ids, integer device addresses, or anything with ``__cuda_array_interface__``.
+        What it touches: buffers, blocks, their ids, integer device addresses, or anything with
+        ``__cuda_array_interface__``.
         Addresses inside a block stand for the block.
     runtime : DeviceRuntime, optional
         For a foreign stream: whose blocks are meant.  The default is the runtime of the blocks given, else the

@@ -363,7 +363,7 @@ cdef object value_of(object what):
         return PyNumber_Index(what)
     protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
     if protocol is not None:
-        return (protocol() if callable(protocol) else protocol)[1]
+        return handle_in(protocol() if callable(protocol) else protocol, what)
     if type(what).__module__.startswith("cuda.bindings"):           # CUstream, cudaStream_t
         return int(what)
     if not callable(getattr(what, "synchronize", None)):
@@ -375,6 +375,16 @@ cdef object value_of(object what):
             return 0 if value is None else PyNumber_Index(value)
     value = getattr(what, "value", None)                            # RMM before it spoke the protocol
     return PyNumber_Index(value()) if callable(value) else None
+
+
+cdef object handle_in(object answer, object what):
+    """The handle that ``__cuda_stream__`` gives: ``(0, handle)``."""
+    if not isinstance(answer, (tuple, list)) or len(answer) < 2 or not PyIndex_Check(answer[0]) or not PyIndex_Check(
+            answer[1]):
+        raise TypeError(f"__cuda_stream__ of {type(what).__name__} gave {answer!r}, not (0, handle)")
+    if answer[0] != 0:
+        raise ValueError(f"__cuda_stream__ of {type(what).__name__} is version {answer[0]}; 0 is known here")
+    return PyNumber_Index(answer[1])
 
 
 cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:

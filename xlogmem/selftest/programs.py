@@ -25,6 +25,7 @@ STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": 
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
 POOLS = {"trim": 1}
+LOANS = {"export": 3, "export_unordered": .5, "borrow": 3, "give_back": 1.5, "offer": 1, "take": .7}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Kind:
 
 
 MIXED = ("ordinary", "ordinary", "opaque", "sealed")
-EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | {"lend": .7, "wrong_runtime": .3}
+EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | LOANS | {"lend": .7, "wrong_runtime": .3}
 
 KINDS = (
     Kind("plain", USES),
@@ -64,13 +65,14 @@ KINDS = (
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
+    Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct", "pool"), neighbour=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
          gaps=True),
 )
 
 # What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | {"lend": .7, "wrong_runtime": .3, "account": 0},
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | LOANS | {"lend": .7, "wrong_runtime": .3, "account": 0},
              resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED, foreign=True,
              neighbour=True)
 

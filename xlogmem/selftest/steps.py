@@ -18,6 +18,7 @@ from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.resources import PoolMemoryResource
+from xlogmem.selftest.exchange import EXCHANGES
 from xlogmem.selftest.situations import SITUATIONS
 from xlogmem.selftest.world import (
     CODES,
@@ -48,7 +49,7 @@ FAILABLE = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuEvent
             "cuCtxPushCurrent", "cuMemPoolTrimTo", "cuStreamGetId", "cuStreamGetCtx", "cuStreamGetFlags",
             "cuCtxSynchronize", "cuThreadExchangeStreamCaptureMode", "cuStreamCreateWithPriority")
 
-STEPS: dict[str, Callable[[World, Random], None]] = {}
+STEPS: dict[str, Callable[[World, Random], None]] = dict(EXCHANGES)
 Step = TypeVar("Step", bound=Callable[[World, Random], None])
 
 
@@ -140,7 +141,7 @@ def account(world: World, rng: Random) -> None:
         raise NothingToDo
     gc.collect()
     world.runtime.reap_pending()
-    live = sum(item.nbytes for item in world.all_items if not item.adopted and (not item.gone or item.open))
+    live = sum(item.nbytes for item in world.all_items if not item.adopted and (not item.gone or item.open or item.loans))
     seen = world.runtime.live_bytes, world.runtime.pending_bytes, world.runtime.bytes_outstanding
     if seen != (live, 0, live):
         world.violation(f"live, pending and outstanding bytes are {seen}, not {(live, 0, live)}")

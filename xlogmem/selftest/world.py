@@ -25,6 +25,7 @@ from cuda.bindings import driver as cuda
 from xlogmem import _driver
 from xlogmem._kernels import Kernels, check
 from xlogmem.blocks import BlockId, DeviceBlock
+from xlogmem.devices import DeviceState
 from xlogmem.errors import DriverError, OutOfDeviceMemoryError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
@@ -32,7 +33,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.streams import StreamPool
 
-__all__ = ["ForeignStream", "Item", "NothingToDo", "Open", "Owner", "Place", "World", "refused", "sure"]
+__all__ = ["ForeignStream", "Item", "Loan", "NothingToDo", "Open", "Owner", "Place", "World", "refused", "sure"]
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
@@ -140,6 +141,7 @@ class Item:
         self.unsure = False                 # a failure left open where it will be freed
         self.quiet = False                  # no unrecorded work any more: nobody promised to wait for it
         self.last_opaque: tuple[Place, int] | None = None   # the newest use was there, and wrote
+        self.loans: list[Loan] = []         # who has it
 
     @property
     def idle(self) -> bool:
@@ -147,6 +149,16 @@ class Item:
 
     def __repr__(self) -> str:
         return f"B{self.number}"
+
+
+class Loan:
+    """A capsule of a block: whoever has it works on `place`, and the library knows that if somebody keeps the stream."""
+
+    def __init__(self, capsule: Any, place: Place, registration: int, kept: bool) -> None:
+        self.capsule = capsule
+        self.place = place
+        self.registration = registration
+        self.kept = kept
 
 
 class Claim:
@@ -278,6 +290,7 @@ class World:
         self.places: list[Place] = []
         self.items: list[Item] = []
         self.all_items: weakref.WeakSet[Item] = weakref.WeakSet()
+        self.lent: list[Item] = []          # what somebody has, freed or not
         self.windows: list[Open] = []
         self.stale: deque[tuple[BlockId, DeviceBlock]] = deque(maxlen=8)
         self.freed_at: dict[int, int] = {}
@@ -297,6 +310,8 @@ class World:
             self.runtime = self._runtime(kind, rng)
             self.neighbour = DeviceRuntime(stream_pool=StreamPool(max_streams=4)) if kind.neighbour else None
             self.lender: Place | None = None            # a stream of the neighbour
+            self.state: DeviceState | None = None       # of buffers
+            self.neighbour_state: DeviceState | None = None
             default = self.runtime.default_stream
             self.default = Place(0, "own", default, default.handle, "ordinary")
             for _ in range(3 if simulator else 6):
@@ -735,6 +750,9 @@ class World:
             self.destroy(self.to_destroy.pop())
         for item in self.items:
             item.block = None
+        for item in self.lent:
+            item.loans.clear()
+        self.lent.clear()
         self.items.clear()
         self.stale.clear()
         gc.collect()
@@ -780,7 +798,7 @@ class World:
         if self.scratch_area:
             check(cuda.cuMemFree(self.scratch_area))
         check(cuda.cuStreamDestroy(self.aside))
-        for name in ("runtime", "neighbour", "lender", "default", "all_items", "armed"):
+        for name in ("state", "neighbour_state", "runtime", "neighbour", "lender", "default", "all_items", "armed"):
             delattr(self, name)
         gc.collect()
         check(cuda.cuCtxSynchronize())

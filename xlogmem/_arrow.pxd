@@ -1,0 +1,56 @@
+# Arrow's C device data interface: its structs, and capsules of them; see _arrow.pyx.
+
+from libc.stdint cimport int32_t, int64_t
+
+from xlogmem._driver cimport Failure
+from xlogmem.blocks cimport Core, DeviceBlock, Loan
+from xlogmem.launch cimport LaunchRecorder
+from xlogmem.streams cimport Stream
+
+cdef enum:
+    ARROW_DEVICE_CUDA = 2
+
+
+cdef struct ArrowSchema:
+    const char* format
+    const char* name
+    const char* metadata
+    int64_t flags
+    int64_t n_children
+    ArrowSchema** children
+    ArrowSchema* dictionary
+    void (*release)(ArrowSchema* self) noexcept nogil
+    void* private_data
+
+
+cdef struct ArrowArray:
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void** buffers
+    ArrowArray** children
+    ArrowArray* dictionary
+    void (*release)(ArrowArray* self) noexcept nogil
+    void* private_data
+
+
+cdef struct ArrowDeviceArray:
+    ArrowArray array
+    int64_t device_id
+    int32_t device_type
+    void* sync_event            # a pointer to an event, or NULL: nothing to wait for
+    int64_t reserved[3]
+
+
+cdef class ArrowImport:
+    # An array that was moved out of its capsule: released when this goes.
+    cdef ArrowDeviceArray array
+
+
+cdef object schema_capsule(str text)
+cdef object array_capsule(DeviceBlock block, LaunchRecorder recorder, size_t ptr, size_t length, int ordinal)
+cdef ArrowSchema* look_into_schema(object capsule) except NULL
+cdef ArrowDeviceArray* look_into_array(object capsule) except NULL
+cdef ArrowImport take_array(object capsule)

@@ -1,0 +1,74 @@
+# DLPack's structs, and capsules of both kinds; see _dlpack.pyx.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from xlogmem._cpp cimport vector
+from xlogmem.blocks cimport Loan
+
+cdef enum:
+    CPU = 1                     # DLDeviceType
+    CUDA = 2
+    READ_ONLY = 1               # flags of the versioned struct
+    COPIED = 2
+    MOST_DIMENSIONS = 64
+
+
+cdef struct DLDevice:
+    int32_t device_type
+    int32_t device_id
+
+
+cdef struct DLDataType:
+    uint8_t code
+    uint8_t bits
+    uint16_t lanes
+
+
+cdef struct DLTensor:
+    void* data
+    DLDevice device
+    int32_t ndim
+    DLDataType dtype
+    int64_t* shape
+    int64_t* strides            # in elements; NULL: contiguous, the last dimension fastest
+    uint64_t byte_offset
+
+
+cdef struct DLManagedTensor:
+    DLTensor dl_tensor
+    void* manager_ctx
+    void (*deleter)(DLManagedTensor* self) noexcept nogil
+
+
+cdef struct DLVersion:
+    uint32_t major
+    uint32_t minor
+
+
+cdef struct DLManagedTensorVersioned:
+    DLVersion version
+    void* manager_ctx
+    void (*deleter)(DLManagedTensorVersioned* self) noexcept nogil
+    uint64_t flags
+    DLTensor dl_tensor
+
+
+cdef cppclass Export:
+    # What a consumer is given, in one piece: it goes when the loan is collected.
+    DLManagedTensor plain
+    DLManagedTensorVersioned versioned
+    vector[int64_t] extents     # the shape, then the strides
+    vector[uint8_t] host        # a copy in host memory
+    Loan loan
+
+
+cdef class Import:
+    # A tensor that was taken out of a capsule: the producer's deleter runs when this goes.
+    cdef DLManagedTensor* plain
+    cdef DLManagedTensorVersioned* versioned
+
+
+cdef Export* new_export() noexcept nogil
+cdef object capsule_of(Export* export, bint versioned)
+cdef DLTensor* look_into(object capsule, bint* read_only) except NULL
+cdef Import take(object capsule)

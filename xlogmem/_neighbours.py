@@ -1,0 +1,57 @@
+"""Whose stream is it?  What other libraries know and their handles do not say; imports none of them.
+
+Their arrays come without the stream that the work on them was queued on, and they name streams by bare handles.  While
+the object behind a handle is held, the stream lives.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["keeper_of", "stream_of"]
+
+LEGACY = 1                                  # CU_STREAM_LEGACY
+
+
+def stream_of(array: Any) -> Any:
+    """The stream, as its library's object, on which the library goes on working on an array; None if nobody says."""
+    library = type(array).__module__.partition(".")[0]
+    if library == "torch":
+        return sys.modules["torch"].cuda.current_stream(array.device)
+    if library == "cupy":
+        return sys.modules["cupy"].cuda.get_current_stream()
+    if library == "numba":
+        return getattr(array, "stream", 0) or LEGACY   # its interface says None there, as if nothing were to wait for
+    return None
+
+
+def keeper_of(handle: int, ordinal: int) -> Any:
+    """The object that keeps a stream alive, if the stream is the current one of a library that is in use; else None."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and hasattr(cupy, "cuda"):
+        stream = cupy.cuda.get_current_stream()
+        if stream.ptr == handle:
+            return stream
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        stream = torch.cuda.current_stream(ordinal)
+        if stream.cuda_stream == handle:
+            return stream
+    jax = sys.modules.get("jax")
+    if jax is not None and hasattr(jax, "devices"):
+        for device in jax.devices():
+            if (device.platform == "gpu" and device.local_hardware_id == ordinal
+                    and device.get_stream_for_external_ready_events() == handle):
+                return _Kept(handle, device)
+    return None
+
+
+class _Kept:
+    """A stream that lives as long as the object beside it."""
+
+    def __init__(self, handle: int, keeper: Any) -> None:
+        self.handle = handle
+        self.keeper = keeper
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle

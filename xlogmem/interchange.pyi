@@ -1,0 +1,25 @@
+from typing import Any
+
+from xlogmem.buffers import Buffer
+from xlogmem.devices import DeviceState
+from xlogmem.streams import _StreamLike
+
+__all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
+
+def from_dlpack(
+    array: Any,
+    /,
+    *,
+    stream: _StreamLike | None = None,
+    producer: _StreamLike | None = None,
+    state: DeviceState | None = None,
+) -> Buffer: ...
+def from_cuda_array(
+    array: Any,
+    /,
+    *,
+    stream: _StreamLike | None = None,
+    producer: _StreamLike | None = None,
+    state: DeviceState | None = None,
+) -> Buffer: ...
+def from_arrow(array: Any, /, *, stream: _StreamLike | None = None, state: DeviceState | None = None) -> Buffer: ...
