@@ -64,7 +64,7 @@ KINDS = (
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
-    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "pool"),
+    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
          gaps=True),
 )
