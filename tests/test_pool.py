@@ -671,6 +671,24 @@ def test_a_pool_belongs_to_one_runtime():
     assert DeviceRuntime(resource=pool, stream_pool=streams).allocate(256).ptr     # the same streams
 
 
+def test_the_environment_puts_every_runtime_on_a_pool_of_its_own(monkeypatch):
+    monkeypatch.setenv("XLOGMEM_RESOURCE", "pool")
+    one, other = DeviceRuntime(), DeviceRuntime()
+    assert isinstance(one.resource, PoolMemoryResource)
+    assert one.resource is not other.resource
+    assert isinstance(one.resource.upstream, AsyncMemoryResource)
+    one.allocate(1000).free()
+    assert one.resource.pool_size() == 32 << 20
+
+
+def test_under_a_maximum_it_takes_half_and_then_the_rest():
+    upstream = Counted()
+    runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, maximum_pool_size=1 << 20))
+    blocks = [runtime.allocate(100_000) for _ in range(10)]
+    assert upstream.asked == [1 << 19, 1 << 19]
+    assert len(blocks) == 10
+
+
 def test_a_pool_over_a_pool(driver):
     below = PoolMemoryResource(chunk_size=1 << 20)
     pool = PoolMemoryResource(below, chunk_size=1 << 16)

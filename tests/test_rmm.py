@@ -650,7 +650,7 @@ def test_disable_changes_nothing_where_it_fails(fresh, second_device):
 def test_what_is_tracked_is_not_told_again(fresh, second_device, recwarn):
     statistics = rmm.mr.StatisticsResourceAdaptor(fresh.mr)
     rmm.mr.set_per_device_resource(0, statistics)
-    xlogmem.rmm.enable()
+    xlogmem.rmm.enable(0)
     buffer = rmm.DeviceBuffer(size=512, mr=current())
     xlogmem.rmm.enable(1)                               # another device
     xlogmem.rmm.disable()

@@ -26,6 +26,7 @@ from xlogmem import (
     DeviceRuntime,
     DirectMemoryResource,
     LaunchRecorder,
+    PoolMemoryResource,
     Stream,
     StreamMisuseError,
     StreamPool,
@@ -722,16 +723,18 @@ class Theirs:
         check(cuda.cuStreamDestroy(self.stream))
 
 
+@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.filterwarnings("ignore:.* was dropped between preflight and commit:ResourceWarning")
-def test_every_operation_beside_every_other(seed, _context):
+def test_every_operation_beside_every_other(seed, pooled, _context):
     """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.
 
     What is asserted here is the books; under `.ci/sanitize tsan` this is where two threads meet in the core.
     """
     count = 12
-    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * count))
+    pool = PoolMemoryResource(chunk_size=8192) if pooled else None
+    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * count), resource=pool)
     streams = [runtime.acquire_stream(discipline=kind) for kind in ("ordinary", "opaque", "sealed", "ordinary")]
     shared = [runtime.allocate(4096, stream) for stream in streams]
 
@@ -819,6 +822,8 @@ def test_every_operation_beside_every_other(seed, _context):
             exchange, exchange, free, free, kept.clear, lend, part, leave, forget, drop_recorder, ask, one_use,
             lambda: runtime.reap_pending(blocking=chance.random() < 0.3),
         ]
+        if pool is not None:
+            operations += [pool.trim, runtime.memory_summary]
         for _ in range(300):
             chance.choice(operations)()
         kept.clear()

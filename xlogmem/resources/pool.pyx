@@ -38,6 +38,7 @@ from xlogmem._cpp cimport larger, vector
 from xlogmem._defects cimport COMPILED_IN, planted
 from xlogmem._driver cimport (
     DRIVER_FAILED,
+    PYTHON_RAISED,
     RESOURCE_FAILED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -491,6 +492,11 @@ cdef int wait_for(PoolState* pool, Span* span, StreamState* stream, Failure* fai
 
 
 # ---------------------------------------------------------------------------------------------- upstream
+cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
+    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)         # others have no code
+            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
+
+
 cdef int exhausted(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
     failure.kind = RESOURCE_FAILED
     failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
@@ -550,7 +556,7 @@ cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result
         if not failed:
             break
         pool.size -= wanted
-        if wanted == nbytes or failure.code != cy.CUDA_ERROR_OUT_OF_MEMORY:
+        if wanted == nbytes or not is_out_of_memory(failure):
             break
         pool.order.lock.unlock()
         drop_exception(failure)
@@ -559,7 +565,7 @@ cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result
         if wanted < nbytes:
             wanted = nbytes
     if failed:
-        if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY and failure.kind in (DRIVER_FAILED, RESOURCE_FAILED):
+        if is_out_of_memory(failure) and failure.kind != PYTHON_RAISED:     # what that says is kept
             exhausted(pool, nbytes, failure, "there is no more upstream")
         return 1
     pool.counters.grown += 1

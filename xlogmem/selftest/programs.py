@@ -67,7 +67,7 @@ KINDS = (
          situations=True),
     Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct", "pool"),
          neighbour=True),
-    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "pool"),
+    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
          gaps=True),
 )

@@ -351,6 +351,23 @@ def memory_that_was_filled_and_freed_unused(world: World, rng: Random) -> None:
 
 
 @situation
+def neighbours_that_one_stream_freed(world: World, rng: Random) -> None:
+    """T knows S as of when the lower was freed; of both together the newer position counts."""
+    with Scene(world, rng, resource=PoolMemoryResource(maximum_pool_size=4 * NBYTES, chunk_size=4 * NBYTES)) as x:
+        S, T = x.stream(), x.stream()
+        lower, upper, other, kept = (x.block(S) for _ in range(4))
+        x.work(S.handle, lower, WRITE)
+        lower.free()
+        x.use(T, (kept, READ))
+        other.free()
+        x.work(S.handle, upper, WRITE)
+        upper.free()
+        whole = x.runtime.allocate(3 * NBYTES, T)
+        x.kernels.fill(T.handle, whole.ptr, 1, 3 * NBYTES // 4)
+        whole.free()
+
+
+@situation
 def a_wait_for_memory_that_fails(world: World, rng: Random) -> None:
     """The memory stays what it was: the next call waits for its former owners."""
     with Scene(world, rng, resource=one_block()) as x:
