@@ -56,6 +56,7 @@ cdef cppclass StreamState:
     StreamState* next           # in the list of own streams that nobody holds any more
     bint idle                   # it is in that list; the GIL guards it
     uint32_t credit             # adaptive: how many more commits record their fence at once
+    uint32_t uncovered          # what was freed here into a pool since the last fence: see cover_frees in _table.pyx
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
     uint64_t touched            # the position that hidden work was raised to, 0: none yet
@@ -117,6 +118,7 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
 cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
 cdef bint may_be_gone(StreamState* stream) noexcept nogil
+cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
 cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil

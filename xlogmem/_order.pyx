@@ -230,6 +230,7 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     cdef int failed = 0
     fence.position = source.count
     fence.known = source.known
+    source.uncovered = 0
     source.busy += 1
     order.lock.unlock()
     if fence.event == NULL:
@@ -360,7 +361,7 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
 cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil:
     """`order_after`, where nobody promised that the source still exists: as `host_waits_from_afar`."""
-    if may_be_gone(source) and not knows(order, stream, source, position) and covering(source, position) == NULL:
+    if out_of_reach(order, stream, source, position):
         return synchronize_all(order, failure)
     return order_after(order, stream, source, position, failure)
 
@@ -396,11 +397,17 @@ cdef bint may_be_gone(StreamState* stream) noexcept nogil:
     return stream.alive and stream.raw and stream.thread == 0
 
 
+cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+    """Would the host have to wait for the whole context, because the source may be gone and has no fence for this?"""
+    return (may_be_gone(source) and not knows(order, stream, source, position)
+            and covering(source, position) == NULL)
+
+
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil:
     """`host_waits_for` on somebody's stream that may be gone: without a fence that covers the position, the host waits
     for the whole context.  Releases the lock."""
-    if may_be_gone(source) and not knows(order, NULL, source, position) and covering(source, position) == NULL:
+    if out_of_reach(order, NULL, source, position):
         return synchronize_all(order, failure)
     return host_waits_for(order, source, position, failure)
 

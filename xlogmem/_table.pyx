@@ -59,10 +59,13 @@ from xlogmem._driver cimport (
 )
 from xlogmem._order cimport (
     OPAQUE,
+    Fence,
     OrderState,
     StreamState,
     bury_stream,
     host_waits_for,
+    may_be_gone,
+    record_fence,
     register_stream,
     this_thread,
     thread_is_alive,
@@ -118,6 +121,8 @@ cdef enum:
     PER_THREAD = 2
     CROWDED = 64                # streams, before those of ended threads are looked for
     COMPLAINTS = 32             # kept for the log, until somebody holds the GIL
+    COVER = 16                  # frees into a pool, on a stream that nobody keeps, that have one fence
+    LARGE = 4 << 20             # bytes that count as one more of them
 
 logger = logging.getLogger("xlogmem")
 
@@ -557,6 +562,7 @@ cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint aske
     """Free on a stream that is busy, which `ends` here or goes on.  Called with the lock held, gives it back."""
     cdef Block* block = live_block_at(core, ptr)
     cdef Failure failure
+    cdef size_t nbytes
     cdef int failed
     if block == NULL:
         failure.kind = RESOURCE_FAILED
@@ -565,12 +571,29 @@ cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint aske
                  <void*>ptr)
         failed = 1
     else:
+        nbytes = block.nbytes
         failed = free_found(core, block, stream, asked, &failure)
+        if not failed and asked and core.resource.frontiers != NULL and may_be_gone(stream):
+            cover_frees(core, stream, nbytes)
     if ends:
         stream.busy -= 1
     core.order.lock.unlock()
     if failed:
         fail_free(core, ptr, block, &failure)
+    return 0
+
+
+cdef int cover_frees(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
+    """The stream was alive for this free, and may be gone at any time from now on.  What a pool has from it can be
+    waited for without it up to its last fence: so there is one for a number of frees, or for fewer large ones.  With
+    the lock held, releases it."""
+    cdef Failure ignored
+    cdef Fence* fence
+    stream.uncovered += 1 + <uint32_t>(nbytes // <size_t>LARGE)
+    if stream.uncovered >= <uint32_t>COVER:
+        core.order.in_flight += 1
+        record_fence(core.order, stream, &fence, &ignored)      # a failure changes nothing: the next free tries again
+        core.order.in_flight -= 1
     return 0
 
 

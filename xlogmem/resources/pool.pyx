@@ -59,6 +59,7 @@ from xlogmem._order cimport (
     may_be_gone,
     order_after,
     order_from_afar,
+    out_of_reach,
     refuse_if_capturing,
     touch,
 )
@@ -687,17 +688,43 @@ cdef int release_idle(PoolState* pool, size_t keep, StreamState* stream, vector[
 
 
 # ---------------------------------------------------------------------------------------------- as the core calls it
+cdef bint is_out_of_reach(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
+    """Would the host have to wait for the whole context before the stream may have the span?"""
+    cdef size_t i
+    cdef Mark* mark
+    for i in range(span.count):
+        mark = mark_of(span, i)
+        if out_of_reach(pool.order, stream, pool.order.streams[mark.stream], mark.position):
+            return True
+    return False
+
+
+cdef int forget_failure(PoolState* pool, Failure* failure) except -1 nogil:
+    """Releases the lock."""
+    pool.order.lock.unlock()
+    drop_exception(failure)
+    pool.order.lock.lock()
+    return 0
+
+
 cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
                   Failure* failure) except -1 nogil:
     cdef PoolState* pool = <PoolState*>self
     cdef Failure other
     cdef Span* span
+    cdef Span* grown = NULL
     cdef bint known
     cdef int failed = 0
     if nbytes > LARGEST or rounded(nbytes) > pool.maximum:
         return exhausted(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
     span = choose(pool, nbytes, stream)
+    if span != NULL and is_out_of_reach(pool, span, stream):
+        if grow(pool, nbytes, stream, &grown, &other):
+            forget_failure(pool, &other)
+            span = choose(pool, nbytes, stream)         # there is nothing else: the host waits
+        else:
+            span = NULL
     if span != NULL:
         known = known_to(pool, span, stream)
         hold(pool, span)
@@ -711,18 +738,15 @@ cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr,
                 let_go(pool, span)
                 if failure.kind != SOURCE_IS_CAPTURING:
                     return 1
-                span = NULL                             # that memory cannot be waited for now
+                if grow(pool, nbytes, stream, &grown, &other):      # that memory cannot be waited for now
+                    forget_failure(pool, &other)
+                    return 1
             else:
                 adopt_rest(pool, span, stream)
-    if span == NULL:
-        if failed:
-            if grow(pool, nbytes, stream, &span, &other):
-                pool.order.lock.unlock()
-                drop_exception(&other)
-                pool.order.lock.lock()
-                return 1
-        elif grow(pool, nbytes, stream, &span, failure):
-            return 1
+    elif grown == NULL and grow(pool, nbytes, stream, &grown, failure):
+        return 1
+    if grown != NULL:
+        span = grown
         cut(pool, span, nbytes)
     clear(span)                                         # the new owner inherits nothing: its stream is ordered
     pool.counters.allocations += 1
