@@ -368,8 +368,10 @@ def test_what_a_consumer_does_on_his_stream_is_waited_for(bench, driver, when, d
     taken = Taken(buffer.__dlpack__(stream=x.T.handle))
     if when == "after a write elsewhere":
         x.use(x.S, (buffer.access(), WRITE))
-        with use(x.T, read=buffer):
-            pass                                        # he orders himself after it, and goes on
+        event = check(cuda.cuEventCreate(2))            # he orders himself after it, and goes on
+        check(cuda.cuEventRecord(event, x.S.handle))
+        check(cuda.cuStreamWaitEvent(x.T.handle, event, 0))
+        check(cuda.cuEventDestroy(event))
     done = x.work(x.T, (buffer.access(), WRITE))
     if when in ("when he has given it back", "freed"):
         taken.delete()

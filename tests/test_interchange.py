@@ -65,8 +65,21 @@ def at(handle: int) -> SimpleNamespace:
     return SimpleNamespace(handle=handle)
 
 
+@pytest.mark.contract(94, 189, 200)
+def test_what_nobody_tracks_is_refused_until_it_is_taken_over(state, memory):
+    """A strict recorder refuses a foreign array at preflight, and accepts it as a buffer."""
+    array = Array(data=(memory, False))
+    stream = state.runtime.default_stream
+    recorder = use(stream, write=array)
+    with pytest.raises(StreamMisuseError, match="untracked buffer rejected"):
+        recorder.preflight()
+    buffer = from_cuda_array(array, state=state)
+    with use(stream, write=[array, buffer]):
+        pass
+    assert ("written", stream.id) in buffer.access().frontier
+
+
 # ---------------------------------------------------------------------------------------- interfaces out
-@pytest.mark.contract(187)
 def test_what_an_interface_says(state):
     host = np.arange(24, dtype="int16").reshape(4, 6)
     buffer = state.from_numpy(host)
