@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 
 ITEMS = range(1, 240)                                   # section 1 and 2 of the contract
-# Section 1, the seeds; slices and the glue of columns (2.6); recorded fills (2.8); the stress suites (2.9); device states
-# (2.10); keep-alive order and what a Python handle does (2.11, 2.12).
+# Section 1, the seeds; slices and the glue of columns (2.6); recorded fills (2.8); the stress suites (2.9); device
+# states (2.10); keep-alive order and what a Python handle does (2.11, 2.12).
 COUNTED = (*range(1, 127), *range(184, 191), *range(193, 197), *range(199, 203), *range(206, 212), *range(213, 216),
            216, 217, 218, 221, 222, 232, *range(236, 240))
 MOST = 5                                                # items that one test may cite
@@ -93,7 +93,7 @@ REPLACED: dict[int, tuple[str, str]] = {
           "W9: a dropped recorder protected nothing"),
     112: ("a buffer is a handle of its own; slices, views and copies share the block and its uses",
           f"{PARTS}, names: Buffer; Python shares the handle itself by reference"),
-    116: ("four reasons, in this order: the state dropped, shutting down, context lost or rebuilt; a consumed buffer last",
+    116: ("in this order: state dropped, shutting down, context lost or rebuilt; a consumed buffer last",
           "W67: a lost context is stale before there is a new one"),
     118: ("size is the number of elements, len() the first dimension, as everywhere in Python",
           f"{PARTS}, names: Buffer has a shape"),
@@ -120,7 +120,8 @@ REPLACED: dict[int, tuple[str, str]] = {
     184: ("a buffer's access() is its block; there is no legacy memory", f"{PARTS}: tracking is not a backend's job"),
     187: ("a consumed buffer says so", "186: one class for what the seeds had two for"),
     189: ("a foreign array becomes a tracked block that is let go, not freed; strict recorders accept it", "W23"),
-    195: ("the stream that will be used is named, or the producer's own", "W23: stream 1 orders nobody who works elsewhere"),
+    195: ("the stream that will be used is named, or the producer's own",
+          "W23: stream 1 orders nobody who works elsewhere"),
     196: ("the standard's struct, with its event", "W23"),
     199: ("fill, copies and downloads go through a recorder; an unknown stream is refused like everywhere",
           f"{PARTS}: there is no legacy manager"),

@@ -58,7 +58,8 @@ KINDS = (
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
-    Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct"), neighbour=True),
+    Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct"),
+         neighbour=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host"), disciplines=MIXED,
          foreign=True, neighbour=True, captures=True, failures=True, gaps=True),
 )
