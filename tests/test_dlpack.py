@@ -348,7 +348,7 @@ elif when == "at exit":
 elif when == "after exit":
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    assert libc.__cxa_atexit(function, address, None) == 0      # by the C library, when Python is no more
+    assert libc.__cxa_atexit(function, address, id(libc)) == 0      # by the C library, when Python is no more
 print("done", flush=True)
 """
     run = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=100,
