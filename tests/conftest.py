@@ -52,6 +52,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
                          ("needs RMM", "RMM tests skipped, no RMM here"),
+                         ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
+                         ("needs a neighbour", "round trips skipped, the neighbour is not here"),
                          ("asks the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):
             terminalreporter.write_line(f"{name}: {count}")

@@ -10,7 +10,10 @@ from __future__ import annotations
 import pytest
 
 ITEMS = range(1, 240)                                   # section 1 and 2 of the contract
-COUNTED = (*range(1, 127), *range(206, 212), *range(213, 216))  # section 1, the seeds, and their stress suites (2.9)
+# Section 1, the seeds; slices and the glue of columns (2.6); recorded fills (2.8); the stress suites (2.9); device
+# states (2.10); keep-alive order and what a Python handle does (2.11, 2.12).
+COUNTED = (*range(1, 127), *range(184, 191), *range(193, 197), *range(199, 203), *range(206, 212), *range(213, 216),
+           216, 217, 218, 221, 222, 232, *range(236, 240))
 MOST = 5                                                # items that one test may cite
 
 W, RULES, PARTS = "contract, section 3", "ordering.md", "architecture.md"
@@ -88,6 +91,20 @@ REPLACED: dict[int, tuple[str, str]] = {
           "W22: the other fields are checked or come from the block's own entry, and cannot split it"),
     107: ("the uses are filed as if launched, with a ResourceWarning in every build",
           "W9: a dropped recorder protected nothing"),
+    112: ("a buffer is a handle of its own; slices, views and copies share the block and its uses",
+          f"{PARTS}, names: Buffer; Python shares the handle itself by reference"),
+    116: ("in this order: state dropped, shutting down, context lost or rebuilt; a consumed buffer last",
+          "W67: a lost context is stale before there is a new one"),
+    118: ("size is the number of elements, len() the first dimension, as everywhere in Python",
+          f"{PARTS}, names: Buffer has a shape"),
+    120: ("filed as a write of the block, for all its parts; stale buffers and foreign streams are refused",
+          "W70, W71: only a stream helps nobody to wait, and nothing may be told of what may not be touched"),
+    121: ("derived from the uses that were filed; None when the stream is gone", "W70"),
+    122: ("the address is given with the use that it is for, for as long as that lasts",
+          "W72: an address that may be used at once, on any stream, is protected by nothing"),
+    125: ("the loss of a context and the next context each count", "W67"),
+    126: ("a buffer over nothing is stale and harmless; the simulated driver stands in for a GPU",
+          "W77: nothing has to be leaked for a test"),
     127: ("Direct is synchronous: it frees after the host has waited for the block's uses and its stream",
           "W18: it must not say one stream and use another"),
     129: ("streams are validated whatever the resource", "W12, W18"),
@@ -100,6 +117,17 @@ REPLACED: dict[int, tuple[str, str]] = {
     158: ("a stream whose last handle is gone is handed out again, under a new id", "W38: 16 streams for ever"),
     160: ("len(pool), max_streams, and AsyncMemoryResource(release_threshold=…) instead of an environment variable",
           "W53: one pool of our own for each resource, not a budget for each stream"),
+    184: ("a buffer's access() is its block; there is no legacy memory", f"{PARTS}: tracking is not a backend's job"),
+    187: ("a consumed buffer says so", "186: one class for what the seeds had two for"),
+    189: ("a foreign array becomes a tracked block that is let go, not freed; strict recorders accept it", "W23"),
+    195: ("the stream that will be used is named, or the producer's own",
+          "W23: stream 1 orders nobody who works elsewhere"),
+    196: ("the standard's struct, with its event", "W23"),
+    199: ("fill, copies and downloads go through a recorder; an unknown stream is refused like everywhere",
+          f"{PARTS}: there is no legacy manager"),
+    200: ("untracked memory is refused at preflight; once it is taken over it is tracked", "W23"),
+    201: ("a launch that fails after preflight is filed all the same", "W9"),
+    202: ("fills and uploads are ordered on the stream that is named", "W6, W52"),
     208: ("pending is the sum of what the test freed on each stream, and of the held-up streams alone after a reap",
           "35: no figure of ours is about one stream; the markers that a reap looks at are, which shows from outside"),
     210: ("the unrecorded variant is run: its race is reported in each round, under every schedule",
@@ -109,6 +137,15 @@ REPLACED: dict[int, tuple[str, str]] = {
     215: ("4 fresh processes of 4 iterations; 8 threads of 32 in one runtime and in 8 runtimes of one primary context, "
           "without any drift",
           "the drift of the seeds is a lost ordering; how many processes are started changes what a run costs alone"),
+    216: ("the context slot is the runtime: there from the start, none between a loss and the next", "W66, W67"),
+    218: ("the new context first, then the number, in one step; a loss counts at once", "W66, W67"),
+    221: ("the simulated driver allocates, runs and finds races", "W77: what refuses everything shows nothing"),
+    222: ("DeviceLostError, OutOfDeviceMemoryError, DriverNotFoundError, StaleBufferError, DriverError",
+          "238: Python tells errors apart by class; each text starts by saying what was wrong"),
+    238: ("XlogmemError is the base; arguments that make no sense are ValueError or TypeError",
+          f"{PARTS}, names"),
+    239: ("the GIL is released; a wait ends when the device has done what it waits for, and Watch.wait has a timeout",
+          "a driver call cannot be given a time limit; whoever cannot wait asks in a thread of his own"),
 }
 
 

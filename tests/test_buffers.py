@@ -64,7 +64,7 @@ def give_up(ptr: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------- a shared handle
-@pytest.mark.contract(112, 114)
+@pytest.mark.contract(112, 114, 188)
 def test_parts_share_the_block_and_each_keeps_it(state):
     """Slices, views and copies of the handle are the same memory, which lives as long as one of them."""
     buffer = state.from_numpy(np.arange(24, dtype="int32").reshape(4, 6))
@@ -305,19 +305,19 @@ def test_a_sticky_error_anywhere_is_a_loss(driver):
 def test_memory_of_an_old_context_never_carries_the_new_number(driver, when):
     """W66: the context is lost and replaced while memory is being allocated in it."""
     state = DeviceState(DeviceRuntime())
-    ptrs = []
 
     def replace():
         state.mark_lost()
         state.recover()
 
     driver.on_call("cuMemAllocFromPoolAsync", replace, when=when)
-    assert reason(lambda: ptrs.append(state.empty(64, "uint8"))) == "context rebuilt"
-    assert not ptrs
+    with pytest.raises(StaleBufferError, match="context rebuilt") as error:
+        state.empty(64, "uint8")
+    block = next(entry.frame.f_locals["block"] for entry in error.traceback if "block" in entry.frame.f_locals)
     assert state.empty(64, "uint8").generation == 2
-    driver.reset()
-    for address in range(0x1000000000, 0x1000000000 + 4096, 512):       # what the lost runtime could not free
-        cuda.cuMemFreeAsync(address, 0)
+    ptr = block.ptr                                     # which a runtime that is lost cannot free
+    del error, block
+    give_up(ptr)
 
 
 def test_a_pointer_that_is_given_out_holds_off_a_new_context(state):
@@ -631,7 +631,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_called(state):
     assert state.empty(3, float).dtype == "float64"
 
 
-@pytest.mark.contract(118, 171)
+@pytest.mark.contract(118)
 def test_zero_elements_are_trivially_safe(state, _context):
     """W24: no memory, no wait, no count; accepted by strict recorders."""
     buffer = state.empty((3, 0), "float32")
@@ -655,7 +655,7 @@ def test_zero_elements_are_trivially_safe(state, _context):
     assert state.runtime.counters()["allocations"] == 1
 
 
-@pytest.mark.contract(186, 236)
+@pytest.mark.contract(184, 185, 186, 187, 236)
 def test_a_consumed_buffer_is_empty_and_stale(state):
     buffer = state.from_numpy(np.arange(6, dtype="int32"))
     pointer = buffer.access().ptr

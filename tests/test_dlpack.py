@@ -348,7 +348,7 @@ elif when == "at exit":
 elif when == "after exit":
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    assert libc.__cxa_atexit(function, address, None) == 0      # by the C library, when Python is no more
+    assert libc.__cxa_atexit(function, address, id(libc)) == 0      # by the C library, when Python is no more
 print("done", flush=True)
 """
     run = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=100,
@@ -368,8 +368,10 @@ def test_what_a_consumer_does_on_his_stream_is_waited_for(bench, driver, when, d
     taken = Taken(buffer.__dlpack__(stream=x.T.handle))
     if when == "after a write elsewhere":
         x.use(x.S, (buffer.access(), WRITE))
-        with use(x.T, read=buffer):
-            pass                                        # he orders himself after it, and goes on
+        event = check(cuda.cuEventCreate(2))            # he orders himself after it, and goes on
+        check(cuda.cuEventRecord(event, x.S.handle))
+        check(cuda.cuStreamWaitEvent(x.T.handle, event, 0))
+        check(cuda.cuEventDestroy(event))
     done = x.work(x.T, (buffer.access(), WRITE))
     if when in ("when he has given it back", "freed"):
         taken.delete()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import threading
 import weakref
 from types import SimpleNamespace
@@ -65,8 +66,21 @@ def at(handle: int) -> SimpleNamespace:
     return SimpleNamespace(handle=handle)
 
 
+@pytest.mark.contract(94, 189, 200)
+def test_what_nobody_tracks_is_refused_until_it_is_taken_over(state, memory):
+    """A strict recorder refuses a foreign array at preflight, and accepts it as a buffer."""
+    array = Array(data=(memory, False))
+    stream = state.runtime.default_stream
+    recorder = use(stream, write=array)
+    with pytest.raises(StreamMisuseError, match="untracked buffer rejected"):
+        recorder.preflight()
+    buffer = from_cuda_array(array, state=state)
+    with use(stream, write=[array, buffer]):
+        pass
+    assert ("written", stream.id) in buffer.access().frontier
+
+
 # ---------------------------------------------------------------------------------------- interfaces out
-@pytest.mark.contract(187)
 def test_what_an_interface_says(state):
     host = np.arange(24, dtype="int16").reshape(4, 6)
     buffer = state.from_numpy(host)
@@ -475,6 +489,104 @@ def test_streams_follow_the_protocol_both_ways(state):
     for wrong in ((0, -1), (0, 1 << 64)):
         with pytest.raises(ValueError, match="no CUDA stream handle"):
             buffer.fill(1, Theirs(wrong))
+
+
+# ---------------------------------------------------------------------------------------- neighbours
+class Stream:
+    def __init__(self, handle):
+        self.ptr = self.cuda_stream = self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def library(name: str, **parts) -> SimpleNamespace:
+    """A module as far as it is asked, and the class of its arrays."""
+    kind = type("Array", (Array,), {"__module__": f"{name}.core"})
+    return SimpleNamespace(Array=kind, **parts)
+
+
+@pytest.fixture(params=["cupy", "torch", "jax"])
+def neighbour(request, monkeypatch):
+    """A library that works on a stream of its own, and tells nobody but who asks."""
+    stream = Stream(int(check(cuda.cuStreamCreate(1))))
+    if request.param == "cupy":
+        found = library("cupy", cuda=SimpleNamespace(get_current_stream=lambda: stream, ExternalStream=int))
+    elif request.param == "torch":
+        found = library("torch", cuda=SimpleNamespace(current_stream=lambda device: stream,
+                                                      is_initialized=lambda: True))
+    else:
+        device = SimpleNamespace(platform="gpu", local_hardware_id=0,
+                                 get_stream_for_external_ready_events=lambda: stream.handle)
+        found = library("jax", local_devices=lambda: [SimpleNamespace(platform="cpu"), device])
+        monkeypatch.setitem(sys.modules, "jax._src.xla_bridge",
+                            SimpleNamespace(backends_are_initialized=lambda: True))
+    found.stream, found.Array.device = stream, 0
+    monkeypatch.setitem(sys.modules, request.param, found)
+    yield found
+    check(cuda.cuCtxSynchronize())
+    check(cuda.cuStreamDestroy(stream.handle))
+
+
+@pytest.mark.simulator
+def test_what_a_neighbours_stream_does_with_ours_is_waited_for(bench, driver, neighbour):
+    """He names it by a handle; the object that keeps it alive is found, so it counts as opaque until the deleter."""
+    x = bench()
+    state = DeviceState(x.runtime)
+    buffer = state.full(512, 1, "uint8", x.S)
+    capsule = buffer.__dlpack__(stream=neighbour.stream.handle)
+    x.kernels.fill(neighbour.stream.handle, buffer.access().ptr, 1, 1)
+    with use(x.T, write=buffer):
+        x.work(x.T, (buffer.access(), WRITE))
+    del capsule, buffer
+    x.runtime.reap_pending(blocking=False)
+    assert x.runtime.live_bytes == 0                    # nobody had to wait for the context
+    assert driver.calls("cuCtxSynchronize") == 0
+    x.runtime.unregister_stream(neighbour.stream.handle)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("neighbour", ["cupy", "torch"], indirect=True)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_neighbours_arrays_come_with_the_stream_that_he_works_on(bench, driver, memory, neighbour, dropped):
+    """PyTorch's interface is of version 2 and names none; CuPy's names the current one."""
+    x = bench()
+    state = DeviceState(x.runtime)
+    x.kernels.fill(neighbour.stream.handle, memory, 1, 1)
+    if dropped:
+        driver.drop("cuStreamWaitEvent")
+    buffer = from_cuda_array(neighbour.Array(data=(memory, False), version=2), state=state)
+    with use(x.T, write=buffer):
+        x.kernels.fill(x.T.handle, memory, 2, 1)
+    del buffer
+    x.runtime.reap_pending(blocking=False)
+    x.kernels.fill(neighbour.stream.handle, memory, 3, 1)               # his again, after our use
+    races = driver.races()
+    driver.clear_races()
+    assert bool(races) == dropped
+    check(cuda.cuCtxSynchronize())
+    driver.clear_races()
+    x.runtime.unregister_stream(neighbour.stream.handle)
+
+
+@pytest.mark.simulator
+def test_numbas_arrays_are_the_legacy_streams_unless_they_say_another(bench, driver, memory, monkeypatch):
+    x = bench()
+    state = DeviceState(x.runtime)
+    numba = library("numba")
+    monkeypatch.setitem(sys.modules, "numba", numba)
+    for stream, handle in ((0, 1), (Stream(x.S.handle), x.S.handle)):
+        array = numba.Array(data=(memory, False))
+        array.stream = stream
+        x.kernels.fill(handle, memory, 1, 1)
+        buffer = from_cuda_array(array, state=state)
+        with use(x.T, write=buffer):
+            x.kernels.fill(x.T.handle, memory, 2, 1)
+        del buffer
+        x.runtime.reap_pending(blocking=False)
+        x.kernels.fill(handle, memory, 3, 1)
+        check(cuda.cuCtxSynchronize())
+    assert not driver.races()
 
 
 def test_everything_is_refused_on_a_device_that_shuts_down(state, memory):

@@ -24,6 +24,7 @@ from xlogmem import (
     DeviceBlock,
     DeviceMemoryResource,
     DeviceRuntime,
+    DeviceState,
     DirectMemoryResource,
     LaunchRecorder,
     PoolMemoryResource,
@@ -35,7 +36,9 @@ from xlogmem import (
     sim,
     use,
 )
+from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import Kernels, check
+from xlogmem.buffers import mint
 
 THREADS = 8
 MANY = 16
@@ -737,12 +740,14 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
     runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * count), resource=pool)
     streams = [runtime.acquire_stream(discipline=kind) for kind in ("ordinary", "opaque", "sealed", "ordinary")]
     shared = [runtime.allocate(4096, stream) for stream in streams]
+    state, loans = DeviceState(runtime), []
 
     def work(number):
         check(cuda.cuCtxSetCurrent(_context))
         chance = random.Random(f"{seed} {number}")
         theirs = Theirs()
-        calls = {"allocations": 4, "uses": 0}
+        calls = {"allocations": 5, "uses": 1}
+        mine = state.full(64, number, "uint8")
         kept = []
 
         def pick():
@@ -817,7 +822,42 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
             with contextlib.suppress(UseAfterFreeError):
                 runtime.record_block_use(pick(), chance.choice(streams))
 
+        def buffer():
+            block = pick()
+            return mint(state._standing, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+
+        def export():
+            """The deleter may run in another thread, beside everything else."""
+            with contextlib.suppress(UseAfterFreeError):
+                if chance.random() < 0.3:
+                    loans.append(buffer().__dlpack__(stream=-1))
+                    return
+                stream = chance.choice([1, theirs, *streams])
+                loans.append(buffer().__dlpack__(stream=stream, max_version=chance.choice([None, (1, 0)])))
+                calls["uses"] += 1
+
+        def show():
+            with contextlib.suppress(UseAfterFreeError):
+                if chance.random() < 0.5:
+                    loans.append(buffer().__arrow_c_device_array__())
+                else:
+                    assert buffer().__cuda_array_interface__["stream"]
+                calls["uses"] += 1
+
+        def give_back():
+            with contextlib.suppress(IndexError):
+                loans.pop(chance.randrange(len(loans) + 1))
+
+        def copy():
+            """On memory of this thread: uses that two threads queue at once are in no order."""
+            if chance.random() < 0.5:
+                mine.fill(chance.randrange(256), chance.choice(streams))
+            else:
+                assert len(set(mine.to_numpy(chance.choice(streams)))) == 1
+            calls["uses"] += 1
+
         operations = [
+            export, export, show, give_back, give_back, copy,
             lambda: launch(chance.choice(streams)), lambda: launch(theirs), lambda: launch(runtime.acquire_stream()),
             exchange, exchange, free, free, kept.clear, lend, part, leave, forget, drop_recorder, ask, one_use,
             lambda: runtime.reap_pending(blocking=chance.random() < 0.3),
@@ -832,6 +872,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
 
     done = together(work, count)
     shared.clear()
+    loans.clear()
     runtime.reap_pending()
     counters = runtime.counters()
     assert runtime.bytes_outstanding == counters["live_blocks"] == 0

@@ -27,9 +27,9 @@ A resource may keep frontiers itself (the pool does): then a free hands the bloc
 driver call, and whoever gets the bytes next is ordered after it.
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
-owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.  Memory
-can be *lent* to others, who work on it on a stream that they named, at any time and without telling: for this block the
-stream counts as opaque, and a *pin* puts the free off until they give it back.
+owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
+Memory can be *lent* to others, who work on it on a stream that they named, at any time and without telling: for this
+block the stream counts as opaque, and a *pin* puts the free off until they give it back.
 
 Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
 no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one

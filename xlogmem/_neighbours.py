@@ -30,16 +30,16 @@ def keeper_of(handle: int, ordinal: int) -> Any:
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
         stream = cupy.cuda.get_current_stream()
-        if stream.ptr == handle:
+        if stream.ptr == handle and not isinstance(stream, cupy.cuda.ExternalStream):
             return stream
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         stream = torch.cuda.current_stream(ordinal)
         if stream.cuda_stream == handle:
             return stream
-    jax = sys.modules.get("jax")
-    if jax is not None and hasattr(jax, "devices"):
-        for device in jax.devices():
+    bridge = sys.modules.get("jax._src.xla_bridge")     # asking JAX for its devices would start it
+    if bridge is not None and bridge.backends_are_initialized():
+        for device in sys.modules["jax"].local_devices():
             if (device.platform == "gpu" and device.local_hardware_id == ordinal
                     and device.get_stream_for_external_ready_events() == handle):
                 return _Kept(handle, device)

@@ -770,8 +770,8 @@ cdef class Buffer(BlockView):
         """Version 3 of the CUDA array interface.
 
         ``stream`` names a stream that is ordered, at this moment, after all who use the memory: that of the newest
-        write if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one after
-        its work; until the block is freed, uses elsewhere are ordered after what was queued there.
+        write if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one
+        after its work; until the block is freed, uses elsewhere are ordered after what was queued there.
         """
         cdef Stream offered = None
 

@@ -1,7 +1,7 @@
 """What the programs do with others: blocks are lent, worked on untold, given back, offered and taken over.
 
-The borrower is the program itself.  It keeps his side of the rules: he works on what he has on the stream that he named,
-as long as he has it, and what he finds there has to be complete; here that is left to the library right after an
+The borrower is the program itself.  It keeps his side of the rules: he works on what he has on the stream that he
+named, as long as he has it, and what he finds there has to be complete; that is the library's duty right after an
 export, and waited for on the host later.
 """
 from __future__ import annotations

@@ -141,7 +141,8 @@ def account(world: World, rng: Random) -> None:
         raise NothingToDo
     gc.collect()
     world.runtime.reap_pending()
-    live = sum(item.nbytes for item in world.all_items if not item.adopted and (not item.gone or item.open or item.loans))
+    live = sum(item.nbytes for item in world.all_items
+               if not item.adopted and (not item.gone or item.open or item.loans))
     seen = world.runtime.live_bytes, world.runtime.pending_bytes, world.runtime.bytes_outstanding
     if seen != (live, 0, live):
         world.violation(f"live, pending and outstanding bytes are {seen}, not {(live, 0, live)}")

@@ -152,7 +152,7 @@ class Item:
 
 
 class Loan:
-    """A capsule of a block: whoever has it works on `place`, and the library knows that if somebody keeps the stream."""
+    """A capsule of a block: whoever has it works on `place`; `kept`: the library knows that his stream lives."""
 
     def __init__(self, capsule: Any, place: Place, registration: int, kept: bool) -> None:
         self.capsule = capsule
