@@ -25,6 +25,9 @@ cdef class Core:
     cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
 
 
+cdef object resolver_of(object what)
+
+
 cdef class DeviceBlock:
     cdef readonly Core core
     cdef Block* block
