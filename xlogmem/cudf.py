@@ -118,7 +118,7 @@ def _of_frame(frame: Any, hold: Hold) -> Iterator[Any]:
 def _of_proxy(proxy: Any, hold: Hold) -> Iterator[Any]:
     """An object of cudf.pandas: what is on the device now.  Asking for more would move it there."""
     wrapped = proxy._fsproxy_wrapped
-    if not (isinstance(wrapped, Frame) or hasattr(type(wrapped), "__cuda_array_interface__")):
+    if not (isinstance(wrapped, Frame) or hasattr(wrapped, "__cuda_array_interface__")):
         raise TypeError(f"this {type(proxy).__name__} of cudf.pandas has no device memory at present, it is a "
                         f"{type(wrapped).__module__}.{type(wrapped).__qualname__}: take as_gpu_object() of it, and give "
                         "that to use() and to the kernel")
