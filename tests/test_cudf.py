@@ -400,7 +400,8 @@ def test_a_view_keeps_its_column_on_the_device_and_exposes_nothing(cudf):
     owners = [column.plc_column.data().owner, column.plc_column.null_mask().owner]
     seen = cudf.view(Series(column))
     interface = seen.__cuda_array_interface__
-    assert (interface["data"][0], interface["shape"], interface["typestr"]) == (owners[0].block.ptr + 8 + 8, (4,), "<i4")
+    assert interface["data"][0] == owners[0].block.ptr + 8 + 2 * 4
+    assert (interface["shape"], interface["typestr"]) == ((4,), "<i4")
     assert seen.mask.__cuda_array_interface__["shape"] == (64,)
     assert [len(owner.locks) for owner in owners] == [1, 1]
     assert memory.named_by(seen) == [0, 1]
@@ -433,5 +434,5 @@ def test_untracked_memory_of_a_series_is_refused_by_name(cudf):
 
 @pytest.mark.skipif(find_spec("pylibcudf") is not None, reason="cuDF is here")
 def test_without_cudf_the_import_says_what_is_missing():
-    with pytest.raises(ImportError, match="xlogmem.cudf needs cuDF"):
+    with pytest.raises(ImportError, match=r"xlogmem\.cudf needs cuDF"):
         importlib.import_module("xlogmem.cudf")

@@ -34,7 +34,7 @@ __all__ = ["ColumnView", "disable", "enable", "view"]
 
 HAVE_CUDF = find_spec("cudf") is not None       # pylibcudf can be used without, as Polars does
 if HAVE_CUDF:
-    import cudf                                 # points CuPy's allocator and Numba's memory manager at RMM
+    import cudf  # points CuPy's allocator and Numba's memory manager at RMM
     import numpy
     from cudf.core.buffer import Buffer, BufferOwner, SpillLock
     from cudf.core.buffer.spillable_buffer import SpillableBufferOwner
@@ -119,9 +119,9 @@ def _of_proxy(proxy: Any, hold: Hold) -> Iterator[Any]:
     """An object of cudf.pandas: what is on the device now.  Asking for more would move it there."""
     wrapped = proxy._fsproxy_wrapped
     if not (isinstance(wrapped, Frame) or hasattr(wrapped, "__cuda_array_interface__")):
-        raise TypeError(f"this {type(proxy).__name__} of cudf.pandas has no device memory at present, it is a "
-                        f"{type(wrapped).__module__}.{type(wrapped).__qualname__}: take as_gpu_object() of it, and give "
-                        "that to use() and to the kernel")
+        held = f"{type(wrapped).__module__}.{type(wrapped).__qualname__}"
+        raise TypeError(f"this {type(proxy).__name__} of cudf.pandas has no device memory at present, it is a {held}: "
+                        "take as_gpu_object() of it, and give that to use() and to the kernel")
     yield wrapped
 
 

@@ -260,7 +260,7 @@ cdef class LaunchRecorder:
         if self.done:
             raise StreamMisuseError("the recorder was committed or cancelled before")
         self.done = True
-        held, self.held = self.held, None               # dropped when everything is filed
+        _held, self.held = self.held, None              # dropped when everything is filed
         if not self.window.is_open:
             return 0
         if order.lock.try_lock():
