@@ -52,6 +52,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
                          ("needs RMM", "RMM tests skipped, no RMM here"),
+                         ("needs cuDF", "cuDF tests skipped, no cuDF here"),
                          ("asks the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):
             terminalreporter.write_line(f"{name}: {count}")

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m pytest -p cudf_on_xlogmem -W ignore --import-mode=importlib FOLDER/groupby ...
 
-FOLDER is python/cudf/cudf/tests of rapidsai/cudf, at the release that is installed.  After each test the resource has to
-be ours still; at the end what the tests did is written to the folder that CUDF_ON_XLOGMEM names, one file for each
+FOLDER is python/cudf/cudf/tests of rapidsai/cudf, at the release that is installed.  After each test the resource has
+to be ours still; at the end what the tests did is written to the folder that CUDF_ON_XLOGMEM names, one file for each
 process.
 """
 from __future__ import annotations
