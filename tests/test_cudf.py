@@ -1,7 +1,7 @@
 """What needs neither cuDF nor a GPU: resolvers, and how `xlogmem.cudf` takes cuDF's objects apart.
 
-cuDF does not import without a GPU.  The stand-ins below have the shape of its classes where `xlogmem.cudf` looks, and
-raise where it must not: `tests/test_cudf_gpu.py` asks the real ones.
+cuDF is half a gigabyte.  The stand-ins below have the shape of its classes where `xlogmem.cudf` looks, and raise where
+it must not; `tests/test_cudf_classes.py` asks the real ones, where they are installed.
 """
 from __future__ import annotations
 
@@ -276,6 +276,10 @@ class RangeIndex(Frame):
         pass
 
 
+class MultiIndex(Series):                               # has a `_column`, its first
+    pass
+
+
 class Proxy:                                            # cudf.pandas
     def __init__(self, wrapped) -> None:
         self._fsproxy_wrapped = wrapped
@@ -301,7 +305,8 @@ def cudf(monkeypatch):
     pytest.importorskip("numpy")
     for made in (
             module("pylibcudf", gpumemoryview=Span, Column=PlcColumn, Table=PlcTable),
-            module("cudf", RangeIndex=RangeIndex), module("cudf.core"), module("cudf.core.frame", Frame=Frame),
+            module("cudf", RangeIndex=RangeIndex, MultiIndex=MultiIndex), module("cudf.core"),
+            module("cudf.core.frame", Frame=Frame),
             module("cudf.core.buffer", Buffer=Buffer, BufferOwner=BufferOwner, SpillLock=SpillLock),
             module("cudf.core.buffer.spillable_buffer", SpillableBufferOwner=SpillableBufferOwner),
             module("cudf.core.column", ColumnBase=ColumnBase), module("cudf.pandas"),
@@ -408,7 +413,7 @@ def test_a_view_keeps_its_column_on_the_device_and_exposes_nothing(cudf):
     del seen
     gc.collect()
     assert not any(owner.locks for owner in owners)
-    for what in (Series(memory.column(dtype=Categories(None))), Frame(), 3, Span(4096, 4)):
+    for what in (Series(memory.column(dtype=Categories(None))), MultiIndex(memory.column()), Frame(), 3, Span(4096, 4)):
         with pytest.raises(TypeError, match="view: a"):
             cudf.view(what)
 

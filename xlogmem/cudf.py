@@ -179,7 +179,7 @@ def view(column: Any) -> ColumnView:
     if HAVE_CUDF and isinstance(column, _FastSlowProxy):
         (column,) = _of_proxy(column, lambda _: None)
     values = getattr(column, "_column", column)
-    if not HAVE_CUDF or not isinstance(values, ColumnBase):
+    if not HAVE_CUDF or not isinstance(values, ColumnBase) or isinstance(column, cudf.MultiIndex):
         raise TypeError(f"view: a {type(column).__name__} is no column of cuDF's")
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
     buffer = values.plc_column.data()
