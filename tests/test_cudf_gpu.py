@@ -193,17 +193,16 @@ def test_every_buffer_of_every_kind_of_column_is_named():
 
 def test_what_cupy_and_numba_allocate_is_tracked():
     import cupy
+    import numpy
     from numba import cuda
 
     runtime = enabled()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        arrays = [cupy.zeros(1000), cuda.device_array(1000), cuda.to_device([1, 2, 3])]
+        arrays = [cupy.zeros(1000), cuda.device_array(1000), cuda.to_device(numpy.arange(3))]
     arrays.append(cupy.arange(10)[3:])
-    before = runtime.counters()["uses"]
-    with use(stream, read=arrays[:2], write=arrays[2:]):
-        pass
-    assert runtime.counters()["uses"] == before + 4
+    with use(stream, read=arrays[:2], write=arrays[2:]) as recorder:
+        assert recorder.recorded_count == 4
     for array in arrays:
         assert runtime.find_block(array.__cuda_array_interface__["data"][0]) is not None
     stream.synchronize()
