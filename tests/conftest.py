@@ -54,6 +54,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
                          ("needs RMM", "RMM tests skipped, no RMM here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs a neighbour", "round trips skipped, the neighbour is not here"),
+                         ("needs cuDF", "cuDF tests skipped, no cuDF here"),
                          ("asks the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):
             terminalreporter.write_line(f"{name}: {count}")

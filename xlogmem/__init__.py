@@ -9,7 +9,7 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem._table import ForeignMemoryResource
-from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock
+from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.buffers import Buffer
 from xlogmem.devices import BufferToken, DeviceState, Watch, get_device_state
 from xlogmem.errors import (
@@ -78,5 +78,6 @@ __all__ = [
     "get_device_state",
     "get_runtime",
     "is_simulated",
+    "register_resolver",
     "use",
 ]

@@ -42,6 +42,9 @@ cdef class Core:
     cdef Stream writer_of(self, DeviceBlock block)
 
 
+cdef object resolver_of(object what)
+
+
 cdef class DeviceBlock:
     cdef readonly Core core
     cdef Block* block

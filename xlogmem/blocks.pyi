@@ -1,5 +1,6 @@
 import enum
-from typing import Never, Self, SupportsIndex, final
+from collections.abc import Callable, Iterable
+from typing import Any, Never, Self, SupportsIndex, TypeVar, final
 
 from typing_extensions import disjoint_base
 
@@ -8,10 +9,16 @@ from xlogmem.launch import _Trackable
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.streams import Stream, StreamPool, _StreamLike
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "register_resolver"]
+
+_T = TypeVar("_T")
 
 POLICIES: dict[str, int]
 METHODS: dict[Access, str]
+
+def register_resolver(
+    kind: type[_T], resolver: Callable[[_T, Callable[[object], None]], Iterable[Any]] | None
+) -> None: ...
 
 @disjoint_base
 class Core:

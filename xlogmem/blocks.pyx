@@ -8,6 +8,7 @@ import weakref
 
 cimport cython
 
+from cpython.dict cimport PyDict_GetItem
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
@@ -47,7 +48,54 @@ from xlogmem.streams cimport Registration, handle_of
 from xlogmem._neighbours import keeper_of
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "register_resolver"]
+
+cdef dict resolvers = {}                    # by type: how objects that are no block, address or array are read
+
+
+def register_resolver(kind, resolver):
+    """Say how `use` finds the memory of objects of a type, and of its subclasses.
+
+    Parameters
+    ----------
+    kind : type
+        The type.  A registration for it replaces an earlier one, None as `resolver` takes it back.
+    resolver : callable
+        ``resolver(what, hold)`` gives what `what` consists of: an iterable of anything that `use` takes, other objects
+        with a resolver among them; empty for nothing to touch.  ``hold(thing)`` keeps a thing until the use is filed or
+        cancelled, a lock for instance that keeps the memory where it is.
+
+    Notes
+    -----
+    Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
+    is not asked for anything else.  The resolver runs while the use is recorded, before the preflight.
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"register_resolver: {kind!r} is no type")
+    if resolver is None:
+        resolvers.pop(kind, None)
+    elif callable(resolver):
+        resolvers[kind] = resolver
+    else:
+        raise TypeError(f"register_resolver: {resolver!r} cannot be called")
+
+
+cdef object resolver_of(object what):
+    """How an object is read; None if it speaks for itself."""
+    cdef PyObject* found
+    if not resolvers or isinstance(what, int):
+        return None
+    for kind in type(what).__mro__:
+        found = PyDict_GetItem(resolvers, kind)
+        if found != NULL:
+            return <object>found
+    return None
+
+
+cdef object refuse_many(object what):
+    if resolver_of(what) is not None:
+        raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")
+
 
 cdef enum:
     PER_THREAD = 2                          # as in streams.pyx
@@ -56,6 +104,7 @@ cdef enum:
 cdef object id_of(Core core, object what):
     """The generation that an argument names, 0 for nothing to touch."""
     cdef Found found
+    refuse_many(what)
     cdef int known = core.resolve(what, &found, "block")
     if known == 0:
         raise StreamMisuseError(f"{type(what).__name__} is not memory of {core!r}")
@@ -714,6 +763,7 @@ cdef class Core:
         cdef StreamState* state = used.state
         cdef Failure failure
         cdef int failed
+        refuse_many(what)
         cdef int known = self.resolve(what, &found, "block")
         if known == 2:
             return                                      # nothing to touch (W24)

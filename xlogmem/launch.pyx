@@ -29,7 +29,7 @@ from xlogmem._core cimport (
 from xlogmem._defects cimport planted
 from xlogmem._driver cimport Failure, process_was_forked
 from xlogmem._order cimport OrderState
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of
 
 from xlogmem.errors import StreamMisuseError
@@ -136,16 +136,17 @@ cdef class LaunchRecorder:
                 "what was preflighted. Register everything first")
         if isinstance(what, tuple):
             for item in <tuple>what:
-                self.note(item, access, method)
+                self.note(item, access, method, item)
         elif isinstance(what, list):
             for item in <list>what:
-                self.note(item, access, method)
+                self.note(item, access, method, item)
         else:
-            self.note(what, access, method)
+            self.note(what, access, method, what)
         return 0
 
-    cdef int note(self, object what, int access, str method) except -1:
-        """Find the block behind an object and note its identity; keep no hold on it."""
+    cdef int note(self, object what, int access, str method, object named) except -1:
+        """Find the blocks behind an object and note their identities; keep no hold on them.  `named` is what the user
+        gave, of which `what` is a part."""
         cdef Request request
         cdef Found found
         cdef int known
@@ -155,6 +156,13 @@ cdef class LaunchRecorder:
             request.generation = (<DeviceBlock>what).generation
             self.window.requests.push_back(request)
             return 0
+        resolver = resolver_of(what)
+        if resolver is not None:
+            if self.held is None:
+                self.held = []
+            for part in resolver(what, self.held.append):
+                self.note(part, access, method, named)
+            return 0
         known = self.runtime.resolve(what, &found, f"LaunchRecorder.{method}")
         if known == 1:
             request.slot = found.slot
@@ -163,7 +171,7 @@ cdef class LaunchRecorder:
         elif known == 0 and self.strict:
             self.rejections = self.rejections or []
             self.rejections.append(
-                f"LaunchRecorder.{method}: untracked buffer rejected: {type(what).__name__} is not memory of "
+                f"LaunchRecorder.{method}: untracked buffer rejected: {type(named).__name__} is not memory of "
                 f"{self.runtime!r}. {self.explanation() or ADVICE}")
         elif known == 0 and explanations:
             explanation = self.explanation()
@@ -252,6 +260,7 @@ cdef class LaunchRecorder:
         if self.done:
             raise StreamMisuseError("the recorder was committed or cancelled before")
         self.done = True
+        _held, self.held = self.held, None              # dropped when everything is filed
         if not self.window.is_open:
             return 0
         if order.lock.try_lock():
@@ -323,9 +332,9 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     stream : stream
         Where the launch goes: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings.
     read, write, read_write : object, or list or tuple of objects
-        What it touches: buffers, blocks, their ids, integer device addresses, or anything with
-        ``__cuda_array_interface__``.
-        Addresses inside a block stand for the block.
+        What it touches: buffers, blocks, their ids, integer device addresses, anything with
+        ``__cuda_array_interface__``, or of a type with a resolver (`register_resolver`).  Addresses inside a block
+        stand for the block.
     runtime : DeviceRuntime, optional
         For a foreign stream: whose blocks are meant.  The default is the runtime of the blocks given, else the
         process's own for the stream's device.
