@@ -436,7 +436,7 @@ cdef class Buffer(BlockView):
 
     cdef LaunchRecorder window(self, Stream stream, int access):
         cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-        recorder.note(self, access, METHODS[access])
+        recorder.note(self, access, METHODS[access], self)
         return recorder
 
     def record_write(self, stream):
@@ -917,7 +917,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         raise ValueError("the buffers overlap")
     place = target.place(stream)
     recorder = target.window(place, WRITE)
-    recorder.note(source, READ, "read")
+    recorder.note(source, READ, "read", source)
     recorder.open()
     try:
         with nogil:
