@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
 import os
 import pickle
 import subprocess
@@ -596,6 +597,11 @@ def test_fills_of_what_numpy_has_no_name_for(state):
     assert all(word & 0x7FFF > 0x7F80 for word in buffer.view("uint16").to_numpy())
     buffer.fill(float("inf"))
     assert buffer.view("uint16").to_numpy().tolist() == [0x7F80] * 3
+    if importlib.util.find_spec("ml_dtypes") is None:
+        with pytest.raises(TypeError, match="ml_dtypes only"):
+            buffer.to_numpy()
+    else:
+        assert str(buffer.to_numpy().dtype) == "bfloat16"
     with pytest.raises(TypeError, match="no value can be written"):
         state.full(3, 1, "float8_e4m3fn")
 

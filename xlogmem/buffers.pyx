@@ -576,14 +576,20 @@ cdef class Buffer(BlockView):
             PyBuffer_Release(&view)
 
     def to_numpy(self, stream=None):
-        """The contents as a NumPy array; the host waits for this stream, and for nothing else."""
+        """The contents as a NumPy array; the host waits for this stream, and for nothing else.
+
+        TypeError: NumPy has no such dtype (bfloat16 and its like need the package ml_dtypes).
+        """
         import numpy
 
         cdef bytearray host
         self.refuse_stale()
         if self.kind.pack is None:
-            import ml_dtypes
-
+            try:
+                import ml_dtypes
+            except ImportError:
+                raise TypeError(f"NumPy knows {self.dtype} with the package ml_dtypes only; see it as another dtype "
+                                "with view()") from None
             dtype = numpy.dtype(getattr(ml_dtypes, self.kind.name))
         else:
             dtype = numpy.dtype(self.kind.name)
