@@ -1,7 +1,7 @@
 """Write down what cuDF allocates, for `pool_fragmentation.py`:  python benchmarks/record_log.py FILE.csv
 
-Queries of several tables of different sizes, in four threads: groupby, join, sort, strings, and Parquet and ORC written
-and read.  RMM's `LoggingResourceAdaptor` writes the log; times and thread numbers are left out of FILE, so that it packs
+Queries of several tables of different sizes, in four threads: groupby, join, sort, strings, Parquet and ORC written and
+read.  RMM's `LoggingResourceAdaptor` writes the log; times and thread numbers are left out of FILE, so that it packs
 well.  Needs a GPU and cuDF.
 """
 from __future__ import annotations
@@ -25,7 +25,8 @@ def queries(seed: int) -> None:
     draw = cupy.random.default_rng(seed)
     for turn in range(3):
         rows = ROWS[(seed + turn) % len(ROWS)]
-        left = cudf.DataFrame({"key": draw.integers(0, rows // 7, rows), "a": draw.random(rows), "b": draw.random(rows)})
+        keys = draw.integers(0, rows // 7, rows)
+        left = cudf.DataFrame({"key": keys, "a": draw.random(rows), "b": draw.random(rows)})
         right = cudf.DataFrame({"key": cupy.arange(rows // 7), "c": draw.random(rows // 7)})
         joined = left.merge(right, on="key")
         grouped = joined.groupby("key").agg({"a": "mean", "b": ["min", "max"], "c": "sum"})

@@ -629,7 +629,8 @@ def test_a_pool_waits_on_the_device_for_bare_handles_which_have_a_fence_for_sixt
 @pytest.mark.simulator
 @pytest.mark.parametrize("room", [True, False])
 def test_memory_of_a_bare_handle_without_a_fence_is_left_alone_while_there_is_other(foreign, driver, room):
-    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=8 * MIB, maximum_pool_size=(16 if room else 8) * MIB))
+    most = (16 if room else 8) * MIB
+    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=8 * MIB, maximum_pool_size=most))
     hold, one, other = Hold(runtime), foreign(), foreign()
     hold.free(hold.allocate(8 * MIB, one), one)         # the stream may be destroyed from here on
     syncs = driver.calls("cuCtxSynchronize")
