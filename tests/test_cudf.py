@@ -5,8 +5,10 @@ it must not; `tests/test_cudf_classes.py` asks the real ones, where they are ins
 """
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import importlib.util
 import sys
 import types
 import weakref
@@ -297,20 +299,22 @@ def module(name: str, **contents: object) -> types.ModuleType:
     return made
 
 
-@pytest.fixture
-def cudf(monkeypatch):
+PYLIBCUDF = [module("pylibcudf", gpumemoryview=Span, Column=PlcColumn, Table=PlcTable)]
+CUDF = [
+    module("cudf", RangeIndex=RangeIndex, MultiIndex=MultiIndex), module("cudf.core"), module("cudf.pandas"),
+    module("cudf.core.frame", Frame=Frame), module("cudf.core.column", ColumnBase=ColumnBase),
+    module("cudf.core.buffer", Buffer=Buffer, BufferOwner=BufferOwner, SpillLock=SpillLock),
+    module("cudf.core.buffer.spillable_buffer", SpillableBufferOwner=SpillableBufferOwner),
+    module("cudf.pandas.fast_slow_proxy", _FastSlowProxy=Proxy)]
+
+
+@contextlib.contextmanager
+def imported_beside(monkeypatch, modules):
     """`xlogmem.cudf`, imported beside the stand-ins."""
     if find_spec("rmm") is None:
         pytest.skip("needs RMM")
     pytest.importorskip("numpy")
-    for made in (
-            module("pylibcudf", gpumemoryview=Span, Column=PlcColumn, Table=PlcTable),
-            module("cudf", RangeIndex=RangeIndex, MultiIndex=MultiIndex), module("cudf.core"),
-            module("cudf.core.frame", Frame=Frame),
-            module("cudf.core.buffer", Buffer=Buffer, BufferOwner=BufferOwner, SpillLock=SpillLock),
-            module("cudf.core.buffer.spillable_buffer", SpillableBufferOwner=SpillableBufferOwner),
-            module("cudf.core.column", ColumnBase=ColumnBase), module("cudf.pandas"),
-            module("cudf.pandas.fast_slow_proxy", _FastSlowProxy=Proxy)):
+    for made in modules:
         monkeypatch.setitem(sys.modules, made.__name__, made)
     monkeypatch.delitem(sys.modules, "xlogmem.cudf", raising=False)
     monkeypatch.delattr(xlogmem, "cudf", raising=False)
@@ -320,6 +324,12 @@ def cudf(monkeypatch):
         register_resolver(kind, None)
     monkeypatch.delattr(xlogmem, "cudf", raising=False)
     sys.modules.pop("xlogmem.cudf", None)
+
+
+@pytest.fixture
+def cudf(monkeypatch):
+    with imported_beside(monkeypatch, PYLIBCUDF + CUDF) as loaded:
+        yield loaded
 
 
 class Memory:
@@ -359,6 +369,15 @@ def test_a_pylibcudf_column_is_its_data_mask_and_children(cudf):
     assert memory.named_by(PlcTable(PlcColumn(chars), nested)) == [0, 1, 2, 3, 4]
     assert unnamed.state is BlockState.LIVE
     assert memory.named_by(memory.span())[-1] == 6
+
+
+def test_pylibcudf_alone_is_enough(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cudf" else find_spec(name))
+    with imported_beside(monkeypatch, PYLIBCUDF) as loaded:
+        memory = Memory()
+        assert memory.named_by(PlcColumn(memory.span(), memory.span())) == [0, 1]
+        with pytest.raises(TypeError, match="view: a PlcColumn is no column"):
+            loaded.view(PlcColumn())
 
 
 def test_a_frame_is_its_columns_and_its_index(cudf):
