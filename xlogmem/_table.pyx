@@ -510,6 +510,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     cdef Opened* opened = <Opened*>runtime
     cdef CoreState* core = opened.core
     cdef StreamState* state = default_stream(opened, stream)
+    cdef Block* block
     cdef bint capturing = False
     cdef Failure failure
     cdef Scope scope
@@ -517,8 +518,9 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
         return
     if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
         core.order.lock.lock()
-        if waits_for_nobody(core, state, <uint64_t>ptr):        # no driver call of ours
-            free_seen(core, <uint64_t>ptr, state, True, False)
+        block = live_block_at(core, <uint64_t>ptr)
+        if waits_for_nobody(core, block, state):        # no driver call of ours
+            free_seen(core, <uint64_t>ptr, block, state, True, False)
             return
         core.order.lock.unlock()
     if core.lost.load():
@@ -533,7 +535,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
         core.order.lock.unlock()
         fail_free(core, <uint64_t>ptr, NULL, &failure)
     else:
-        free_seen(core, <uint64_t>ptr, state, not capturing, True)
+        free_seen(core, <uint64_t>ptr, live_block_at(core, <uint64_t>ptr), state, not capturing, True)
     leave_context(&scope)
 
 
@@ -549,18 +551,18 @@ cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     return block
 
 
-cdef bint waits_for_nobody(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
+cdef bint waits_for_nobody(CoreState* core, Block* block, StreamState* stream) noexcept nogil:
     """Is there a block whose free makes nobody wait: it goes into a resource that keeps its frontier, or was used on
     this stream alone?  With the lock held."""
-    cdef Block* block = live_block_at(core, ptr)
     return block != NULL and (core.resource.frontiers != NULL or (
         block.home == stream and core.resource.order == STREAM_ORDERED
         and block.frontier.size() == 1 and block.frontier[0].stream == stream.index))
 
 
-cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked, bint ends) except -1 nogil:
-    """Free on a stream that is busy, which `ends` here or goes on.  Called with the lock held, gives it back."""
-    cdef Block* block = live_block_at(core, ptr)
+cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* stream, bint asked,
+                   bint ends) except -1 nogil:
+    """Free the block that was found there, if there is one, on a stream that is busy, which `ends` here or goes on.
+    Called with the lock held, gives it back."""
     cdef Failure failure
     cdef size_t nbytes
     cdef int failed

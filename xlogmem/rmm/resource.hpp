@@ -58,20 +58,20 @@ inline any_resource* refuser = nullptr;
 class hold {
  public:
   hold(xlogmem_table const* functions, void* python_runtime)
-    : functions_{functions}, runtime_{functions->open(python_runtime)}
+    : runtime_{functions->open(python_runtime)}, functions_{*functions}
   {
     if (runtime_ == nullptr) { throw std::invalid_argument{"this is no DeviceRuntime"}; }
   }
-  ~hold() { functions_->close(runtime_); }
+  ~hold() { functions_.close(runtime_); }
   hold(hold const&)            = delete;
   hold& operator=(hold const&) = delete;
 
-  xlogmem_table const* functions() const noexcept { return functions_; }
+  xlogmem_table const& functions() const noexcept { return functions_; }
   xlogmem_runtime* runtime() const noexcept { return runtime_; }
 
  private:
-  xlogmem_table const* functions_;
   xlogmem_runtime* runtime_;
+  xlogmem_table functions_;  // copied: one load less in each call
 };
 
 class runtime_resource {
@@ -86,7 +86,7 @@ class runtime_resource {
     void* ptr = nullptr;
     xlogmem_error error;
     if (!wanted(bytes, align)) { return nullptr; }
-    if (hold_->functions()->allocate(hold_->runtime(), bytes, stream.get(), &ptr, &error)) {
+    if (hold_->functions().allocate(hold_->runtime(), bytes, stream.get(), &ptr, &error)) {
       raise(error, stream, bytes);
     }
     return ptr;
@@ -94,7 +94,7 @@ class runtime_resource {
 
   void deallocate(cuda::stream_ref stream, void* ptr, std::size_t, std::size_t = alignment) noexcept
   {
-    if (ptr != nullptr) { hold_->functions()->deallocate(hold_->runtime(), ptr, stream.get()); }
+    if (ptr != nullptr) { hold_->functions().deallocate(hold_->runtime(), ptr, stream.get()); }
   }
 
   void* allocate_sync(std::size_t bytes, std::size_t align = alignment)
@@ -102,7 +102,7 @@ class runtime_resource {
     void* ptr = nullptr;
     xlogmem_error error;
     if (!wanted(bytes, align)) { return nullptr; }
-    if (hold_->functions()->allocate_sync(hold_->runtime(), bytes, &ptr, &error)) {
+    if (hold_->functions().allocate_sync(hold_->runtime(), bytes, &ptr, &error)) {
       raise(error, cuda::stream_ref{cudaStream_t{}}, bytes);
     }
     return ptr;
@@ -110,7 +110,7 @@ class runtime_resource {
 
   void deallocate_sync(void* ptr, std::size_t, std::size_t = alignment) noexcept
   {
-    if (ptr != nullptr) { hold_->functions()->deallocate_sync(hold_->runtime(), ptr); }
+    if (ptr != nullptr) { hold_->functions().deallocate_sync(hold_->runtime(), ptr); }
   }
 
   friend bool operator==(runtime_resource const& a, runtime_resource const& b) noexcept { return a.hold_ == b.hold_; }
