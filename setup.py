@@ -121,7 +121,8 @@ def rmm_binding() -> list[Extension]:
 
 def module(path: str) -> Extension:
     return Extension(path.removesuffix(".pyx").replace("/", "."), [path], language="c++",
-                     include_dirs=[include, "xlogmem/include"], depends=[HEADER],
+                     include_dirs=[include, "xlogmem/include", str(Path(path).parent)],
+                     depends=[HEADER, *map(str, Path(path).parent.glob("*.hpp"))],
                      define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
 
 
