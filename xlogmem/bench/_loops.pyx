@@ -325,27 +325,35 @@ cdef class Allocator:
         bind_driver()
         with nogil:
             failed = c_program(self.functions[0], calls, program.kernel, program.steps.data(), program.steps.size(),
-                               on.streams.data(), program.slots, &program.refused, &took, &error)
+                               on.streams.data(), program.slots.places, &program.refused, &took, &error)
         if failed:
             refuse(&error)
         return took
 
 
+cdef class Slots:
+    """What a program has allocated, by number; programs that go on with each other share it."""
+    cdef vector[uint64_t] places
+
+    def __init__(self, size_t count):
+        self.places.resize(count)
+
+
 cdef class Program:
     """Steps (operation, slot, bytes, stream); `function` and `argument`: the kernel that LAUNCH launches."""
     cdef vector[step] steps
-    cdef vector[uint64_t] slots
+    cdef Slots slots
     cdef launch kernel
     cdef readonly size_t refused
 
-    def __init__(self, steps, size_t slots, uintptr_t function=0, uint64_t argument=0):
+    def __init__(self, steps, Slots slots not None, uintptr_t function=0, uint64_t argument=0):
         cdef step one
+        self.slots = slots
         for operation, slot, nbytes, stream in steps:
             one.operation, one.slot, one.bytes, one.stream = operation, slot, nbytes, stream
-            if one.slot >= slots:
-                raise ValueError(f"slot {slot} of {slots}")
+            if one.slot >= slots.places.size():
+                raise ValueError(f"slot {slot} of {slots.places.size()}")
             self.steps.push_back(one)
-        self.slots.resize(slots)
         self.kernel.function = <cy.CUfunction>function
         self.kernel.argument = argument
 

@@ -1,0 +1,264 @@
+"""How it is measured: the candidates of a case turn by turn in one process, the same in several processes.
+
+Clocks of hosts change by a factor of two within seconds, and memory lies elsewhere in each process.  So within a process
+candidates take turns of a few milliseconds, whose ratios hold whatever the clock does; and the whole is done in several
+processes, as pyperf does, so that the spread shows what differs between them.  As pyperf does, calls are doubled until a
+turn is long enough, which is the warm-up too.
+
+`python -m xlogmem.bench` is such a process: it reads an `Order` and writes a line of JSON for each thing that happened.
+"""
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from xlogmem.bench.allocators import World
+from xlogmem.bench.cases import FAMILIES, Candidate, Case, all_cases, built
+
+__all__ = ["Order", "Settings", "facts", "run", "selected", "work"]
+
+QUICK = {"turns": 5, "turn_ms": 1.0, "processes": 1}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`scale` is for tests, see `all_cases`; `room` too, see `World`."""
+
+    families: tuple[str, ...] = FAMILIES
+    quick: bool = False
+    only: tuple[str, ...] = ()              # ids; none: all of the families
+    logs: tuple[str, ...] = ()              # files of RMM's logging adaptor
+    without: tuple[str, ...] = ()           # neighbours that are left out
+    turns: int = 15
+    turn_ms: float = 2.0
+    processes: int = 3
+    scale: int = 1
+    room: int | None = None
+
+
+@dataclass
+class Order:
+    """What one process is to do: the cases by id, but not these candidates of them (which ended a process before)."""
+
+    settings: Settings
+    cases: list[str]
+    banned: list[tuple[str, str]] = field(default_factory=list)
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Order:
+        raw = json.loads(text)
+        settings = Settings(**{name: tuple(value) if isinstance(value, list) else value
+                               for name, value in raw["settings"].items()})
+        return cls(settings, raw["cases"], [tuple(pair) for pair in raw["banned"]])
+
+
+def selected(settings: Settings) -> list[Case]:
+    return [case for case in all_cases(settings.scale, settings.logs)
+            if case.family in settings.families and (case.id in settings.only or not settings.only)
+            and (case.quick or not settings.quick or settings.only)]
+
+
+# ---------------------------------------------------------------------------------------------- in the process
+def calibrated(candidate: Candidate, turn_ns: float) -> int:
+    """Calls that fill a turn."""
+    calls = 1
+    while calls < candidate.most:
+        took = candidate.run(calls)
+        if took >= turn_ns:
+            break
+        calls = min(candidate.most, max(2 * calls, min(10 * calls, int(calls * turn_ns / max(took, 1)))))
+    return calls
+
+
+def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str, str]],
+            say: Callable[[dict[str, Any]], None]) -> None:
+    """All candidates of a case, turn by turn; each turn begins with another one."""
+    def failed(name: str, error: BaseException) -> None:
+        say({"kind": "failure", "case": case.id, "candidate": name, "text": f"{type(error).__name__}: {error}"[:300]})
+
+    if case.needs > world.free:
+        say({"kind": "failure", "case": case.id, "candidate": "all of it",
+             "text": f"needs {case.needs >> 30} GiB of free device memory, there are {world.free >> 30}"})
+        return
+    with built(case, world, failed) as candidates:
+        ready: list[tuple[Candidate, int]] = []
+        for candidate in candidates:
+            if (case.id, candidate.name) in banned:
+                continue
+            say({"kind": "trying", "case": case.id, "candidate": candidate.name})
+            try:
+                ready.append((candidate, calibrated(candidate, 1e6 * settings.turn_ms)))
+                world.synchronize()
+            except Exception as error:                          # of a neighbour, whatever it is
+                failed(candidate.name, error)
+        values: list[list[float]] = [[] for _ in ready]
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            for turn in range(settings.turns):
+                for place in range(len(ready)):
+                    number = (place + turn) % len(ready)
+                    candidate, calls = ready[number]
+                    values[number].append(candidate.run(calls) / calls / case.per)
+                    world.synchronize()                         # nobody pays for what another has queued
+        finally:
+            if collecting:
+                gc.enable()
+        for (candidate, calls), row in zip(ready, values, strict=True):
+            say({"kind": "row", "case": case.id, "candidate": candidate.name, "language": candidate.language,
+                 "role": candidate.role, "note": candidate.note, "calls": calls,
+                 "values": [round(value, 2) for value in row]})
+
+
+def work(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
+    """Carry out an order in this process."""
+    cases = {case.id: case for case in selected(order.settings)}
+    world = World(order.settings.room, order.settings.without)
+    try:
+        say({"kind": "facts", **facts(world)})
+        for name in order.cases:
+            say({"kind": "case", "case": name})
+            try:
+                measure(cases[name], world, order.settings, order.banned, say)
+            except Exception as error:                          # the others go on
+                say({"kind": "failure", "case": name, "candidate": "all of it",
+                     "text": f"{type(error).__name__}: {error}"[:300]})
+    finally:
+        world.close()
+
+
+def facts(world: World) -> dict[str, Any]:
+    """The machine, the versions and who is here."""
+    import xlogmem
+    from xlogmem import _driver
+    from xlogmem.bench import _loops
+
+    return {
+        "device": _driver.device_name(0), "simulated": world.simulated,
+        "driver": ".".join(map(str, _driver.driver_version())), "host": _processor(), "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
+        "xlogmem": xlogmem.__version__, "commit": _commit(), "build": _driver.BUILD, "compiler": _loops.COMPILER,
+        "empty_call_ns": _empty_call(), "found": world.found, "missing": world.missing,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Of the source that runs, if it runs from one."""
+    root = Path(__file__).parent.parent.parent
+    if not (root / ".git").exists():
+        return os.environ.get("XLOGMEM_COMMIT")
+    try:
+        run = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+                             capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return run.stdout.strip() or None
+
+
+def _empty_call() -> float:
+    """What the loop in Python costs by itself, ns per call: it is in every figure from Python."""
+    from xlogmem.bench.cases import timed
+
+    return round(min(timed(lambda: None)(10_000) for _ in range(5)) / 10_000, 1)
+
+
+# ---------------------------------------------------------------------------------------------- around the processes
+def run(settings: Settings, heard: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Measure in fresh processes; `heard` is told everything as it happens.  Returns the raw results."""
+    names = [case.id for case in selected(settings)]
+    raw: dict[str, Any] = {"facts": None, "rows": {}, "failures": []}
+    started = time.time()
+    for process in range(settings.processes):
+        banned: list[tuple[str, str]] = []
+        left = list(names)
+        while left:
+            at, trying = None, None
+            for event in _child(Order(settings, left, banned)):
+                heard({"process": process, **event})
+                if event["kind"] == "facts":
+                    raw["facts"] = raw["facts"] or {name: value for name, value in event.items() if name != "kind"}
+                elif event["kind"] == "case":
+                    at, trying = event["case"], None
+                elif event["kind"] == "trying":
+                    trying = event["candidate"]
+                elif event["kind"] == "row":
+                    key = event["case"], event["candidate"], event["language"]
+                    row = raw["rows"].setdefault(key, {**event, "values": []})
+                    row["values"].append(event["values"])
+                elif event["kind"] == "failure":
+                    failure = {name: event[name] for name in ("case", "candidate", "text")}
+                    if failure not in raw["failures"]:
+                        raw["failures"].append(failure)
+                elif event["kind"] == "died":
+                    if at is None:
+                        raise RuntimeError(f"a benchmark process did not start: {event['text']}")
+                    raw["failures"].append({"case": at, "candidate": trying or "all of it", "text": event["text"]})
+                    left = left[left.index(at) + (trying is None or (at, trying) in banned):]
+                    banned = [*banned, (at, trying)] if trying else banned
+                elif event["kind"] == "done":
+                    left = []
+    raw["seconds"] = round(time.time() - started, 1)
+    return raw
+
+
+def _child(order: Order) -> Iterator[dict[str, Any]]:
+    """The events of one process, then that it is done or died."""
+    with tempfile.TemporaryFile("w+") as complaints, subprocess.Popen(
+            [sys.executable, "-m", "xlogmem.bench"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+            text=True, env=os.environ | {"XLOGMEM_SIM_QUIET": "1"}) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(order.dump())
+            process.stdin.close()
+            finished = False
+            for line in process.stdout:
+                if line.startswith('{"kind"'):                  # neighbours may print too
+                    event = json.loads(line)
+                    finished = event["kind"] == "done"
+                    yield event
+            process.wait()
+        finally:
+            process.kill()
+        if not finished:
+            complaints.seek(0)
+            last = complaints.read().strip().splitlines()[-1:] or ["no message"]
+            yield {"kind": "died", "text": f"the process ended with {process.returncode}: {last[0][:200]}"}
+
+
+def main(orders: IO[str], answers: IO[str]) -> None:
+    """A process of `run`."""
+    from xlogmem.cli import start_driver
+
+    start_driver()
+
+    def say(event: dict[str, Any]) -> None:
+        answers.write(json.dumps(event) + "\n")
+        answers.flush()
+
+    work(Order.load(orders.read()), say)
+    say({"kind": "done"})
