@@ -194,6 +194,93 @@ def print_report(report: Any) -> None:
                       + (f" --threads {failure.threads}" if failure.threads > 1 else ""), markup=False, soft_wrap=True)
 
 
+@main.command()
+@click.option("--quick", is_flag=True, help="A part of the cases, in one process: less than a minute.")
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family; may be given again.")
+@click.option("--case", "only", multiple=True, metavar="ID", help="Only this case; may be given again.")
+@click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Replay a file that RMM's LoggingResourceAdaptor wrote, too.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all figures to a file.")
+@click.option("--plot", "plot_file", metavar="FILE", help="Draw a chart (needs matplotlib).")
+@click.option("--compare", "earlier", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Compare with the figures of an earlier run; the exit code is 1 if rows of xlogmem's differ.")
+@click.option("--read", "read_file", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Run nothing: show, draw or compare the figures of an earlier run.")
+@click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
+@click.option("--all", "everything", is_flag=True, help="Print every row, not the floor, ours and the best peers alone.")
+@click.option("--processes", type=click.IntRange(1, 20), help="How many processes measure.  [default: 3, quick: 1]")
+@click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 15, quick: 5]")
+def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
+          plot_file: str | None, earlier: str | None, read_file: str | None, readme: bool, everything: bool,
+          processes: int | None, turns: int | None) -> None:
+    """What it costs: beside the raw driver calls, and whoever else is installed.
+
+    All take turns in one process, because the clocks of hosts change; the spread is that of the turns, in several
+    processes.  docs/benchmarks.md says how to read the table.
+    """
+    from xlogmem.bench import measure, results
+    from xlogmem.bench.cases import FAMILIES
+
+    if unknown := [family for family in families if family not in FAMILIES]:
+        raise click.BadParameter(f"{unknown[0]!r} is unknown; choose from {', '.join(FAMILIES)}", param_hint="--family")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        before = results.loaded(earlier) if earlier else None
+        if read_file:
+            document = results.loaded(read_file)
+        else:
+            if readme and not families and not only:
+                only = tuple(dict.fromkeys(case for _, case, _ in results.README))
+            chosen: dict[str, Any] = dict(measure.QUICK if quick else {})
+            chosen |= {name: value for name, value in (("processes", processes), ("turns", turns)) if value is not None}
+            settings = measure.Settings(families=families or FAMILIES, quick=quick, only=only,
+                                        logs=tuple(map(os.path.abspath, logs)), **chosen)
+            document = run_bench(settings)
+        if json_file:
+            results.saved(document, json_file)
+        if readme:
+            click.echo(results.markdown(document))
+        else:
+            results.print_table(document, console, everything)
+        if plot_file:
+            results.plot(document, plot_file)
+        agree = before is None or results.print_agreement(results.agreement(document, before), document, before, console)
+    except (XlogmemError, RuntimeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if not agree:
+        raise SystemExit(1)
+
+
+def run_bench(settings: Any) -> Any:
+    """Measure, and show how far it is."""
+    from xlogmem.bench import measure, results
+
+    names = [case.id for case in measure.selected(settings)]
+    if unknown := set(settings.only) - set(names):
+        raise click.BadParameter(f"{min(unknown)!r} is unknown", param_hint="--case")
+    start_driver()                                      # says at once if it is the simulated one, or that there is none
+    if _driver.is_simulated():
+        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
+        done: set[tuple[int, str]] = set()
+
+        def heard(event: dict[str, Any]) -> None:
+            if event["kind"] == "facts" and event["process"] == 0:
+                for name, reason in event["missing"].items():
+                    bar.console.print(f"without {name}: {reason}", markup=False, highlight=False)
+            elif event["kind"] == "case":
+                done.add((event["process"], event["case"]))
+                bar.update(task, completed=len(done) - 1, now=escape(event["case"]))
+            elif event["kind"] in ("failure", "died"):
+                bar.console.print(f"{event.get('candidate', event['kind'])}: {event['text']}", markup=False,
+                                  highlight=False)
+
+        raw = measure.run(settings, heard)
+        bar.update(task, completed=len(names) * settings.processes, now="")
+    return results.assembled(raw, settings, ["xlogmem", *sys.argv[1:]])
+
+
 def find_defects(seconds: float, as_json: bool) -> None:
     """Each defect in a process of its own."""
     from xlogmem.selftest import defects

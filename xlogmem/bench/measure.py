@@ -207,8 +207,8 @@ def run(settings: Settings, heard: Callable[[dict[str, Any]], None]) -> dict[str
                     trying = event["candidate"]
                 elif event["kind"] == "row":
                     key = event["case"], event["candidate"], event["language"]
-                    row = raw["rows"].setdefault(key, {**event, "values": []})
-                    row["values"].append(event["values"])
+                    row = raw["rows"].setdefault(key, {**event, "values": {}})
+                    row["values"][process] = event["values"]
                 elif event["kind"] == "failure":
                     failure = {name: event[name] for name in ("case", "candidate", "text")}
                     if failure not in raw["failures"]:

@@ -1,0 +1,287 @@
+"""What came out: a document with all figures, the table, the chart, and whether two runs agree.
+
+A row has the best, the median and the spread of its turns: the 10th to the 90th percentile, of all processes.  Its ratio to
+the *reference* of the case (the floor; where there is none, the candidate that comes first) is taken turn by turn and has
+a spread of its own, because the clock of a host changes between turns and much less within one.  The *best peer* is the
+quickest of those from the same language that are like for like.
+
+Two runs agree on a row if the spreads of that ratio overlap.
+"""
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
+from xlogmem.bench.cases import FAMILIES
+from xlogmem.bench.measure import Settings, selected
+
+__all__ = ["README", "SCHEMA", "agreement", "assembled", "loaded", "markdown", "plot", "print_agreement", "print_table",
+           "saved"]
+
+SCHEMA = 1
+Row = dict[str, Any]
+Document = dict[str, Any]
+
+# The README's rows: what is said there, the case, whose row.
+README = (
+    ("`allocate` + `free`, 1 MiB, tracked", "allocate/1 MiB", "xlogmem async"),
+    ("the same from `PoolMemoryResource`", "allocate/1 MiB", "xlogmem pool"),
+    ("`use` of 1 block, nothing to wait for", "use/1 block, same stream", "xlogmem"),
+    ("`use` of 16 blocks, nothing to wait for", "use/16 blocks, same stream", "xlogmem"),
+    ("two `use`s in ping-pong, each queues a wait", "use/ping-pong", "xlogmem"),
+    ("allocate, 4 reads on other streams, free", "free/after 4 foreign reads", "xlogmem pool"),
+)
+
+
+# ---------------------------------------------------------------------------------------------- figures
+def percentile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(part * (len(ordered) - 1))]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "low": percentile(values, .1), "high": percentile(values, .9)}
+
+
+def ratios(row: Row, other: Row) -> dict[str, float] | None:
+    """Of the turns that both had, each with its neighbour in time."""
+    values = [a / b for process, mine in row["values"].items()
+              for a, b in zip(mine, other["values"].get(process, ()), strict=False) if b > 0]
+    return {name: round(value, 4) for name, value in spread(values).items()} if values else None
+
+
+def assembled(raw: dict[str, Any], settings: Settings, command: list[str]) -> Document:
+    """The document of a run."""
+    cases = {case.id: case for case in selected(settings)}
+    by_case: dict[str, list[Row]] = {}
+    for one in raw["rows"].values():
+        case = cases[one["case"]]
+        values = {str(process): figures for process, figures in one["values"].items()}
+        turns = [value for figures in values.values() for value in figures]
+        by_case.setdefault(case.id, []).append({
+            "case": case.id, "family": case.family, "parameters": case.parameters, "unit": case.unit,
+            "candidate": one["candidate"], "language": one["language"], "role": one["role"], "note": one["note"],
+            "calls": one["calls"], "best": round(min(turns), 2),
+            **{name: round(value, 2) for name, value in spread(turns).items()}, "values": values})
+    rows: list[Row] = []
+    for case_id in cases:
+        rows += compared(by_case.get(case_id, []))
+    machine = raw["facts"] or {}
+    return {"schema": SCHEMA, "command": command, "settings": asdict(settings), "seconds": raw["seconds"],
+            "machine": machine, "failures": raw["failures"], "rows": rows}
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """The rows of one case, each with its ratio to the reference and to the best peer."""
+    if not rows:
+        return []
+    reference = next((row for row in rows if row["role"] == FLOOR), rows[0])
+    for row in rows:
+        row["reference"] = reference["candidate"]
+        row["to_reference"] = ratios(row, reference)
+        peers = [other for other in rows if other is not row and other["role"] == PEER and not other["note"]
+                 and other["language"] == row["language"]]
+        best = min(peers, key=lambda other: float(other["median"]), default=None)
+        row["best_peer"] = best["candidate"] if best and row["role"] == OURS else None
+        row["to_best_peer"] = ratios(row, best) if best and row["role"] == OURS else None
+    return rows
+
+
+def saved(document: Document, path: str) -> None:
+    """Write the document: a line for each row."""
+    rows = ",\n".join(json.dumps(row) for row in document["rows"])
+    head = json.dumps({name: value for name, value in document.items() if name != "rows"}, indent=1)
+    Path(path).write_text(f'{head[:-2]},\n "rows": [\n{rows}\n]\n}}\n')
+
+
+def loaded(path: str) -> Document:
+    document: Document = json.loads(Path(path).read_text())
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {document.get('schema')!r}; this xlogmem reads {SCHEMA}")
+    return document
+
+
+# ---------------------------------------------------------------------------------------------- for people
+def in_words(ns: float) -> str:
+    if ns < 100:
+        return f"{ns:.1f}"
+    if ns < 1e5:
+        return f"{ns:,.0f}"
+    return f"{ns / 1e3:,.0f} µs" if ns < 1e8 else f"{ns / 1e6:,.0f} ms"
+
+
+def times(ratio: dict[str, float] | None) -> str:
+    return "–" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+
+
+def in_short(rows: list[Row]) -> Iterator[Row]:
+    """Of each case: the floor, ours, and the best peer for each language."""
+    best = {(row["case"], row["language"], row["best_peer"]) for row in rows if row["best_peer"]}
+    for row in rows:
+        if row["role"] in (FLOOR, OURS) or (row["case"], row["language"], row["candidate"]) in best:
+            yield row
+
+
+def print_table(document: Document, console: Console, everything: bool = False) -> None:
+    machine = document["machine"]
+    notes: dict[str, int] = {}
+    for family in FAMILIES:
+        rows = [row for row in document["rows"] if row["family"] == family]
+        shown = rows if everything else list(in_short(rows))
+        if not shown:
+            continue
+        table = Table(title=family, title_justify="left", title_style="bold")
+        for heading in ("", "from", "best", "median", "spread", "× floor (spread)", "× best peer (spread)", "best peer"):
+            table.add_column(heading, justify="left" if heading in ("", "from", "best peer") else "right",
+                             overflow="fold")
+        case = None
+        for row in shown:
+            if row["case"] != case:
+                case = row["case"]
+                table.add_section()
+                table.add_row(f"[bold]{escape(case)}[/], ns per {row['unit']}")
+            mark = f" [dim]\\[{notes.setdefault(row['note'], len(notes) + 1)}][/]" if row["note"] else ""
+            style = {OURS: "green", FLOOR: "cyan"}.get(row["role"])
+            has_floor = any(other["role"] == FLOOR for other in rows if other["case"] == case)
+            against = times(row["to_reference"])
+            table.add_row(
+                f"  {escape(row['candidate'])}{mark}", row["language"], in_words(row["best"]), in_words(row["median"]),
+                f"{in_words(row['low'])}–{in_words(row['high'])}",
+                "1" if row["role"] == FLOOR else against if has_floor else f"{against} of {escape(row['reference'])}",
+                times(row["to_best_peer"]), escape(row["best_peer"] or ""), style=style)
+        console.print(table)
+    for note, number in notes.items():
+        console.print(f"[{number}] not like for like: {note}", markup=False, highlight=False)
+    console.print(
+        f"{machine.get('device')}, driver {machine.get('driver')}, {machine.get('cores')} × {machine.get('host')}, Python "
+        f"{machine.get('python')}, xlogmem {machine.get('xlogmem')} ({machine.get('commit') or 'no commit'}), "
+        + ", ".join(f"{name} {found}" for name, found in machine.get("found", {}).items())
+        + f". An empty call from Python takes {machine.get('empty_call_ns')} ns, which every figure from Python has in it. "
+        f"{document['seconds']:.0f} s.", markup=False, highlight=False)
+    for name, reason in machine.get("missing", {}).items():
+        console.print(f"without {name}: {reason}", markup=False, highlight=False)
+    for failure in document["failures"]:
+        console.print(f"failed: {failure['candidate']} in {failure['case']}: {failure['text']}", markup=False,
+                      highlight=False, style="red")
+    if machine.get("simulated"):
+        console.print("SIMULATED DRIVER: no GPU is involved. These times mean nothing; the run shows only that every case "
+                      "works.", style="bold red", markup=False)
+
+
+def markdown(document: Document) -> str:
+    """The README's rows."""
+    rows = {(row["case"], row["candidate"], row["language"]): row for row in document["rows"]}
+    lines = ["| ns | from C++ | × driver calls | from Python | best peer from C++ | from Python |", "|---|---|---|---|---|---|"]
+    for text, case, candidate in README:
+        native, python = rows.get((case, candidate, CPP)), rows.get((case, candidate, PYTHON))
+        lines.append(" | ".join((
+            f"| {text}", in_words(native["median"]) if native else "–",
+            f"{native['to_reference']['median']:.2f}" if native and native["to_reference"] else "–",
+            in_words(python["median"]) if python else "–", *(peer_of(row, rows) for row in (native, python)))) + " |")
+    return "\n".join(lines)
+
+
+def peer_of(row: Row | None, rows: dict[tuple[str, str, str], Row]) -> str:
+    if row is None or not row["best_peer"]:
+        return "–"
+    peer = rows[row["case"], row["best_peer"], row["language"]]
+    return f"{peer['candidate']}: {in_words(peer['median'])}"
+
+
+# ---------------------------------------------------------------------------------------------- two runs
+def agreement(document: Document, earlier: Document) -> list[dict[str, Any]]:
+    """The rows that both runs have, and whether they agree."""
+    before = {(row["case"], row["candidate"], row["language"]): row for row in earlier["rows"]}
+    found = []
+    for row in document["rows"]:
+        other = before.get((row["case"], row["candidate"], row["language"]))
+        if other is None or row["candidate"] == row["reference"] and row["language"] == other["language"]:
+            continue
+        now, then = row["to_reference"], other["to_reference"]
+        if now is None or then is None or row["reference"] != other["reference"]:
+            continue
+        found.append({"case": row["case"], "candidate": row["candidate"], "language": row["language"],
+                      "role": row["role"], "now": now, "then": then,
+                      "agree": now["low"] <= then["high"] and then["low"] <= now["high"],
+                      "change": now["median"] / then["median"] if then["median"] else float("inf")})
+    return found
+
+
+def print_agreement(found: list[dict[str, Any]], document: Document, earlier: Document, console: Console) -> bool:
+    """Say which rows differ by more than their spreads.  True if no row of ours does, and there are some."""
+    differ = [row for row in found if not row["agree"]]
+    ours = [row for row in found if row["role"] == OURS]
+    different = [row for row in ours if not row["agree"]]
+    commits = [part["machine"].get("commit") or "no commit" for part in (document, earlier)]
+    console.print(f"Compared with a run of {commits[1]} (this one: {commits[0]}), by the ratio to the reference of the case:",
+                  markup=False, highlight=False)
+    if differ:
+        table = Table()
+        for heading in ("outside of both spreads", "from", "then", "now", "change"):
+            table.add_column(heading, justify="left" if heading in ("outside of both spreads", "from") else "right")
+        for row in sorted(differ, key=lambda row: -abs(row["change"] - 1)):
+            table.add_row(escape(f"{row['case']}: {row['candidate']}"), row["language"], times(row["then"]),
+                          times(row["now"]), f"{100 * (row['change'] - 1):+.0f} %",
+                          style="red" if row["role"] == OURS else None)
+        console.print(table)
+    console.print(f"{len(found) - len(differ)} of {len(found)} rows agree within their spreads; of ours "
+                  f"{len(ours) - len(different)} of {len(ours)}.", markup=False, highlight=False)
+    return bool(ours) and not different
+
+
+# ---------------------------------------------------------------------------------------------- the chart
+def plot(document: Document, path: str) -> None:
+    """A panel for each family: what a row costs, as a multiple of its reference."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise RuntimeError("the chart needs matplotlib: pip install \"xlogmem[bench]\"") from error
+    families = [family for family in FAMILIES if any(row["family"] == family for row in document["rows"])]
+    lines = {family: ordered(row["case"] for row in document["rows"] if row["family"] == family) for family in families}
+    figure, panels = pyplot.subplots(
+        len(families), 1, squeeze=False, figsize=(11, 1.2 * len(families) + .34 * sum(map(len, lines.values()))),
+        gridspec_kw={"height_ratios": [len(lines[family]) + 1 for family in families]}, layout="constrained")
+    kinds = {(FLOOR, CPP): ("black", "|", "floor"), (OURS, CPP): ("tab:green", "o", "xlogmem from C++"),
+             (OURS, PYTHON): ("tab:green", "^", "xlogmem from Python"), (PEER, CPP): ("tab:blue", "o", "peer from C++"),
+             (PEER, PYTHON): ("tab:orange", "^", "peer from Python")}
+    for panel, family in zip(panels[:, 0], families, strict=True):
+        for row in document["rows"]:
+            if row["family"] != family or row["to_reference"] is None:
+                continue
+            colour, marker, label = kinds[row["role"], row["language"]]
+            place = -lines[family].index(row["case"]) - (.15 if row["language"] == PYTHON else -.15)
+            ratio = row["to_reference"]
+            panel.plot([ratio["low"], ratio["high"]], [place, place], color=colour, alpha=.4)
+            panel.plot([ratio["median"]], [place], color=colour, marker=marker, linestyle="", label=label,
+                       fillstyle="none" if row["note"] else "full")
+        panel.set_xscale("log")
+        panel.set_yticks([-number for number in range(len(lines[family]))], lines[family], fontsize=8)
+        panel.grid(axis="x", which="both", alpha=.3)
+        panel.set_title(family, loc="left", fontsize=10, fontweight="bold")
+    seen: dict[str, Any] = {}
+    for panel in panels[:, 0]:
+        handles, labels = panel.get_legend_handles_labels()
+        seen |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in seen}
+    figure.legend(list(seen.values()), list(seen), loc="outside upper center", ncols=len(seen), fontsize=8)
+    machine = document["machine"]
+    figure.supxlabel(
+        ("SIMULATED, times mean nothing. " if machine.get("simulated") else "")
+        + f"multiples of the raw driver calls; {machine.get('device')}, xlogmem {machine.get('commit') or ''}; hollow: not "
+        "like for like", fontsize=8)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
