@@ -4,7 +4,8 @@
 the paths from Python end in.  A method that runs a loop returns the nanoseconds that it took.  Nothing but the benchmarks
 uses this module.
 """
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.string cimport memset
@@ -112,8 +113,8 @@ cdef extern from "loops.hpp" namespace "xlogmem_bench" nogil:
     int seed_uses(seed, use*, size_t, access*, uint64_t*, size_t, size_t, size_t, void**, size_t, uint64_t*,
                   xlogmem_error*)
     int seed_frees(seed, size_t, void**, size_t, size_t, uint64_t*, xlogmem_error*)
-    uint64_t search_sorted(vector[uint64_t], uint64_t*, size_t, uint64_t*)
-    uint64_t search_tree(tree, uint64_t*, size_t, uint64_t*)
+    uint64_t search_sorted(vector[uint64_t], uint64_t*, size_t)
+    uint64_t search_tree(tree, uint64_t*, size_t)
 
 cdef extern from *:
     """
@@ -203,6 +204,10 @@ cdef class Handles:
 
 
 # ---------------------------------------------------------------------------------------------- allocate and free
+cdef void drop_holder(object capsule) noexcept:
+    Py_DECREF(<object>PyCapsule_GetContext(capsule))
+
+
 cdef class Allocator:
     """Somebody's allocator as C++ code calls it; one of the functions below makes it."""
     cdef xlogmem_upstream* functions
@@ -269,8 +274,11 @@ cdef class Allocator:
 
     @property
     def capsule(self):
-        """For `ForeignMemoryResource`; valid as long as the allocator."""
-        return PyCapsule_New(self.functions, XLOGMEM_UPSTREAM, NULL)
+        """For `ForeignMemoryResource`; it holds the allocator."""
+        capsule = PyCapsule_New(self.functions, XLOGMEM_UPSTREAM, drop_holder)
+        PyCapsule_SetContext(capsule, <void*>self)
+        Py_INCREF(self)
+        return capsule
 
     def pairs(self, size_t nbytes, streams, size_t count):
         """Allocate and free, the streams in turn."""
@@ -610,16 +618,16 @@ cdef class Bases:
 
     def sorted(self, Addresses wanted not None, size_t count):
         cdef uint64_t* addresses = wanted.first(count)
-        cdef uint64_t found, took
+        cdef uint64_t took
         with nogil:
-            took = search_sorted(self.bases, addresses, count, &found)
+            took = search_sorted(self.bases, addresses, count)
         return took
 
     def tree(self, Addresses wanted not None, size_t count):
         cdef uint64_t* addresses = wanted.first(count)
-        cdef uint64_t found, took
+        cdef uint64_t took
         with nogil:
-            took = search_tree(self.planted[0], addresses, count, &found)
+            took = search_tree(self.planted[0], addresses, count)
         return took
 
 

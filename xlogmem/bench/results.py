@@ -120,7 +120,8 @@ def in_words(ns: float) -> str:
 
 
 def times(ratio: dict[str, float] | None) -> str:
-    return "–" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+    return "–" if ratio is None else "{} ({}–{})".format(*(
+        f"{ratio[name]:.2f}" if ratio[name] >= .1 else f"{ratio[name]:.2g}" for name in ("median", "low", "high")))
 
 
 def in_short(rows: list[Row]) -> Iterator[Row]:

@@ -8,28 +8,28 @@
 
 namespace sim {
 
-Memory::Memory() {
+Memory::Memory() : bytes(driver().config.arena) {
     int file = memfd_create("xlogmem-sim", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, kArenaBytes)) {
+    if (file < 0 || ftruncate(file, bytes)) {
         log_line("cannot create the arena's file");
         abort();
     }
     int flags = MAP_SHARED | MAP_NORESERVE;
     for (u64 candidate : kArenaBases) {
         void* wanted = reinterpret_cast<void*>(candidate);
-        void* got = mmap(wanted, kArenaBytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, file, 0);
+        void* got = mmap(wanted, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, file, 0);
         if (got == wanted) base = candidate;
         if (base) break;
-        if (got != MAP_FAILED) munmap(got, kArenaBytes);  // an old kernel takes the address as a hint
+        if (got != MAP_FAILED) munmap(got, bytes);  // an old kernel takes the address as a hint
     }
-    void* host_side = mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, flags, file, 0);
+    void* host_side = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
     close(file);
     if (!base || host_side == MAP_FAILED) {
         log_line("cannot map the arena");
         abort();
     }
     // Fork gives the child no usable driver; without this a child's write would reach the parent's memory.
-    madvise(host_side, kArenaBytes, MADV_DONTFORK);
+    madvise(host_side, bytes, MADV_DONTFORK);
     alias = static_cast<u8*>(host_side);
     for (int device = 0; device < kMaxDevices; device++) {
         Pool& pool = devices[device].default_pool;

@@ -38,6 +38,7 @@ Config Config::from_environment() {
     if (auto text = getenv("XLOGMEM_SIM_RACES")) config.races = atoi(text) != 0;
     if (auto text = getenv("XLOGMEM_SIM_TRACE")) config.trace = atoi(text);
     if (auto text = getenv("XLOGMEM_SIM_MEMORY")) config.memory = strtoull(text, nullptr, 0);
+    if (auto text = getenv("XLOGMEM_SIM_ARENA")) config.arena = strtoull(text, nullptr, 0);
     if (auto text = getenv("XLOGMEM_SIM_QUEUE")) config.queue_limit = strtoull(text, nullptr, 0);
     if (auto text = getenv("XLOGMEM_SIM_DEADLOCK_S")) config.deadlock_seconds = atof(text);
     return config;

@@ -61,7 +61,7 @@ Block* take(FreeList& list, u64 capacity, const Pool* pool, const Stream* stream
 
 Block* carve(u64 capacity) {
     Memory& m = memory();
-    if (m.carved + capacity > kArenaBytes) return nullptr;
+    if (m.carved + capacity > m.bytes) return nullptr;
     Block* block = new Block;
     block->address = m.base + m.carved;
     block->capacity = capacity;
@@ -73,7 +73,7 @@ Block* carve(u64 capacity) {
 // Memory for an allocation, from the pool, the system or the untouched part of the arena, in this order.
 Block* obtain(u64 bytes, Pool* pool, const Stream* stream, int device, bool* ordered) {
     DeviceMemory& own = memory().devices[device];
-    if (bytes > kArenaBytes) return nullptr;  // also keeps the rounding below from overflowing
+    if (bytes > memory().bytes) return nullptr;  // also keeps the rounding below from overflowing
     u64 capacity = capacity_for(bytes);
     if (pool)
         if (Block* block = take(pool->free, capacity, pool, stream, ordered)) return block;
@@ -149,7 +149,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     PoolAccess access = pool->access;
     if (stream->capture) {  // memory of a graph is the graph's own: never reused here
         if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (bytes <= kArenaBytes) block = carve(capacity_for(bytes));
+        if (bytes <= memory().bytes) block = carve(capacity_for(bytes));
         pool = nullptr;
     } else {
         block = obtain(bytes, pool, stream, device, &ordered);

@@ -15,9 +15,8 @@
 namespace sim {
 
 // Fixed, so that a run is reproducible to the address: the first of these that is free. The first is clear of
-// ThreadSanitizer's shadow, the second of AddressSanitizer's.
-constexpr u64 kArenaBases[] = {0x1000000000ull, 0x200000000000ull};
-constexpr u64 kArenaBytes = u64(64) << 30;
+// ThreadSanitizer's shadow, the second of AddressSanitizer's, and the third is for valgrind, with a smaller arena.
+constexpr u64 kArenaBases[] = {0x1000000000ull, 0x200000000000ull, 0x400000000ull};
 
 struct Pool;
 
@@ -79,9 +78,10 @@ struct Memory {
     std::map<u64, HostRange> pinned;
     u64 live_bytes = 0;
     u64 next_buffer_id = 1;
+    u64 bytes;  // of the arena
 
     Memory();
-    bool in_arena(u64 address) const { return address - base < kArenaBytes; }
+    bool in_arena(u64 address) const { return address - base < bytes; }
     u8* view(u64 address) const {  // where the simulator reaches these bytes
         return in_arena(address) ? alias + (address - base) : reinterpret_cast<u8*>(address);
     }

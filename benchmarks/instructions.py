@@ -1,0 +1,156 @@
+"""How many instructions of ours the five hottest paths take: repeatable, on any machine, without a GPU.
+
+    python benchmarks/instructions.py            # compare with benchmarks/instructions.json
+    python benchmarks/instructions.py --update   # write that file
+
+Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts; what is counted is what executes
+in our own modules, the loops and the simulated driver left out.  Each path runs twice, for different numbers of rounds: the
+difference is the rounds, and nothing else.  Counts depend on the compiler and on Cython, so those of another toolchain
+are shown and not compared.  Without valgrind nothing is counted; the exit code is 0 and a line says so.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+RECORDED = Path(__file__).with_name("instructions.json")
+TOLERANCE = .03
+FEW, MANY = 200, 1200
+PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
+         "use of 16 blocks", "lookup by address, 10,000 live")
+
+
+def paths() -> dict[str, Callable[[int], object]]:
+    """The loops; in the process that valgrind runs."""
+    from cuda.bindings import driver as cuda
+
+    import xlogmem
+    from xlogmem import sim
+    from xlogmem._kernels import check
+    from xlogmem.bench import _loops
+
+    sim.install()
+    xlogmem.DeviceRuntime()
+    check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))
+    nothing = _loops.Allocator.nothing()
+    trivial = xlogmem.DeviceRuntime(resource=xlogmem.ForeignMemoryResource(nothing.capsule))
+    pool = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 24))
+    tables = {runtime: _loops.Allocator.table(runtime) for runtime in (trivial, pool)}
+    stream = trivial.acquire_stream()
+    blocks = [trivial.allocate(256, stream) for _ in range(16)]
+    adopted = xlogmem.DeviceRuntime()
+    own = adopted.acquire_stream()
+    bases = [(1 << 45) + 512 * number for number in range(10_000)]
+    kept = [adopted.adopt(base, 512, own) for base in bases]
+    wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(MANY)])
+
+    def table(runtime: xlogmem.DeviceRuntime) -> Callable[[int], object]:
+        return lambda rounds: tables[runtime].pairs(1 << 16, [0], rounds)
+
+    def uses(count: int) -> Callable[[int], object]:
+        return _loops.Uses([(0, [(block, 3) for block in range(count)])], [stream], blocks).run
+
+    def look_up(rounds: int) -> object:
+        return kept and _loops.lookups(adopted, wanted, rounds)
+
+    return dict(zip(PATHS, (table(trivial), table(pool), uses(1), uses(16), look_up), strict=True))
+
+
+def work() -> None:
+    from xlogmem.bench import _loops
+
+    for run in paths().values():
+        run(FEW)                                        # the memory that it needs
+        _loops.mark()
+        run(FEW)
+        _loops.mark()
+        run(MANY)
+        _loops.mark()
+
+
+def counted(dump: Path) -> int:
+    """The instructions of one part of a run that were executed in our own modules."""
+    names: dict[str, str] = {}
+    ours = skip = False
+    total = 0
+    for line in dump.read_text().splitlines():
+        if named := re.match(r"(c?ob)=\((\d+)\)(?: (.*))?$", line):
+            kind, number, name = named.groups()
+            if name:
+                names[number] = name
+            if kind == "ob":
+                path = names[number]
+                ours = "/xlogmem/" in path and path.endswith(".so") and not re.search(r"/xlogmem/(sim|bench)/", path)
+        elif line.startswith("calls="):
+            skip = True                                 # the next line has what was called, which is counted there
+        elif re.match(r"[+\-*\d]", line):
+            if ours and not skip:
+                total += int(line.split()[1])
+            skip = False
+    return total
+
+
+def count() -> dict[str, float]:
+    """Instructions for one round of each path."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        subprocess.run(
+            ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-before=xlogmem_bench_mark",
+             sys.executable, str(Path(__file__).resolve()), "--work"],
+            check=True, env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "XLOGMEM_SIM_QUIET": "1",
+                                          "XLOGMEM_SIM_ARENA": str(1 << 32), "XLOGMEM_SIM_MEMORY": str(1 << 31),
+                                          "PYTHONDONTWRITEBYTECODE": "1"}, timeout=580)
+        parts = [counted(Path(f"{out}.{number}")) for number in range(1, 3 * len(PATHS) + 1)]
+    # Of each path: until its first mark, the few rounds, the many.
+    return {name: round((parts[3 * place + 2] - parts[3 * place + 1]) / (MANY - FEW), 1)
+            for place, name in enumerate(PATHS)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--update", action="store_true", help=f"write {RECORDED.name}")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work()
+        return 0
+    if shutil.which("valgrind") is None:
+        print("INSTRUCTIONS NOT COUNTED: valgrind is not installed")
+        return 0
+    from xlogmem import _driver
+    from xlogmem.bench import _loops
+
+    toolchain = f"{_loops.COMPILER}, {_driver.BUILD}"
+    seen = count()
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"toolchain": None, "instructions": {}}
+    comparable = recorded["toolchain"] == toolchain
+    wrong = 0
+    for name, instructions in seen.items():
+        before = recorded["instructions"].get(name)
+        change = instructions / before - 1 if before else 0
+        off = comparable and (before is None or abs(change) > TOLERANCE)
+        wrong += off
+        print(f"{name:45}{instructions:9,.1f}" + (f"{before:9,.1f}{100 * change:+7.1f} %" if before else "")
+              + ("   <- NOT WHAT WAS RECORDED" if off else ""))
+    if options.update:
+        RECORDED.write_text(json.dumps({"toolchain": toolchain, "instructions": seen}, indent=1) + "\n")
+        print(f"wrote {RECORDED}")
+        return 0
+    if not comparable:
+        print(f"INSTRUCTIONS NOT COMPARED: recorded with {recorded['toolchain']}, these modules were built with {toolchain}")
+    elif wrong:
+        print(f"{wrong} of {len(seen)} differ by more than {100 * TOLERANCE:.0f} %. If that is meant, run "
+              "`python benchmarks/instructions.py --update` and commit benchmarks/instructions.json with the reason.")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
