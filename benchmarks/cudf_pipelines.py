@@ -27,7 +27,8 @@ import rmm.mr
 import xlogmem
 import xlogmem.cudf
 import xlogmem.rmm
-from xlogmem.rmm._binding import pairs as cpp_pairs
+from xlogmem.bench._loops import Allocator
+from xlogmem.rmm._binding import upstream_of
 
 ROWS = 2_000_000
 
@@ -130,8 +131,8 @@ def main() -> None:
     rmm.mr.set_current_device_resource(alone)
     loops: dict[str, list[float]] = {"alone": [], "under xlogmem": []}
     for _ in range(9):
-        loops["alone"].append(cpp_pairs(alone, 1 << 20, 20_000, 0))
-        loops["under xlogmem"].append(cpp_pairs(under, 1 << 20, 20_000, 0))
+        loops["alone"].append(Allocator.of(upstream_of(alone)).pairs(1 << 20, [0], 20_000) / 20_000)
+        loops["under xlogmem"].append(Allocator.of(upstream_of(under)).pairs(1 << 20, [0], 20_000) / 20_000)
     print("a pair from C++, ns: " + ", ".join(f"{name} {min(it):.0f} (median {statistics.median(it):.0f})"
                                              for name, it in loops.items()))
     if options.json:

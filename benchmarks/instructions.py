@@ -3,8 +3,8 @@
     python benchmarks/instructions.py            # compare with benchmarks/instructions.json
     python benchmarks/instructions.py --update   # write that file
 
-Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts; what is counted is what executes
-in our own modules, the loops and the simulated driver left out.  Each path runs twice, for different numbers of rounds: the
+Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts what executes in our own
+modules, the loops and the simulated driver left out.  Each path runs twice, for different numbers of rounds: the
 difference is the rounds, and nothing else.  Counts depend on the compiler and on Cython, so those of another toolchain
 are shown and not compared.  Without valgrind nothing is counted; the exit code is 0 and a line says so.
 """
@@ -145,7 +145,8 @@ def main() -> int:
         print(f"wrote {RECORDED}")
         return 0
     if not comparable:
-        print(f"INSTRUCTIONS NOT COMPARED: recorded with {recorded['toolchain']}, these modules were built with {toolchain}")
+        print(f"INSTRUCTIONS NOT COMPARED: recorded with {recorded['toolchain']}, these modules were built with "
+              f"{toolchain}")
     elif wrong:
         print(f"{wrong} of {len(seen)} differ by more than {100 * TOLERANCE:.0f} %. If that is meant, run "
               "`python benchmarks/instructions.py --update` and commit benchmarks/instructions.json with the reason.")

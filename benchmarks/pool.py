@@ -14,15 +14,16 @@ import json
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver as cuda
-from hot_paths import measure
 
 import xlogmem
 from xlogmem import _driver
 from xlogmem._kernels import check
+from xlogmem.bench._loops import Allocator
 
 NBYTES, HELD = 1 << 20, 512                 # of a pair; blocks that are held at once
 LARGE, PIECES = 64 << 20, 8                 # what the side stream uses
@@ -37,7 +38,18 @@ def optional(name: str) -> Any:
 
 
 rmm, cupy, torch = optional("rmm"), optional("cupy"), optional("torch")
-pairs = getattr(optional("xlogmem.rmm._binding"), "pairs", None) if rmm else None
+binding = optional("xlogmem.rmm._binding") if rmm else None
+
+
+def measure(function: Callable[[], object], *, calls: int = CALLS) -> tuple[float, float]:
+    """(best, median) ns per call."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter_ns()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter_ns() - started) / calls)
+    return min(times), statistics.median(times)
 if rmm:
     importlib.import_module("rmm.mr")
 
@@ -104,7 +116,7 @@ def from_python() -> dict[str, dict[str, int]]:
 # ---------------------------------------------------------------------------------------------- without the GIL
 def without_the_gil() -> dict[str, dict[str, float]]:
     """Turn by turn in one process."""
-    if pairs is None:
+    if binding is None:
         return {}
     from rmm_pairs import under
 
@@ -117,7 +129,7 @@ def without_the_gil() -> dict[str, dict[str, float]]:
     times: dict[str, list[float]] = {name: [] for name in resources}
     for _ in range(REPEATS):
         for name, mr in resources.items():
-            times[name].append(pairs(mr, NBYTES, CALLS))
+            times[name].append(Allocator.of(binding.upstream_of(mr)).pairs(NBYTES, [0], CALLS) / CALLS)
     print("\nin a loop in C++ without the GIL, ns a pair, best (median)")
     for name, seen in times.items():
         print(f"{name:36}{min(seen):8.0f} ({statistics.median(seen):.0f})")

@@ -22,9 +22,14 @@ from rmm.pylibrmm.stream import Stream
 
 import xlogmem
 import xlogmem.rmm
-from xlogmem.rmm._binding import each_pair, pairs
+from xlogmem.bench._loops import Allocator
+from xlogmem.rmm._binding import upstream_of
 
 REPEATS, CALLS, NBYTES = 9, 20_000, 1 << 20
+
+
+def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
+    return Allocator.of(upstream_of(mr))
 
 
 def under(below: rmm.mr.DeviceMemoryResource) -> rmm.mr.DeviceMemoryResource:
@@ -41,7 +46,7 @@ def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, i
 
     thread = threading.Thread(target=spin)
     thread.start()
-    took = sorted(each_pair(mr, NBYTES, calls))
+    took = loops(mr).each_pair(NBYTES, [0], calls)
     stop.set()
     thread.join()
     return {"median": took[calls // 2], "p99": took[calls * 99 // 100], "max": took[-1]}
@@ -67,7 +72,7 @@ def main() -> None:
     for _ in range(REPEATS):
         for name, kinds in candidates.items():
             for kind, mr in kinds.items():
-                figures[name][kind].append(pairs(mr, NBYTES, CALLS, handles.get(name, 0)))
+                figures[name][kind].append(loops(mr).pairs(NBYTES, [handles.get(name, 0)], CALLS) / CALLS)
     print(f"{'ns per pair, best (median)':40} RMM {rmm.__version__}, Python {platform.python_version()}")
     for name, kinds in figures.items():
         for kind, times in kinds.items():

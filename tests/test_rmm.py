@@ -23,6 +23,7 @@ import xlogmem
 from xlogmem import DeviceRuntime, DriverError, OutOfDeviceMemoryError, StreamMisuseError, launch, sim, use
 from xlogmem import runtime as runtimes
 from xlogmem._kernels import check
+from xlogmem.bench._loops import Allocator
 
 try:
     import rmm
@@ -321,7 +322,7 @@ def test_allocations_in_cpp_need_no_gil(kind):
 
     def made_meanwhile(seconds: float) -> int:
         first = progress()
-        thread = threading.Thread(target=_binding.pairs, args=(mr, 64, 3000))
+        thread = threading.Thread(target=Allocator.of(_binding.upstream_of(mr)).pairs, args=(64, [0], 3000))
         thread.start()                                  # comes back when the thread lets go of the GIL: in the loop,
         before = progress()                             # or after it, if this thread was late
         until = time.monotonic() + seconds
@@ -342,10 +343,12 @@ def test_allocations_in_cpp_need_no_gil(kind):
         sys.setswitchinterval(switch)
 
 
-def test_each_pair_is_measured():
+def test_the_loops_of_the_benchmarks_run_on_rmms_resources():
     ours = runtime_resource()
-    assert len(_binding.each_pair(ours, 64, 100)) == 100
-    assert ours.runtime.counters()["allocations"] == ours.runtime.counters()["frees"] == 100
+    loops = Allocator.of(_binding.upstream_of(ours))
+    assert len(loops.each_pair(64, [0], 100)) == 100
+    assert loops.pairs(64, [0], 50) > 0
+    assert ours.runtime.counters()["allocations"] == ours.runtime.counters()["frees"] == 150
 
 
 @pytest.mark.simulator

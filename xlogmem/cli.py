@@ -207,7 +207,7 @@ def print_report(report: Any) -> None:
 @click.option("--read", "read_file", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Run nothing: show, draw or compare the figures of an earlier run.")
 @click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
-@click.option("--all", "everything", is_flag=True, help="Print every row, not the floor, ours and the best peers alone.")
+@click.option("--all", "everything", is_flag=True, help="Print every row, not just the floor, ours and the best peers.")
 @click.option("--processes", type=click.IntRange(1, 20), help="How many processes measure.  [default: 3, quick: 1]")
 @click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 15, quick: 5]")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
@@ -244,7 +244,7 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             results.print_table(document, console, everything)
         if plot_file:
             results.plot(document, plot_file)
-        agree = before is None or results.print_agreement(results.agreement(document, before), document, before, console)
+        agree = before is None or results.print_agreement(document, before, console)
     except (XlogmemError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if not agree:
@@ -261,7 +261,8 @@ def run_bench(settings: Any) -> Any:
     start_driver()                                      # says at once if it is the simulated one, or that there is none
     if _driver.is_simulated():
         click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"), console=Console(stderr=True)) as bar:
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
+                  console=Console(stderr=True)) as bar:
         task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
         done: set[tuple[int, str]] = set()
 

@@ -3,4 +3,5 @@ import sys
 
 from xlogmem.bench.measure import main
 
-main(sys.stdin, sys.stdout)
+if __name__ == "__main__":
+    main(sys.stdin, sys.stdout)

@@ -1,8 +1,9 @@
+# cython: auto_pickle=False
 """The compiled loops of the benchmarks, without the GIL: what C++ code pays, and the raw driver calls.
 
-``loops.hpp`` has the loops.  Here are the shells around them, and the loops over the core's own functions, which are what
-the paths from Python end in.  A method that runs a loop returns the nanoseconds that it took.  Nothing but the benchmarks
-uses this module.
+``loops.hpp`` has the loops.  Here are the shells around them, and the loops over the core's own functions, which are
+what the paths from Python end in.  A method that runs a loop returns the nanoseconds that it took.  Nothing but the
+benchmarks uses this module.
 """
 from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -79,6 +80,8 @@ cdef extern from "loops.hpp" namespace "xlogmem_bench" nogil:
     xlogmem_upstream shape[T](T* of)
     cdef cppclass seed:
         seed(driver*, cy.CUmemoryPool)
+        int prepare(cy.CUstream, uint64_t, bint, xlogmem_error*)
+        int finish(cy.CUstream, uint64_t, bint, xlogmem_error*)
         xlogmem_upstream functions
     cdef struct step:
         uint64_t operation
@@ -266,7 +269,7 @@ cdef class Allocator:
 
     @staticmethod
     def of(capsule):
-        """What a capsule for `ForeignMemoryResource` has, an RMM resource for one (`xlogmem.rmm._binding.upstream_of`)."""
+        """What a capsule for `ForeignMemoryResource` has: an RMM resource, from `xlogmem.rmm._binding.upstream_of`."""
         cdef Allocator made = Allocator.__new__(Allocator)
         made.functions = <xlogmem_upstream*>PyCapsule_GetPointer(capsule, XLOGMEM_UPSTREAM)
         made.held = capsule
@@ -287,7 +290,8 @@ cdef class Allocator:
         cdef uint64_t took = 0
         cdef int failed
         with nogil:
-            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, NULL, &took, &error)
+            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, NULL, &took,
+                             &error)
         if failed:
             refuse(&error)
         return took
@@ -461,7 +465,7 @@ cdef class Uses(Rounds):
         cdef Failure failure
         cdef Request request
         cdef Window* window
-        cdef size_t base = 0, i, j, k
+        cdef size_t base = 0, _, j, k
         cdef uint64_t before, took
         cdef bint more
         cdef int failed = 0
@@ -469,7 +473,7 @@ cdef class Uses(Rounds):
             states.push_back((<Stream>stream).state)
         with nogil:
             before = now()
-            for i in range(rounds):
+            for _ in range(rounds):
                 for j in range(self.uses.size()):
                     window = take_window()
                     window.stream = states[self.uses[j].stream]
@@ -510,14 +514,14 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     cdef Request request
     cdef Window* window
     cdef uint64_t before, took
-    cdef size_t i, reader
+    cdef size_t _, reader
     cdef bint more
     cdef int failed = 0
     for stream in streams:
         states.push_back((<Stream>stream).state)
     with nogil:
         before = now()
-        for i in range(rounds):
+        for _ in range(rounds):
             failed = allocate(core, nbytes, states[0], &block, &failure)
             if failed:
                 break
@@ -563,9 +567,20 @@ cdef class SeedUses(Rounds):
         self.streams = Handles(streams)
         self.nbytes = nbytes
         for _ in range(blocks):
-            if self.memory.functions.allocate(self.memory.functions.self, nbytes, self.streams.streams[0], &ptr, &error):
+            if self.memory.functions.allocate(self.memory.functions.self, nbytes, self.streams.streams[0], &ptr,
+                                              &error):
                 refuse(&error)
             self.blocks.push_back(ptr)
+
+    def settle(self):
+        """Write all blocks on the first stream: nobody is waited for there from now on."""
+        cdef cy.CUstream stream = <cy.CUstream>self.streams.streams[0]
+        cdef xlogmem_error error
+        cdef size_t i
+        for i in range(self.blocks.size()):
+            if (self.memory.scheme.prepare(stream, self.blocks[i], True, &error)
+                    or self.memory.scheme.finish(stream, self.blocks[i], True, &error)):
+                refuse(&error)
 
     def close(self):
         """Free the blocks."""

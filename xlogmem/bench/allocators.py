@@ -1,7 +1,8 @@
-"""Everybody's allocators in one shape, for the loops in `cases`: ours, the driver's, RMM's, CuPy's, PyTorch's, cuda.core's.
+"""Everybody's allocators in one shape, for the loops in `cases`: ours, the driver's, RMM's, CuPy's, PyTorch's and
+cuda.core's.
 
-This is the only place of the benchmarks that knows how a neighbour is called.  A neighbour that is not installed, or does
-not start, is named with the reason.
+This is the only place of the benchmarks that knows how a neighbour is made to allocate.  One that is not installed, or
+does not start, is named with the reason.
 """
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ __all__ = ["CPP", "FLOOR", "OURS", "PEER", "PYTHON", "NativeAllocator", "PythonA
 PYTHON, CPP = "Python", "C++"
 OURS, FLOOR, PEER = "ours", "floor", "peer"
 STREAMS = 16
+MIB = 1 << 20
 
 # Neighbours: the name that people know, the module, and the names of its distribution.
 NEIGHBOURS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -68,7 +70,7 @@ class World:
                 absent = isinstance(error, ModuleNotFoundError)
                 self.missing[name] = "not installed" if absent else f"{type(error).__name__}: {error}"[:200]
             else:
-                self.found[name] = _version_of(distributions) or getattr(self.modules[name], "__version__", "unknown")
+                self.found[name] = _version_of(distributions) or "of unknown version"
         check(cuda.cuCtxSetCurrent(self.context))
 
     def _start(self, name: str) -> None:
@@ -85,6 +87,10 @@ class World:
             module.empty(1, device="cuda")
         elif name == "cuda.core":
             module.Device(0).set_current()
+
+    def share(self, wanted: int) -> int:
+        """What an allocator of a case gets."""
+        return min(wanted, self.room) // MIB * MIB
 
     def synchronize(self) -> None:
         check(cuda.cuCtxSynchronize())
@@ -110,8 +116,8 @@ def _version_of(distributions: tuple[str, ...]) -> str | None:
 class PythonAllocator:
     """How somebody allocates and frees from Python, on streams that are known by their number.
 
-    `on` gives two functions, ``allocate(nbytes) -> token`` and ``free(token, nbytes)``.  Who allocates on a current stream
-    sets it in `enter`, once for a loop on one stream, or each time where `switching` says that the streams change.
+    `on` gives two functions, ``allocate(nbytes) -> token`` and ``free(token, nbytes)``.  Who allocates on a current
+    stream sets it in `enter`, once for a loop on one stream, or each time where `switching` says that streams change.
     """
 
     role = PEER
@@ -338,7 +344,8 @@ def python(world: World, stack: ExitStack, room: int, failed: Callable[[str, Bas
         memory, streams = world.modules["CuPy"].cuda, streams_for(world, "CuPy")
         previous = memory.get_current_stream()
         stack.callback(previous.use)
-        for name, pool in (("cupy MemoryPool", memory.MemoryPool()), ("cupy MemoryAsyncPool", memory.MemoryAsyncPool())):
+        for name, pool in (("cupy MemoryPool", memory.MemoryPool()),
+                           ("cupy MemoryAsyncPool", memory.MemoryAsyncPool())):
             yield CupyPool(name, pool, streams)
             stack.callback(pool.free_all_blocks)
 

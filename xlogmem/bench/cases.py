@@ -1,8 +1,8 @@
 """What is measured: the cases by family, and who takes part in each.
 
 A case has an id that never changes meaning.  Its *candidates* do the same thing in their own way, from Python and from
-C++; one of them is the floor, the raw driver calls in C, where there is such a thing.  What is not like for like says so
-in its `note`, which is printed with the row.  How long a turn is and how often it is taken is decided elsewhere.
+C++; one is the floor, the raw driver calls in C, where there is such a thing.  What is not like for like says so in its
+`note`, which is printed with the row.  How long a turn is and how often it is taken is decided elsewhere.
 """
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -59,13 +60,14 @@ class Candidate:
     run: Callable[[int], float]
     note: str = ""
     most: int = 1 << 30                     # calls in one turn, at most
+    before: Callable[[], object] = lambda: None         # of each turn, not measured
     close: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
 class Case:
-    """`build` gives the candidates; `per` is how many `unit`s one call does; `quick`: part of a quick run.  `needs`: bytes
-    of device memory that have to be free."""
+    """`build` gives the candidates; `per` is how many `unit`s one call does; `quick`: part of a quick run; `needs`:
+    bytes of device memory that have to be free."""
 
     id: str
     family: str
@@ -93,7 +95,7 @@ def timed(function: Callable[[], object]) -> Callable[[int], float]:
 def allocate_and_free(nbytes: int, streams: int = 1, room: int = GIB) -> Callable[..., Iterator[Candidate]]:
     """A pair; on several streams in turn."""
     def of_native(a: NativeAllocator) -> Candidate:
-        return Candidate(a.name, CPP, a.role, lambda calls: a.loops.pairs(nbytes, a.streams[:streams], calls), a.note)
+        return Candidate(a.name, CPP, a.role, partial(a.loops.pairs, nbytes, a.streams[:streams]), a.note)
 
     def of_python(a: PythonAllocator) -> Candidate:
         if streams == 1:
@@ -121,10 +123,11 @@ def entered(a: PythonAllocator, run: Callable[[int], float]) -> Callable[[int], 
     return prepared
 
 
-def everybody(of_native: Callable[[NativeAllocator], Candidate], of_python: Callable[[PythonAllocator], Candidate] | None,
-              room: int) -> Callable[..., Iterator[Candidate]]:
+def everybody(of_native: Callable[[NativeAllocator], Candidate],
+              of_python: Callable[[PythonAllocator], Candidate] | None, room: int
+              ) -> Callable[..., Iterator[Candidate]]:
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        mine = min(room, world.room)
+        mine = world.share(room)
         yield from map(of_native, native(world, stack, mine, failed))
         if of_python is not None:
             yield from map(of_python, python(world, stack, mine, failed))
@@ -135,8 +138,7 @@ def everybody(of_native: Callable[[NativeAllocator], Candidate], of_python: Call
 def in_threads(nbytes: int, threads: int) -> Callable[..., Iterator[Candidate]]:
     """Pairs in threads that begin together, each on a stream of its own: what a pair takes in each."""
     def of_native(a: NativeAllocator) -> Candidate:
-        return Candidate(a.name, CPP, a.role, lambda calls: a.loops.pairs_in_threads(nbytes, a.streams[:threads], calls),
-                         a.note)
+        return Candidate(a.name, CPP, a.role, partial(a.loops.pairs_in_threads, nbytes, a.streams[:threads]), a.note)
 
     def of_python(a: PythonAllocator) -> Candidate:
         def run(calls: int) -> float:
@@ -197,10 +199,8 @@ def replayed(steps: list[logs.Step], room: int, prelude: tuple[list[logs.Step], 
                 before = time.perf_counter_ns()
                 for operation, slot, nbytes, stream in some:
                     if operation == logs.ALLOCATE:
-                        try:
+                        with suppress(MemoryError):     # what finds no memory is left out
                             held[slot] = ways[stream][0](nbytes)
-                        except MemoryError:
-                            pass
                     elif operation == logs.FREE:
                         if slot in held:
                             ways[stream][1](held.pop(slot), nbytes)
@@ -260,15 +260,36 @@ def used(pattern: Pattern) -> Callable[..., Iterator[Candidate]]:
             runtime = xlogmem.DeviceRuntime(policy=policy)
             on = [runtime.acquire_stream() for _ in range(streams)]
             blocks = [runtime.allocate(256, on[0]) for _ in range(pattern.blocks)]
-            yield Candidate(name, CPP, OURS, _loops.Uses(pattern.uses, on, blocks, pattern.stride).run, most=most)
+            if pattern.stride:                          # no block is fresh any more: first hand-overs are in `free`
+                with xlogmem.use(on[1], read=blocks):
+                    pass
+            before = partial(settle, on, blocks, runtime.allocate(256, on[0])) if pattern.stride else nothing
+            yield Candidate(name, CPP, OURS, _loops.Uses(pattern.uses, on, blocks, pattern.stride).run, most=most,
+                            before=before)
             if policy == "adaptive":
-                yield Candidate(name, PYTHON, OURS, timed(with_use(pattern, on, blocks)), most=most)
+                yield Candidate(name, PYTHON, OURS, timed(with_use(pattern, on, blocks)), most=most, before=before)
         scheme = _loops.SeedUses(pattern.uses, world.streams, pattern.blocks, 256, pattern.stride)
         stack.callback(scheme.close)
-        yield Candidate("an event for each use (the seeds)", CPP, PEER, scheme.run, most=most)
+        yield Candidate("an event for each use (the seeds)", CPP, PEER, scheme.run, most=most,
+                        before=scheme.settle if pattern.stride else nothing)
         yield from others(pattern, world, stack, failed)
 
     return build
+
+
+def nothing() -> None:
+    """Nothing to do."""
+
+
+def settle(streams: list[Any], blocks: list[Any], spare: Any) -> None:
+    """Have the first stream ordered after every use of the blocks, and the adaptive policy forget that somebody waited:
+    without this the turn would begin with waits for the readers of the turn before."""
+    with xlogmem.use(streams[0], read_write=blocks):
+        pass
+    for stream in streams[1:]:
+        for _ in range(64):                             # PRECISE_FOR in _core.pyx
+            with xlogmem.use(stream, read=spare):
+                pass
 
 
 def with_use(pattern: Pattern, streams: list[Any], blocks: list[Any]) -> Callable[[], None]:
@@ -328,15 +349,15 @@ def hand_in_bindings(pattern: Pattern, world: World, stack: ExitStack) -> Iterat
     stack.callback(lambda: [check(cuda.cuEventDestroy(event)) for event in events])
     record, wait = cuda.cuEventRecord, cuda.cuStreamWaitEvent
     yield by_hand("cuda.bindings", pattern,
-                  lambda stream, event: lambda e=events[event], s=world.streams[stream]: record(e, s),
-                  lambda stream, event: lambda e=events[event], s=world.streams[stream]: wait(s, e, 0))
+                  lambda stream, event: partial(record, events[event], world.streams[stream]),
+                  lambda stream, event: partial(wait, world.streams[stream], events[event], 0))
 
 
 def hand_in_torch(pattern: Pattern, world: World, stack: ExitStack) -> Iterator[Candidate]:
     torch, streams = world.modules["PyTorch"], streams_for(world, "PyTorch")
     events = [torch.cuda.Event() for _ in range(9)]
-    yield by_hand("torch events", pattern, lambda stream, event: lambda e=events[event], s=streams[stream]: e.record(s),
-                  lambda stream, event: lambda e=events[event], s=streams[stream]: s.wait_event(e))
+    yield by_hand("torch events", pattern, lambda stream, event: partial(events[event].record, streams[stream]),
+                  lambda stream, event: partial(streams[stream].wait_event, events[event]))
     tensors = [torch.empty(256, dtype=torch.uint8, device="cuda") for _ in range(pattern.blocks)]
     marks = [(tensors[block].record_stream, streams[stream + 1]) for stream, accesses in pattern.uses
              for block, _ in accesses]
@@ -352,15 +373,15 @@ def hand_in_torch(pattern: Pattern, world: World, stack: ExitStack) -> Iterator[
 def hand_in_cupy(pattern: Pattern, world: World, stack: ExitStack) -> Iterator[Candidate]:
     cupy, streams = world.modules["CuPy"], streams_for(world, "CuPy")
     events = [cupy.cuda.Event(disable_timing=True) for _ in range(9)]
-    yield by_hand("cupy events", pattern, lambda stream, event: lambda e=events[event], s=streams[stream]: e.record(s),
-                  lambda stream, event: lambda e=events[event], s=streams[stream]: s.wait_event(e))
+    yield by_hand("cupy events", pattern, lambda stream, event: partial(events[event].record, streams[stream]),
+                  lambda stream, event: partial(streams[stream].wait_event, events[event]))
 
 
 def hand_in_core(pattern: Pattern, world: World, stack: ExitStack) -> Iterator[Candidate]:
     streams = streams_for(world, "cuda.core")
     events = [stream.record() for stream in streams[:9]]
-    yield by_hand("cuda.core events", pattern, lambda stream, event: lambda e=events[event], s=streams[stream]: s.record(e),
-                  lambda stream, event: lambda e=events[event], s=streams[stream]: s.wait(e))
+    yield by_hand("cuda.core events", pattern, lambda stream, event: partial(streams[stream].record, events[event]),
+                  lambda stream, event: partial(streams[stream].wait, events[event]))
 
 
 def in_stf(pattern: Pattern, world: World, stack: ExitStack) -> Iterator[Candidate]:
@@ -388,12 +409,11 @@ def freed_after_reads(readers: int, nbytes: int = MIB) -> Callable[..., Iterator
               for step in ((_loops.RECORD, reader, reader), (_loops.WAIT, 0, reader))), (_loops.GIVE, 0, 0)]
 
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        room = min(GIB, world.room)
+        room = world.share(GIB)
         yield Candidate("driver", CPP, FLOOR, _loops.Hand(hand, world.streams, nbytes).run, BY_HAND)
         for name, runtime in runtimes(room).items():
             streams = [runtime.acquire_stream() for _ in range(readers + 1)]
-            yield Candidate(name, CPP, OURS,
-                            lambda calls, on=streams: _loops.frees_after_reads(on, nbytes, readers, calls))
+            yield Candidate(name, CPP, OURS, partial(_loops.frees_after_reads, streams, nbytes, readers))
 
             def one(runtime: Any = runtime, streams: list[Any] = streams, use: Any = xlogmem.use) -> None:
                 block = runtime.allocate(nbytes, streams[0])
@@ -404,8 +424,8 @@ def freed_after_reads(readers: int, nbytes: int = MIB) -> Callable[..., Iterator
 
             yield Candidate(name, PYTHON, OURS, timed(one))
         scheme = _loops.Allocator.seed()
-        yield Candidate("an event for each use (the seeds)", CPP, PEER, lambda calls: _loops.seed_frees_after_reads(
-            scheme, world.streams, nbytes, readers, calls))
+        yield Candidate("an event for each use (the seeds)", CPP, PEER, partial(
+            _loops.seed_frees_after_reads, scheme, world.streams, nbytes, readers))
         if "PyTorch" in world.modules:
             try:
                 torch, on = world.modules["PyTorch"], streams_for(world, "PyTorch")
@@ -418,8 +438,8 @@ def freed_after_reads(readers: int, nbytes: int = MIB) -> Callable[..., Iterator
 
                 stack.callback(torch.cuda.empty_cache)
                 yield Candidate("torch empty, record_stream", PYTHON, PEER, timed(in_torch),
-                                "readers are not ordered after the allocation; the memory is kept until its events were "
-                                "polled")
+                                "readers are not ordered after the allocation; the memory is kept until its events "
+                                "were polled")
             except Exception as error:
                 failed("PyTorch", error)
 
@@ -442,10 +462,10 @@ def looked_up(live: int, interior: bool) -> Callable[..., Iterator[Candidate]]:
         offset = 300 if interior else 0
         addresses = [bases[number] + offset for number in chosen]
         wanted, searched = _loops.Addresses(addresses), _loops.Bases(bases)
-        yield Candidate("sorted array", CPP, FLOOR, lambda calls: searched.sorted(wanted, calls),
+        yield Candidate("sorted array", CPP, FLOOR, partial(searched.sorted, wanted),
                         "nobody can add to it, and it has no lock", LOOKUPS)
-        yield Candidate("xlogmem", CPP, OURS, lambda calls: _loops.lookups(runtime, wanted, calls), most=LOOKUPS)
-        yield Candidate("std::map under a lock", CPP, PEER, lambda calls: searched.tree(wanted, calls), most=LOOKUPS)
+        yield Candidate("xlogmem", CPP, OURS, partial(_loops.lookups, runtime, wanted), most=LOOKUPS)
+        yield Candidate("std::map under a lock", CPP, PEER, partial(searched.tree, wanted), most=LOOKUPS)
 
         def over(arguments: list[Any], function: Callable[[Any], object]) -> Callable[[int], float]:
             def run(calls: int) -> float:
@@ -475,10 +495,9 @@ def through_rmm(nbytes: int, own_stream: bool) -> Callable[..., Iterator[Candida
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
         on = world.streams[:1] if own_stream else [0]
         floor = _loops.Allocator.driver()
-        yield Candidate("driver", CPP, FLOOR, lambda calls: floor.pairs(nbytes, on, calls))
+        yield Candidate("driver", CPP, FLOOR, partial(floor.pairs, nbytes, on))
         for name, role, mr in resources_of_rmm(world):
-            loops = rmm_loops(mr)
-            yield Candidate(name, CPP, role, lambda calls, of=loops: of.pairs(nbytes, on, calls))
+            yield Candidate(name, CPP, role, partial(rmm_loops(mr).pairs, nbytes, on))
 
     return when_rmm(build)
 
@@ -507,7 +526,7 @@ def resources_of_rmm(world: World) -> Iterator[tuple[str, str, Any]]:
     """RMM's resources alone, under its statistics, and under a runtime of ours; ours alone, seen through RMM."""
     import xlogmem.rmm as binding
 
-    room = min(GIB, world.room)
+    room = world.share(GIB)
     mr = world.modules["RMM"].mr
     for name, below in rmm_resources(world, room).items():
         yield name, PEER, below
@@ -647,8 +666,8 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
         case(f"replay/{name}", "replay", "pair", replayed(steps, room), per=len(steps) // 2, needs=9 * room,
              parameters={"events": len(events), "peak": logs.peak(events)}, quick=name == "queries")
 
-    # RMM's max_usage is 16,000 MiB and its pools have half of the GPU and all of it: here everybody has room for that, at
-    # once.  What finds no memory in a fragmented pool is left out, as there.
+    # RMM's max_usage is 16,000 MiB, and its pools have half of the GPU and all of it: here everybody has room for that,
+    # at once.  What finds no memory in a fragmented pool is left out, as there.
     for allocations, largest in ((1_000, 1), (1_000, 4), (1_000, 64), (1_000, 256), (1_000, 1_024), (1_000, 4_096),
                                  (10_000, 64), (100_000, 4)):
         count = some(allocations)
@@ -665,11 +684,12 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
             prewarm = [(logs.ALLOCATE, 4 + i, 8, i) for i in range(streams)]
             cool = [(logs.FREE, 4 + i, 8, i) for i in range(streams)]
             case(f"shapes/multi_stream_allocations, {streams} streams" + (", prewarmed" if warm else ""), "shapes",
-                 "round of 4 kernels", replayed(logs.multi_stream(streams, 4), GIB, (prewarm + cool, []) if warm else None),
-                 parameters={"streams": streams, "kernels": 4, "prewarm": warm, "kernel_ns": KERNEL_NS},
-                 quick=False)
+                 "round of 4 kernels",
+                 replayed(logs.multi_stream(streams, 4), GIB, (prewarm + cool, []) if warm else None),
+                 parameters={"streams": streams, "kernels": 4, "prewarm": warm, "kernel_ns": KERNEL_NS})
 
-    case("rmm/pair of 1 MiB, legacy stream", "rmm", "pair", through_rmm(MIB, False), parameters={"nbytes": MIB}, quick=True)
+    case("rmm/pair of 1 MiB, legacy stream", "rmm", "pair", through_rmm(MIB, False), parameters={"nbytes": MIB},
+         quick=True)
     case("rmm/pair of 1 MiB, another stream", "rmm", "pair", through_rmm(MIB, True), parameters={"nbytes": MIB})
     case("rmm/99th percentile beside a busy Python thread", "rmm", "pair", beside_python(MIB, some(10_000)),
          parameters={"nbytes": MIB, "pairs": some(10_000)})

@@ -1,4 +1,4 @@
-"""Logs of allocations, made up or recorded, and RMM's benchmark shapes: as events, and as programs that can be replayed.
+"""Logs of allocations, made up or recorded, and RMM's benchmark shapes: events, and programs that can be replayed.
 
 An event is an allocation or its free.  Nothing here measures, and nothing knows who replays.
 """
@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "multi_stream", "orc_bursts",
-           "peak", "queries", "random_allocations", "random_sizes", "recorded", "rounded", "steps_of"]
+__all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "multi_stream",
+           "orc_bursts", "peak", "queries", "random_allocations", "random_sizes", "recorded", "rounded", "steps_of"]
 
 GRAIN = 256
 ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops.pyx
@@ -135,8 +135,8 @@ def steps_of(log: Iterable[Event]) -> list[Step]:
 
 
 def random_allocations(draw: random.Random, allocations: int, largest: int, most: int) -> list[Step]:
-    """RMM's benchmark of that name: sizes from 1 to `largest` bytes, an allocation with a chance of 73 in 100 as long as
-    `most` bytes are not in use, else a free of any block; twice as many turns as allocations.
+    """RMM's benchmark of that name: sizes from 1 to `largest` bytes, an allocation with a chance of 73 in 100 as long
+    as `most` bytes are not in use, else a free of any block; twice as many turns as allocations.
 
     The numbers drawn are not those of C++'s default engine."""
     steps: list[Step] = []

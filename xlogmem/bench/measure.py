@@ -1,9 +1,9 @@
 """How it is measured: the candidates of a case turn by turn in one process, the same in several processes.
 
-Clocks of hosts change by a factor of two within seconds, and memory lies elsewhere in each process.  So within a process
-candidates take turns of a few milliseconds, whose ratios hold whatever the clock does; and the whole is done in several
-processes, as pyperf does, so that the spread shows what differs between them.  As pyperf does, calls are doubled until a
-turn is long enough, which is the warm-up too.
+Clocks of hosts change by a factor of two within seconds, and memory lies elsewhere in each process.  So within a
+process candidates take turns of a few milliseconds, whose ratios hold whatever the clock does; and the whole is done in
+several processes, as pyperf does, so that the spread shows what differs between them.  As in pyperf, calls are doubled
+until a turn is long enough, which is the warm-up too.
 
 `python -m xlogmem.bench` is such a process: it reads an `Order` and writes a line of JSON for each thing that happened.
 """
@@ -60,8 +60,9 @@ class Order:
     @classmethod
     def load(cls, text: str) -> Order:
         raw = json.loads(text)
-        settings = Settings(**{name: tuple(value) if isinstance(value, list) else value
-                               for name, value in raw["settings"].items()})
+        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                 for name, value in raw["settings"].items()}
+        settings = Settings(**given)
         return cls(settings, raw["cases"], [tuple(pair) for pair in raw["banned"]])
 
 
@@ -76,6 +77,7 @@ def calibrated(candidate: Candidate, turn_ns: float) -> int:
     """Calls that fill a turn."""
     calls = 1
     while calls < candidate.most:
+        candidate.before()
         took = candidate.run(calls)
         if took >= turn_ns:
             break
@@ -113,8 +115,9 @@ def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str
                 for place in range(len(ready)):
                     number = (place + turn) % len(ready)
                     candidate, calls = ready[number]
-                    values[number].append(candidate.run(calls) / calls / case.per)
+                    candidate.before()
                     world.synchronize()                         # nobody pays for what another has queued
+                    values[number].append(candidate.run(calls) / calls / case.per)
         finally:
             if collecting:
                 gc.enable()

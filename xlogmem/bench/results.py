@@ -1,9 +1,9 @@
 """What came out: a document with all figures, the table, the chart, and whether two runs agree.
 
-A row has the best, the median and the spread of its turns: the 10th to the 90th percentile, of all processes.  Its ratio to
-the *reference* of the case (the floor; where there is none, the candidate that comes first) is taken turn by turn and has
-a spread of its own, because the clock of a host changes between turns and much less within one.  The *best peer* is the
-quickest of those from the same language that are like for like.
+A row has the best, the median and the spread of its turns: the 10th to the 90th percentile, of all processes.  Its
+ratio to the *reference* of the case (the floor; where there is none, the candidate that comes first) is taken turn by
+turn and has a spread of its own, because the clock of a host changes between turns and much less within one.  The *best
+peer* is the quickest of those from the same language that are like for like.
 
 Two runs agree on a row if the spreads of that ratio overlap.
 """
@@ -141,7 +141,8 @@ def print_table(document: Document, console: Console, everything: bool = False) 
         if not shown:
             continue
         table = Table(title=family, title_justify="left", title_style="bold")
-        for heading in ("", "from", "best", "median", "spread", "× floor (spread)", "× best peer (spread)", "best peer"):
+        for heading in ("", "from", "best", "median", "spread", "× floor (spread)", "× best peer (spread)",
+                        "best peer"):
             table.add_column(heading, justify="left" if heading in ("", "from", "best peer") else "right",
                              overflow="fold")
         case = None
@@ -163,25 +164,27 @@ def print_table(document: Document, console: Console, everything: bool = False) 
     for note, number in notes.items():
         console.print(f"[{number}] not like for like: {note}", markup=False, highlight=False)
     console.print(
-        f"{machine.get('device')}, driver {machine.get('driver')}, {machine.get('cores')} × {machine.get('host')}, Python "
-        f"{machine.get('python')}, xlogmem {machine.get('xlogmem')} ({machine.get('commit') or 'no commit'}), "
-        + ", ".join(f"{name} {found}" for name, found in machine.get("found", {}).items())
-        + f". An empty call from Python takes {machine.get('empty_call_ns')} ns, which every figure from Python has in it. "
-        f"{document['seconds']:.0f} s.", markup=False, highlight=False)
+        "{device}, driver {driver}, {cores} × {host}, Python {python}, xlogmem {xlogmem} ({commit}), {versions}. An "
+        "empty call from Python takes {empty_call_ns} ns, which every figure from Python has in it. {seconds:.0f} s."
+        .format(**{"device": None, "driver": None, "cores": None, "host": None, "python": None, "xlogmem": None,
+               "empty_call_ns": None, "commit": None} | machine, seconds=document["seconds"],
+            versions=", ".join(f"{name} {found}" for name, found in machine.get("found", {}).items())),
+        markup=False, highlight=False)
     for name, reason in machine.get("missing", {}).items():
         console.print(f"without {name}: {reason}", markup=False, highlight=False)
     for failure in document["failures"]:
         console.print(f"failed: {failure['candidate']} in {failure['case']}: {failure['text']}", markup=False,
                       highlight=False, style="red")
     if machine.get("simulated"):
-        console.print("SIMULATED DRIVER: no GPU is involved. These times mean nothing; the run shows only that every case "
-                      "works.", style="bold red", markup=False)
+        console.print("SIMULATED DRIVER: no GPU is involved. These times mean nothing; the run shows only that every "
+                      "case works.", style="bold red", markup=False)
 
 
 def markdown(document: Document) -> str:
     """The README's rows."""
     rows = {(row["case"], row["candidate"], row["language"]): row for row in document["rows"]}
-    lines = ["| ns | from C++ | × driver calls | from Python | best peer from C++ | from Python |", "|---|---|---|---|---|---|"]
+    lines = ["| ns | from C++ | × driver calls | from Python | best peer from C++ | from Python |",
+             "|---|---|---|---|---|---|"]
     for text, case, candidate in README:
         native, python = rows.get((case, candidate, CPP)), rows.get((case, candidate, PYTHON))
         lines.append(" | ".join((
@@ -205,7 +208,7 @@ def agreement(document: Document, earlier: Document) -> list[dict[str, Any]]:
     found = []
     for row in document["rows"]:
         other = before.get((row["case"], row["candidate"], row["language"]))
-        if other is None or row["candidate"] == row["reference"] and row["language"] == other["language"]:
+        if other is None or (row["candidate"] == row["reference"] and row["language"] == other["language"]):
             continue
         now, then = row["to_reference"], other["to_reference"]
         if now is None or then is None or row["reference"] != other["reference"]:
@@ -217,14 +220,15 @@ def agreement(document: Document, earlier: Document) -> list[dict[str, Any]]:
     return found
 
 
-def print_agreement(found: list[dict[str, Any]], document: Document, earlier: Document, console: Console) -> bool:
+def print_agreement(document: Document, earlier: Document, console: Console) -> bool:
     """Say which rows differ by more than their spreads.  True if no row of ours does, and there are some."""
+    found = agreement(document, earlier)
     differ = [row for row in found if not row["agree"]]
     ours = [row for row in found if row["role"] == OURS]
     different = [row for row in ours if not row["agree"]]
     commits = [part["machine"].get("commit") or "no commit" for part in (document, earlier)]
-    console.print(f"Compared with a run of {commits[1]} (this one: {commits[0]}), by the ratio to the reference of the case:",
-                  markup=False, highlight=False)
+    console.print(f"Compared with a run of {commits[1]} (this one: {commits[0]}), by the ratio to the reference of the "
+                  "case:", markup=False, highlight=False)
     if differ:
         table = Table()
         for heading in ("outside of both spreads", "from", "then", "now", "change"):
@@ -278,8 +282,8 @@ def plot(document: Document, path: str) -> None:
     machine = document["machine"]
     figure.supxlabel(
         ("SIMULATED, times mean nothing. " if machine.get("simulated") else "")
-        + f"multiples of the raw driver calls; {machine.get('device')}, xlogmem {machine.get('commit') or ''}; hollow: not "
-        "like for like", fontsize=8)
+        + f"multiples of the raw driver calls; {machine.get('device')}, xlogmem {machine.get('commit') or ''}; hollow: "
+        "not like for like", fontsize=8)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -8,11 +8,9 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython.operator cimport dereference
-from libc.stddef cimport size_t
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t
 from libcpp.memory cimport unique_ptr
 from libcpp.optional cimport optional
-from libcpp.vector cimport vector
 
 from rmm.librmm.memory_resource cimport device_async_resource_ref
 from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
@@ -42,8 +40,6 @@ cdef extern from "resource.hpp" namespace "xlogmem_rmm" nogil:
         pass
     cdef cppclass upstream:
         xlogmem_upstream* functions()
-    void time_pairs(upstream& source, size_t nbytes, uintptr_t stream, vector[uint64_t]& result) except +
-    uint64_t run_pairs(upstream& source, size_t nbytes, uintptr_t stream, size_t count) except +
 
 cdef extern from *:
     """
@@ -150,27 +146,3 @@ def upstream_of(DeviceMemoryResource mr not None):
     PyCapsule_SetContext(capsule, <void*>mr)
     Py_INCREF(mr)
     return capsule
-
-
-# ---------------------------------------------------------------------------------------------- for benchmarks
-def pairs(DeviceMemoryResource mr not None, size_t nbytes, size_t count, uintptr_t stream=0):
-    """Nanoseconds that a pair of allocate and free takes in a loop in C++ without the GIL, on average."""
-    cdef unique_ptr[upstream] source
-    cdef uint64_t total
-    source.reset(xlogmem_make_upstream(mr.get_mr()))
-    with nogil:
-        total = run_pairs(dereference(source), nbytes, stream, count)
-        source.reset()
-    return total / count
-
-
-def each_pair(DeviceMemoryResource mr not None, size_t nbytes, size_t count, uintptr_t stream=0):
-    """Nanoseconds of each pair, two clock reads included."""
-    cdef unique_ptr[upstream] source
-    cdef vector[uint64_t] result
-    result.resize(count)
-    source.reset(xlogmem_make_upstream(mr.get_mr()))
-    with nogil:
-        time_pairs(dereference(source), nbytes, stream, result)
-        source.reset()
-    return [result[i] for i in range(count)]

@@ -6,7 +6,6 @@
 // Python object.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +16,6 @@
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <cuda/memory_resource>
 #include <cuda/stream>
@@ -140,7 +138,6 @@ class upstream {
   upstream& operator=(upstream const&) = delete;
 
   xlogmem_upstream* functions() noexcept { return &functions_; }
-  any_resource& resource() noexcept { return mr_; }
 
  private:
   static int failed(xlogmem_error* error, std::int32_t kind, char const* text) noexcept
@@ -185,29 +182,5 @@ class upstream {
   xlogmem_upstream functions_{
     XLOGMEM_TABLE_VERSION, sizeof(xlogmem_upstream), this, allocate, deallocate, XLOGMEM_FINDS_DEVICE};
 };
-
-// Pairs of allocate and free as C++ code makes them, each timed, in nanoseconds.
-inline void time_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::vector<std::uint64_t>& result)
-{
-  using clock   = std::chrono::steady_clock;
-  auto const on = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
-  for (auto& took : result) {
-    auto const before = clock::now();
-    from.resource().deallocate(on, from.resource().allocate(on, bytes, alignment), bytes, alignment);
-    took = std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - before).count();
-  }
-}
-
-// The same without a clock inside; the nanoseconds of all.
-inline std::uint64_t run_pairs(upstream& from, std::size_t bytes, std::uintptr_t stream, std::size_t count)
-{
-  using clock       = std::chrono::steady_clock;
-  auto const on     = cuda::stream_ref{reinterpret_cast<cudaStream_t>(stream)};
-  auto const before = clock::now();
-  for (std::size_t i = 0; i < count; ++i) {
-    from.resource().deallocate(on, from.resource().allocate(on, bytes, alignment), bytes, alignment);
-  }
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - before).count();
-}
 
 }  // namespace xlogmem_rmm

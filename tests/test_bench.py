@@ -1,0 +1,392 @@
+"""The benchmarks do what they say: every case runs, the figures are made of what was measured, and what is missing or
+not like for like is named.  No figure decides anything here: on the simulated driver none means anything."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from conftest import SIMULATED
+from rich.console import Console
+
+import xlogmem
+from xlogmem.bench import _loops, cases, logs, measure, results
+from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON, World
+from xlogmem.bench.measure import Settings
+from xlogmem.sim import Simulator
+
+ROOT = Path(__file__).parent.parent
+TINY = Settings(turns=2, turn_ms=.001, processes=1, scale=100, room=256 << 20)
+NEIGHBOURS = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
+LOUD = "no GPU is involved"
+
+
+@pytest.fixture
+def world():
+    world = World(TINY.room, tuple(NEIGHBOURS))
+    yield world
+    world.close()
+
+
+def all_of(settings: Settings = TINY) -> list[cases.Case]:
+    return measure.selected(settings)
+
+
+def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "xlogmem", "bench", *arguments], capture_output=True, text=True,
+                          timeout=110, env=os.environ | {"XLOGMEM_SIM_QUIET": "", "COLUMNS": "200"} | environment)
+
+
+# ---------------------------------------------------------------------------------------------- the cases
+@pytest.mark.simulator
+@pytest.mark.parametrize("case", all_of(), ids=lambda case: case.id)
+def test_every_case_runs(case, world, driver):
+    """... with nothing that races, and measures everybody it has."""
+    said = []
+    measure.measure(case, world, TINY, [], said.append)
+    rows = [event for event in said if event["kind"] == "row"]
+    failures = [event for event in said if event["kind"] == "failure"]
+    assert not failures
+    if case.family in ("rmm", "pylibcudf"):
+        assert rows == []                               # without RMM, which does not start here
+        return
+    assert [row["role"] for row in rows].count(FLOOR) == 1
+    assert {row["language"] for row in rows if row["role"] == OURS} >= {CPP}
+    assert all(len(row["values"]) == TINY.turns and min(row["values"]) > 0 for row in rows)
+    if case.family in ("allocate", "use", "free"):      # each path from Python has its twin
+        assert ({row["candidate"] for row in rows if row["role"] == OURS and row["language"] == PYTHON}
+                <= {row["candidate"] for row in rows if row["role"] == OURS and row["language"] == CPP})
+        assert any(row["candidate"].startswith("an event for each use") for row in rows)
+
+
+def test_the_families_are_those_that_were_asked_for():
+    found = all_of()
+    assert {case.family for case in found} == set(cases.FAMILIES)
+    assert len({case.id for case in found}) == len(found)
+    for said in ("256 B", "64 MiB", "8 streams", "16 threads", "512 held", "fragmented"):
+        assert any(said in case.id for case in found if case.family == "allocate"), said
+    for said in ("1 block,", "4 blocks,", "16 blocks,", "64 blocks,", "hand-over", "ping-pong", "fan-out to 8"):
+        assert any(said in case.id for case in found if case.family == "use"), said
+    assert {case.parameters["live"] for case in cases.all_cases() if case.family == "lookup"} == {
+        10 ** 3, 10 ** 4, 10 ** 5, 10 ** 6}
+    quick = all_of(Settings(quick=True))
+    assert {case.family for case in quick} == set(cases.FAMILIES)
+    assert len(quick) < len(found) / 2
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("pattern", "records", "waits"), [
+    (cases.same_stream(16), 0, 0), (cases.PING_PONG, 2, 2), (cases.FAN_OUT, 9, 16)])
+def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world, driver: Simulator):
+    """The twins in C++ and from Python make the waits of the floor, in a steady state."""
+    with ExitStack() as stack:
+        made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
+        seen = {}
+        for who in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), ("an event for each use (the seeds)", CPP)):
+            made[who].run(100)
+            before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
+            made[who].run(10)
+            seen[who] = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
+        assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
+        assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
+        touched = sum(len(accesses) for _, accesses in pattern.uses)
+        assert seen["an event for each use (the seeds)", CPP] == (10 * touched, 10 * waits)
+        made.clear()
+
+
+@pytest.mark.simulator
+def test_a_hand_over_is_one_record_and_one_wait(world, driver):
+    """... in every turn: what the turn before left behind is settled before it begins."""
+    with ExitStack() as stack:
+        made = {(x.name, x.language): x for x in cases.used(cases.HAND_OVER)(world, stack, lambda *_: None)}
+        for who in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
+            made[who].before()
+            before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
+            made[who].run(200)
+            records, waits = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
+            assert (records, waits) == (200, 200), who
+        made.clear()
+
+
+@pytest.mark.simulator
+def test_a_free_after_foreign_reads_waits_for_each_reader(world, driver):
+    runtime = xlogmem.DeviceRuntime()
+    streams = [runtime.acquire_stream() for _ in range(5)]
+    _loops.frees_after_reads(streams, 256, 4, 1)
+    before = driver.calls("cuStreamWaitEvent")
+    _loops.frees_after_reads(streams, 256, 4, 10)
+    assert driver.calls("cuStreamWaitEvent") - before == 10 * 8         # each reader for the birth, the free for each
+
+
+@pytest.mark.simulator
+def test_what_finds_no_memory_is_left_out_and_counted(world):
+    steps = [(logs.ALLOCATE, 0, 1 << 20, 0), (logs.ALLOCATE, 1, 1 << 50, 0), (logs.FREE, 1, 1 << 50, 0),
+             (logs.FREE, 0, 1 << 20, 0)]
+    program = _loops.Program(steps, _loops.Slots(2))
+    _loops.Allocator.driver().program(program, world.streams)
+    assert program.refused == 1
+
+
+def test_a_step_beyond_the_slots_is_refused():
+    with pytest.raises(ValueError, match="slot 2 of 2"):
+        _loops.Program([(logs.ALLOCATE, 2, 64, 0)], _loops.Slots(2))
+
+
+def test_lookups_of_what_is_nowhere_are_an_error():
+    with pytest.raises(LookupError, match="2 of 2"):
+        _loops.lookups(xlogmem.DeviceRuntime(), _loops.Addresses([1 << 40, 1 << 41]), 2)
+
+
+# ---------------------------------------------------------------------------------------------- logs
+def test_a_log_of_rmm_becomes_a_program(tmp_path):
+    log = tmp_path / "rmm.csv"
+    log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x1,64,0x0\n"
+                   "1,00:00:00.1,allocate,0x2,100,0x0\n1,00:00:00.2,allocate,0x3,300,0x7\n"
+                   "1,00:00:00.3,free,0x2,100,0x7\n1,00:00:00.4,allocate,0x2,500,0x0\n")
+    events = list(logs.recorded(str(log)))
+    assert logs.peak(events) == 512 + 512
+    assert logs.steps_of(events) == [
+        (logs.ALLOCATE, 0, 100, 0), (logs.ALLOCATE, 1, 300, 1), (logs.FREE, 0, 100, 1), (logs.ALLOCATE, 2, 500, 0),
+        (logs.FREE, 1, 300, 1), (logs.FREE, 2, 500, 0)]
+    chosen = Settings(logs=(str(log),), families=("replay",))
+    assert f"replay/{log}" in [case.id for case in all_of(chosen)]
+
+
+@pytest.mark.parametrize("steps", [
+    logs.random_allocations(logs.random.Random(3), 200, 1 << 20, 50 << 20), logs.multi_stream(4, 8),
+    [step for part in logs.fragments(logs.random.Random(3), 50, 1 << 16) for step in part]],
+    ids=["random_allocations", "multi_stream", "fragments"])
+def test_programs_end_with_nothing_allocated(steps):
+    alive, used = {}, 0
+    for operation, slot, nbytes, _ in steps:
+        if operation == logs.ALLOCATE:
+            assert slot not in alive
+            alive[slot] = nbytes
+        elif operation == logs.FREE:
+            assert alive.pop(slot) == nbytes
+        used = max(used, sum(alive.values()))
+    assert not alive
+    assert 0 < used < 50 << 20
+
+
+# ---------------------------------------------------------------------------------------------- figures
+def raw(**values: list[list[float]]) -> dict:
+    """A run of one case: names to turns of each process."""
+    about = {"floor": (CPP, FLOOR, ""), "ours": (CPP, OURS, ""), "peer": (CPP, PEER, ""), "slow": (CPP, PEER, ""),
+             "unlike": (CPP, PEER, "marks only"), "snake": (PYTHON, PEER, "")}
+    rows = {}
+    for name, turns in values.items():
+        language, role, note = about[name]
+        rows[name] = {"case": "use/ping-pong", "candidate": name, "language": language, "role": role, "note": note,
+                      "calls": 7, "values": dict(enumerate(turns))}
+    facts = {"device": "none", "simulated": False, "found": {}, "missing": {"CuPy": "not installed"}, "commit": "abc"}
+    return {"rows": rows, "facts": facts, "failures": [], "seconds": 1.0}
+
+
+def document(**values: list[list[float]]) -> dict:
+    return results.assembled(raw(**values), Settings(), ["xlogmem", "bench"])
+
+
+def row_of(document: dict, name: str) -> dict:
+    return next(row for row in document["rows"] if row["candidate"] == name)
+
+
+def test_ratios_are_taken_turn_by_turn():
+    """The clock doubles half-way; the ratio does not notice."""
+    seen = document(floor=[[100, 100, 200], [200, 200]], ours=[[150, 150, 300], [300, 300]])
+    row = row_of(seen, "ours")
+    assert row["to_reference"] == {"median": 1.5, "low": 1.5, "high": 1.5}
+    assert (row["best"], row["median"], row["low"], row["high"]) == (150, 300, 150, 300)
+
+
+def test_a_process_without_the_reference_is_left_out():
+    seen = raw(floor=[[100, 100]], ours=[[1, 1], [150, 150]])
+    del seen["rows"]["ours"]["values"][0]
+    seen["rows"]["floor"]["values"] = {1: [100, 100]}
+    assert row_of(results.assembled(seen, Settings(), []), "ours")["to_reference"]["median"] == 1.5
+
+
+def test_the_best_peer_is_like_for_like_and_of_the_same_language():
+    row = row_of(document(floor=[[100]], ours=[[150]], slow=[[400]], peer=[[300]], unlike=[[10]], snake=[[20]]), "ours")
+    assert row["best_peer"] == "peer"
+    assert row["to_best_peer"]["median"] == .5
+
+
+def test_without_a_floor_the_first_is_the_reference():
+    seen = document(peer=[[300]], ours=[[150]])
+    assert row_of(seen, "ours")["reference"] == "peer"
+    assert row_of(seen, "ours")["to_reference"]["median"] == .5
+
+
+def test_a_document_survives_its_file(tmp_path):
+    seen = document(floor=[[100, 101]], ours=[[150, 160]])
+    results.saved(seen, str(tmp_path / "a.json"))
+    assert results.loaded(str(tmp_path / "a.json")) == json.loads(json.dumps(seen))
+    assert set(seen) == {"schema", "command", "settings", "seconds", "machine", "failures", "rows"}
+    (tmp_path / "b.json").write_text('{"schema": 99}')
+    with pytest.raises(ValueError, match="schema 99"):
+        results.loaded(str(tmp_path / "b.json"))
+
+
+def printed(seen: dict, everything: bool = False) -> str:
+    console = Console(file=StringIO(), width=200)
+    results.print_table(seen, console, everything)
+    return console.file.getvalue()
+
+
+def test_the_table_names_what_is_missing_failed_and_not_like_for_like():
+    seen = document(floor=[[100]], ours=[[150]], peer=[[300]], unlike=[[10]])
+    seen["failures"].append({"case": "use/ping-pong", "candidate": "PyTorch", "text": "out of patience"})
+    text = printed(seen, everything=True)
+    for said in ("unlike [1]", "[1] not like for like: marks only", "without CuPy: not installed", "1.50 (1.50–1.50)",
+                 "failed: PyTorch in use/ping-pong: out of patience", "use/ping-pong, ns per round of two uses"):
+        assert said in text, said
+    assert "unlike" not in printed(seen)                # in short: the floor, ours, and the best peers
+    assert "peer" in printed(seen)
+    seen["machine"]["simulated"] = True
+    assert LOUD in printed(seen)
+
+
+@pytest.mark.parametrize(("then", "now", "agree"), [
+    ([1.5, 1.6, 1.7], [1.7, 1.8, 1.9], True), ([1.5, 1.6, 1.7], [1.71, 1.8, 1.9], False),
+    ([1.8, 1.85, 1.9], [1.5, 1.6, 1.79], False), ([1.5, 1.6, 1.7], [1.55, 1.6, 1.65], True)])
+def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
+    a = document(floor=[[100.] * 3], ours=[[100 * x for x in then]])
+    b = document(floor=[[50.] * 3], ours=[[50 * x for x in now]])
+    found = results.agreement(b, a)
+    assert [row["agree"] for row in found] == [agree]
+    console = Console(file=StringIO(), width=200)
+    assert results.print_agreement(b, a, console) is agree
+    assert f"of ours {int(agree)} of 1" in console.file.getvalue()
+    assert ("use/ping-pong: ours" in console.file.getvalue()) is not agree
+
+
+def test_runs_that_have_nothing_in_common_do_not_agree():
+    seen = document(floor=[[100.]])
+    assert results.print_agreement(seen, seen, Console(file=StringIO())) is False
+
+
+def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
+    seen = document(floor=[[100, 101]], ours=[[150, 160]], unlike=[[10, 11]])
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        with pytest.raises(RuntimeError, match=r"xlogmem\[bench\]"):
+            results.plot(seen, str(tmp_path / "a.png"))
+    else:
+        results.plot(seen, str(tmp_path / "a.png"))
+        assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_readmes_rows_are_cases_that_there_are():
+    found = {case.id for case in all_of()}
+    assert {case for _, case, _ in results.README} <= found
+    readme = (ROOT / "README.md").read_text()
+    for text, _, _ in results.README:
+        assert f"| {text} |" in readme, text
+    assert "xlogmem bench --readme" in readme
+
+
+# ---------------------------------------------------------------------------------------------- the processes
+@pytest.mark.simulator
+def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
+    """The others of the case, and the cases after it, go on in another process."""
+    calls = []
+
+    def child(order):
+        calls.append(order)
+        yield {"kind": "facts", "missing": {}}
+        for case in order.cases:
+            yield {"kind": "case", "case": case}
+            for name in ("good", "bad", "late"):
+                if (case, name) in order.banned:
+                    continue
+                yield {"kind": "trying", "case": case, "candidate": name}
+                if (case, name) == ("use/ping-pong", "bad"):
+                    yield {"kind": "died", "text": "the process ended with -11: no message"}
+                    return
+            for name in ("good", "late"):
+                yield {"kind": "row", "case": case, "candidate": name, "language": CPP, "values": [1.]}
+        yield {"kind": "done"}
+
+    monkeypatch.setattr(measure, "_child", child)
+    settings = Settings(families=("use",), only=("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back"),
+                        processes=1)
+    seen = measure.run(settings, lambda event: None)
+    assert [order.cases[0] for order in calls] == ["use/hand-over", "use/ping-pong"]
+    assert seen["failures"] == [{"case": "use/ping-pong", "candidate": "bad",
+                                 "text": "the process ended with -11: no message"}]
+    assert len(seen["rows"]) == 6
+
+
+@pytest.mark.simulator
+def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_path):
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    run = bench("--case", "use/ping-pong", "--case", "allocate/256 B", "--turns", "2", "--processes", "2", "--json",
+                str(first))
+    assert run.returncode == 0, run.stderr
+    assert LOUD in run.stdout
+    assert "THE TIMES OF THIS RUN MEAN NOTHING" in run.stderr
+    seen = json.loads(first.read_text())
+    assert seen["schema"] == results.SCHEMA
+    assert seen["machine"]["simulated"] is True
+    assert set(seen["machine"]["missing"]) | set(seen["machine"]["found"]) >= NEIGHBOURS
+    for name, reason in seen["machine"]["missing"].items():
+        assert f"without {name}: {reason}" in " ".join(run.stdout.split())
+    assert seen["command"][:3] == ["xlogmem", "bench", "--case"]
+    assert all(sorted(row["values"]) == ["0", "1"] for row in seen["rows"])
+    again = bench("--read", str(first), "--compare", str(first), "--json", str(second))
+    assert again.returncode == 0, again.stderr
+    assert "of ours" in again.stdout
+    for row in seen["rows"]:                            # as if everything of ours had become ten times as slow
+        if row["to_reference"] and row["role"] == OURS:
+            row["to_reference"] = {name: 10 * value for name, value in row["to_reference"].items()}
+    second.write_text(json.dumps(seen))
+    assert bench("--read", str(second), "--compare", str(first)).returncode == 1
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--family", "gravity"], "gravity"), (["--case", "use/nothing"], "use/nothing"), (["--turns", "0"], "--turns"),
+    (["--compare", "no such file"], "no such file")])
+def test_wrong_arguments_are_named(arguments, said):
+    run = bench(*arguments, XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 2
+    assert said in run.stderr
+
+
+def test_a_file_of_another_schema_is_refused(tmp_path):
+    (tmp_path / "old.json").write_text('{"schema": 0}')
+    run = bench("--read", str(tmp_path / "old.json"))
+    assert run.returncode == 1
+    assert "schema 0" in run.stderr
+
+
+# ---------------------------------------------------------------------------------------------- instructions
+def test_instructions_are_counted_by_module(tmp_path):
+    """In our own modules, but for the loops and the simulated driver; calls into others are theirs."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import instructions
+    finally:
+        sys.path.pop(0)
+    dump = tmp_path / "out.1"
+    dump.write_text("events: Ir\nob=(1) /x/xlogmem/_core.so\nfn=(1) a\n12 5\n+3 7\n"
+                    "cob=(2) /x/xlogmem/sim/_simcuda.so\ncfn=(2) b\ncalls=1 90\n+1 1000\n* 2\n\n"
+                    "ob=(2)\nfn=(2)\n90 1000\n\nob=(3) /x/xlogmem/bench/_loops.so\n"
+                    "fn=(3) c\n1 400\n\nob=(4) /lib/libc.so.6\nfn=(4) d\n1 800\n\nob=(1)\nfn=(5) e\n-2 30\n")
+    assert instructions.counted(dump) == 5 + 7 + 2 + 30
+    recorded = json.loads((ROOT / "benchmarks" / "instructions.json").read_text())
+    assert set(recorded["instructions"]) == set(instructions.PATHS)
+
+
+@pytest.mark.skipif(not SIMULATED, reason="asks the simulated driver")
+def test_without_valgrind_it_says_so_and_is_no_failure():
+    run = subprocess.run([sys.executable, str(ROOT / "benchmarks" / "instructions.py")], capture_output=True, text=True,
+                         timeout=100, env=os.environ | {"PATH": "/nonexistent"})
+    assert run.returncode == 0, run.stderr
+    assert "INSTRUCTIONS NOT COUNTED: valgrind is not installed" in run.stdout
