@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from conftest import SIMULATED
@@ -140,6 +142,38 @@ def test_a_step_beyond_the_slots_is_refused():
 def test_lookups_of_what_is_nowhere_are_an_error():
     with pytest.raises(LookupError, match="2 of 2"):
         _loops.lookups(xlogmem.DeviceRuntime(), _loops.Addresses([1 << 40, 1 << 41]), 2)
+
+
+# ---------------------------------------------------------------------------------------------- neighbours
+@pytest.mark.simulator
+def test_neighbours_take_part_as_they_are_called(monkeypatch, driver):
+    """Stand-ins that accept every call: what is called how is proved on a GPU, that everybody takes part is here."""
+    stands = {name: MagicMock() for name in ("cupy", "torch", "cuda.core", "cuda.stf._experimental")}
+    for name, stand in stands.items():
+        monkeypatch.setitem(sys.modules, name, stand)
+    world = World(TINY.room, ("RMM", "pylibcudf"))
+    assert set(world.found) == {"cuda.bindings", "CuPy", "PyTorch", "cuda.core", "CUDASTF"}
+    seen = {}
+    try:
+        for case in all_of(replace(TINY, only=("allocate/1 MiB", "allocate/1 MiB, 8 streams in turn", "use/ping-pong",
+                                               "allocate/1 MiB, 2 threads", "replay/queries, 4 streams",
+                                               "free/after 4 foreign reads"))):
+            said = []
+            measure.measure(case, world, TINY, [], said.append)
+            assert not [event for event in said if event["kind"] == "failure"]
+            seen[case.id] = {event["candidate"]: event["note"] for event in said if event["kind"] == "row"}
+    finally:
+        world.close()
+    allocators = {"cupy MemoryPool", "cupy MemoryAsyncPool", "torch.empty", "cuda.core", "cuda.bindings"}
+    for case in ("allocate/1 MiB", "allocate/1 MiB, 8 streams in turn", "allocate/1 MiB, 2 threads",
+                 "replay/queries, 4 streams"):
+        assert set(seen[case]) >= allocators
+    marked = {"torch events", "cupy events", "cuda.core events", "cuda.bindings", "torch record_stream",
+              "CUDASTF tasks"}
+    assert all(seen["use/ping-pong"][name] for name in marked)
+    assert seen["free/after 4 foreign reads"]["torch empty, record_stream"]
+    stands["torch"].cuda.Event().record.assert_called()
+    stands["cuda.stf._experimental"].context().task.assert_called()
 
 
 # ---------------------------------------------------------------------------------------------- logs

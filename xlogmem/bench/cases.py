@@ -570,7 +570,7 @@ def beside_python(nbytes: int, calls: int) -> Callable[..., Iterator[Candidate]]
         yield Candidate("rmm async", CPP, PEER, busy(rmm_loops(asynchronous), calls), most=1)
         yield Candidate("xlogmem over rmm async", CPP, OURS, busy(rmm_loops(over), calls), most=1)
         callback = mr.CallbackMemoryResource(asynchronous.allocate, asynchronous.deallocate)
-        yield Candidate("rmm callbacks in Python", CPP, PEER, busy(rmm_loops(callback), max(calls // 100, 8)),
+        yield Candidate("rmm callbacks in Python", CPP, PEER, busy(rmm_loops(callback), max(calls // 200, 8)),
                         "what a resource written in Python costs; fewer pairs", most=1)
 
     return when_rmm(build)

@@ -27,12 +27,14 @@ from xlogmem.bench.cases import FAMILIES, Candidate, Case, all_cases, built
 
 __all__ = ["Order", "Settings", "facts", "run", "selected", "work"]
 
-QUICK = {"turns": 5, "turn_ms": 1.0, "processes": 1}
+QUICK = {"turns": 5, "turn_ms": 1.0, "processes": 1, "case_seconds": 1.0}
+LEAST_TURNS = 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`scale` is for tests, see `all_cases`; `room` too, see `World`."""
+    """A case whose turns would take longer than `case_seconds` in a process has fewer of them, but for LEAST_TURNS.
+    `scale` is for tests, see `all_cases`; `room` too, see `World`."""
 
     families: tuple[str, ...] = FAMILIES
     quick: bool = False
@@ -42,6 +44,7 @@ class Settings:
     turns: int = 15
     turn_ms: float = 2.0
     processes: int = 3
+    case_seconds: float = 2.5
     scale: int = 1
     room: int | None = None
 
@@ -73,16 +76,16 @@ def selected(settings: Settings) -> list[Case]:
 
 
 # ---------------------------------------------------------------------------------------------- in the process
-def calibrated(candidate: Candidate, turn_ns: float) -> int:
-    """Calls that fill a turn."""
+def calibrated(candidate: Candidate, turn_ns: float) -> tuple[int, float]:
+    """Calls that fill a turn, and the seconds that it takes, with what goes before it."""
     calls = 1
-    while calls < candidate.most:
+    while True:
+        started = time.perf_counter()
         candidate.before()
         took = candidate.run(calls)
-        if took >= turn_ns:
-            break
+        if took >= turn_ns or calls >= candidate.most:
+            return calls, time.perf_counter() - started
         calls = min(candidate.most, max(2 * calls, min(10 * calls, int(calls * turn_ns / max(took, 1)))))
-    return calls
 
 
 def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str, str]],
@@ -97,13 +100,16 @@ def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str
         return
     with built(case, world, failed) as candidates:
         ready: list[tuple[Candidate, int]] = []
+        a_turn = 0.
         for candidate in candidates:
             if (case.id, candidate.name) in banned:
                 continue
             say({"kind": "trying", "case": case.id, "candidate": candidate.name})
             try:
-                ready.append((candidate, calibrated(candidate, 1e6 * settings.turn_ms)))
+                calls, seconds = calibrated(candidate, 1e6 * settings.turn_ms)
                 world.synchronize()
+                ready.append((candidate, calls))
+                a_turn += seconds
             except Exception as error:                          # of a neighbour, whatever it is
                 failed(candidate.name, error)
         values: list[list[float]] = [[] for _ in ready]
@@ -111,7 +117,8 @@ def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str
         gc.collect()
         gc.disable()
         try:
-            for turn in range(settings.turns):
+            for turn in range(max(min(settings.turns, LEAST_TURNS), min(
+                    settings.turns, int(settings.case_seconds / max(a_turn, 1e-9))))):
                 for place in range(len(ready)):
                     number = (place + turn) % len(ready)
                     candidate, calls = ready[number]
