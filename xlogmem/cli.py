@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -260,7 +261,9 @@ def run_bench(settings: Any) -> Any:
         raise click.BadParameter(f"{min(unknown)!r} is unknown", param_hint="--case")
     start_driver()                                      # says at once if it is the simulated one, or that there is none
     if _driver.is_simulated():
-        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
+        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING. There is a 20th "
+                   "of everything, so that each case can run", err=True)
+        settings = replace(settings, scale=20)
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
                   console=Console(stderr=True)) as bar:
         task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
