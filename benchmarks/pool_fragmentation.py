@@ -11,17 +11,16 @@ simulated driver if need be.  Figures are bytes beyond the most that the log has
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
 import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import xlogmem
 from xlogmem import sim
+from xlogmem.bench.logs import GRAIN, Event, orc_bursts, peak, queries, random_sizes, recorded, rounded
 from xlogmem.errors import DriverNotFoundError
 
 try:
@@ -31,106 +30,7 @@ try:
 except ImportError:
     rmm = None
 
-GRAIN = 256
 FINE = 200                                  # sizes between the least that can be enough and its double
-
-
-@dataclass(frozen=True)
-class Event:
-    """`number` is allocated with `nbytes`, or freed (0), on a stream."""
-
-    number: int
-    nbytes: int
-    stream: int
-
-
-# ---------------------------------------------------------------------------------------------- logs
-def random_sizes(draw: random.Random, streams: int = 1, events: int = 20_000) -> Iterator[Event]:
-    """Any size from 256 B to 64 MiB, each power of two as often; whatever is there may be freed next."""
-    alive: list[tuple[int, int]] = []
-    numbers = itertools.count()
-    for _ in range(events):
-        if alive and draw.random() < (.5 if len(alive) > 200 else .45):
-            number, stream = alive.pop(draw.randrange(len(alive)))
-            yield Event(number, 0, stream)
-        else:
-            stream = draw.randrange(streams)
-            alive.append((next(numbers), stream))
-            yield Event(alive[-1][0], int(2 ** draw.uniform(8, 26)), stream)
-
-
-def orc_bursts(draw: random.Random, bursts: int = 4, small: int = 10_000) -> Iterator[Event]:
-    """Columns stay while the many small buffers of encoding them come and go."""
-    numbers = itertools.count()
-    columns: list[int] = []
-    for _ in range(bursts):
-        burst = []
-        for place in range(small):
-            if place % 500 == 0:
-                columns.append(next(numbers))
-                yield Event(columns[-1], draw.randint(1 << 20, 64 << 20), 0)
-            burst.append(next(numbers))
-            yield Event(burst[-1], draw.randint(16, 16 << 10), 0)
-        draw.shuffle(burst)
-        for number in burst:
-            yield Event(number, 0, 0)
-        draw.shuffle(columns)
-        while len(columns) > 10:
-            yield Event(columns.pop(), 0, 0)
-
-
-def queries(draw: random.Random, streams: int = 1, count: int = 150) -> Iterator[Event]:
-    """Tables of a few sizes; each query frees its intermediates, the last first, and keeps a result for a while."""
-    numbers = itertools.count()
-    results: list[tuple[int, int]] = []
-    for _ in range(count):
-        stream = draw.randrange(streams)
-        rows = draw.choice([10_000, 250_000, 1_000_000, 4_000_000])
-        made = []
-        for _ in range(draw.randint(10, 60)):
-            made.append(next(numbers))
-            width = draw.choice([1 / 8, 1, 4, 8, 8, 16])
-            yield Event(made[-1], max(1, int(rows * width * draw.choice([1, 1, draw.random()]))), stream)
-            if draw.random() < .3:
-                yield Event(made.pop(draw.randrange(len(made))), 0, stream)
-        results += [(made.pop(draw.randrange(len(made))), stream) for _ in range(min(3, len(made)))]
-        for number in reversed(made):
-            yield Event(number, 0, stream)
-        while len(results) > 12:
-            number, stream = results.pop(draw.randrange(len(results)))
-            yield Event(number, 0, stream)
-
-
-def recorded(path: str) -> Iterator[Event]:
-    """A file of RMM's logging adaptor.  Frees of what was allocated before it began are left out."""
-    alive: dict[str, int] = {}
-    numbers, streams = itertools.count(), {}
-    with open(path, newline="") as file:
-        for row in csv.DictReader(file):
-            action, pointer = row["Action"].strip(), row["Pointer"].strip()
-            stream = streams.setdefault(row["Stream"].strip(), len(streams))
-            if action == "allocate" and int(row["Size"]):
-                alive[pointer] = next(numbers)
-                yield Event(alive[pointer], int(row["Size"]), stream)
-            elif action == "free" and pointer in alive:
-                yield Event(alive.pop(pointer), 0, stream)
-
-
-def rounded(nbytes: int) -> int:
-    return -(-nbytes // GRAIN) * GRAIN
-
-
-def peak(log: Iterable[Event]) -> int:
-    sizes: dict[int, int] = {}
-    used = most = 0
-    for event in log:
-        if event.nbytes:
-            sizes[event.number] = rounded(event.nbytes)
-            used += sizes[event.number]
-        else:
-            used -= sizes.pop(event.number)
-        most = max(most, used)
-    return most
 
 
 # ---------------------------------------------------------------------------------------------- pools

@@ -1018,3 +1018,9 @@ def test_nothing_waits_for_a_stream_that_is_held_up(bench):
         c = x.alloc(x.T, WHOLE)
         c.free()
     assert x.runtime.counters()["host_waits"] == 0
+
+
+def test_a_maximum_that_is_no_multiple_of_the_grain_may_be_taken_at_once():
+    pool = PoolMemoryResource(initial_pool_size=1000, maximum_pool_size=1000)
+    DeviceRuntime(resource=pool)
+    assert pool.pool_size() == 768

@@ -5,6 +5,7 @@ An event is an allocation or its free.  Nothing here measures, and nothing knows
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import random
 from collections.abc import Iterable, Iterator
@@ -90,7 +91,7 @@ def recorded(path: str) -> Iterator[Event]:
     alive: dict[str, int] = {}
     numbers: Iterator[int] = itertools.count()
     streams: dict[str, int] = {}
-    with open(path, newline="") as file:
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt", newline="") as file:
         for row in csv.DictReader(file):
             action, pointer = row["Action"].strip(), row["Pointer"].strip()
             stream = streams.setdefault(row["Stream"].strip(), len(streams))

@@ -1,9 +1,12 @@
 from typing import Any
 
+from typing_extensions import disjoint_base
+
 from xlogmem.resources.base import DeviceMemoryResource
 
 __all__ = ["PoolMemoryResource", "in_words"]
 
+@disjoint_base
 class PoolMemoryResource(DeviceMemoryResource):
     def __init__(self, upstream: DeviceMemoryResource | None = None, initial_pool_size: int | None = None,
                  maximum_pool_size: int | None = None, *, chunk_size: int | None = None, ordinal: int = 0) -> None: ...

@@ -904,7 +904,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         step = number_of_bytes("chunk_size", 0 if chunk_size is None else chunk_size)
         if most < GRAIN:
             raise ValueError(f"maximum_pool_size must be at least {GRAIN} bytes, got {most}")
-        if rounded(initial) > most:
+        if initial > most:
             raise ValueError(f"initial_pool_size ({initial}) is more than maximum_pool_size ({most})")
         if upstream is None:
             upstream = (AsyncMemoryResource(ordinal) if _driver.supports_memory_pools(ordinal)
@@ -919,9 +919,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                 "'host' in the class")
         self.upstream = upstream
         self.context = self.upstream.context
-        self.initial = rounded(initial)
         self.state.upstream = &self.upstream.table
         self.state.maximum = most & ~(<size_t>GRAIN - 1)
+        self.initial = min(rounded(initial), self.state.maximum)
         self.state.step = rounded(step)
         self.state.settled = new Shelf()
         self.state.mixed = new Shelf()
