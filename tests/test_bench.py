@@ -332,7 +332,7 @@ def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
     """The others of the case, and the cases after it, go on in another process."""
     calls = []
 
-    def child(order):
+    def child(order, until):
         calls.append(order)
         yield {"kind": "facts", "missing": {}}
         for case in order.cases:
@@ -424,3 +424,21 @@ def test_without_valgrind_it_says_so_and_is_no_failure():
                          timeout=100, env=os.environ | {"PATH": "/nonexistent"})
     assert run.returncode == 0, run.stderr
     assert "INSTRUCTIONS NOT COUNTED: valgrind is not installed" in run.stdout
+
+
+def test_what_is_not_reached_in_time_is_named():
+    chosen = tuple(case.id for case in cases.all_cases() if case.family == "lookup")[:2]
+    raw = measure.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
+    assert not raw["rows"]
+    assert [(failure["case"], failure["text"]) for failure in raw["failures"]] == [
+        (case, "the time was up") for case in chosen]
+
+
+def test_a_neighbour_that_hangs_is_left_out_by_name(monkeypatch):
+    chosen = next(case.id for case in cases.all_cases() if case.family == "lookup")
+    said = [{"kind": "facts"}, {"kind": "case", "case": chosen}, {"kind": "trying", "case": chosen, "candidate": "it"}]
+    program = f"import json, time\nfor line in {said!r}: print(json.dumps(line), flush=True)\ntime.sleep(60)"
+    monkeypatch.setattr(measure, "COMMAND", [sys.executable, "-c", program])
+    events = list(measure._child(measure.Order(Settings(candidate_seconds=1), [chosen]), float("inf")))
+    assert [event["kind"] for event in events] == ["facts", "case", "trying", "died"]
+    assert "nothing was heard of it for 1 s" in events[-1]["text"]

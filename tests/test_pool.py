@@ -689,6 +689,7 @@ def test_under_a_maximum_it_takes_half_and_then_the_rest():
     assert len(blocks) == 10
 
 
+@pytest.mark.simulator
 def test_a_pool_over_a_pool(driver):
     below = PoolMemoryResource(chunk_size=1 << 20)
     pool = PoolMemoryResource(below, chunk_size=1 << 16)

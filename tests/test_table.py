@@ -590,6 +590,7 @@ builtins.late = Late()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")      # of forking beside threads, in Python 3.12 and later
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")   # JAX, where another test has imported it
 def test_a_forked_child_is_refused_before_the_lock():
     hold = Hold(DeviceRuntime())
     ptr = hold.allocate(8)

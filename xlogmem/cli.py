@@ -211,9 +211,10 @@ def print_report(report: Any) -> None:
 @click.option("--all", "everything", is_flag=True, help="Print every row, not just the floor, ours and the best peers.")
 @click.option("--processes", type=click.IntRange(1, 20), help="How many processes measure.  [default: 3, quick: 1]")
 @click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 15, quick: 5]")
+@click.option("--seconds", type=click.FloatRange(min=1), help="For all of it; cases that are not reached are named.")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
           plot_file: str | None, earlier: str | None, read_file: str | None, readme: bool, everything: bool,
-          processes: int | None, turns: int | None) -> None:
+          processes: int | None, turns: int | None, seconds: float | None) -> None:
     """What it costs: beside the raw driver calls, and whoever else is installed.
 
     All take turns in one process, because the clocks of hosts change; the spread is that of the turns, in several
@@ -233,7 +234,8 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             if readme and not families and not only:
                 only = tuple(dict.fromkeys(case for _, case, _ in results.README))
             chosen: dict[str, Any] = dict(measure.QUICK if quick else {})
-            chosen |= {name: value for name, value in (("processes", processes), ("turns", turns)) if value is not None}
+            chosen |= {name: value for name, value in (("processes", processes), ("turns", turns), ("seconds", seconds))
+                       if value is not None}
             settings = measure.Settings(families=families or FAMILIES, quick=quick, only=only,
                                         logs=tuple(map(os.path.abspath, logs)), **chosen)
             document = run_bench(settings)

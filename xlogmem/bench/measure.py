@@ -16,8 +16,10 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +31,7 @@ __all__ = ["Order", "Settings", "facts", "run", "selected", "work"]
 
 QUICK = {"turns": 5, "turn_ms": 1.0, "processes": 1, "case_seconds": 1.0}
 LEAST_TURNS = 3
+COMMAND = [sys.executable, "-m", "xlogmem.bench"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Settings:
     turn_ms: float = 2.0
     processes: int = 3
     case_seconds: float = 2.5
+    candidate_seconds: float = 60.0         # of silence, after which a process is ended: somebody hangs
+    seconds: float | None = None            # for all of it; what is not reached is named
     scale: int = 1
     room: int | None = None
 
@@ -202,12 +207,13 @@ def run(settings: Settings, heard: Callable[[dict[str, Any]], None]) -> dict[str
     names = [case.id for case in selected(settings)]
     raw: dict[str, Any] = {"facts": None, "rows": {}, "failures": []}
     started = time.time()
+    until = started + (settings.seconds if settings.seconds is not None else float("inf"))
     for process in range(settings.processes):
         banned: list[tuple[str, str]] = []
         left = list(names)
         while left:
             at, trying = None, None
-            for event in _child(Order(settings, left, banned)):
+            for event in _child(Order(settings, left, banned), until):
                 heard({"process": process, **event})
                 if event["kind"] == "facts":
                     raw["facts"] = raw["facts"] or {name: value for name, value in event.items() if name != "kind"}
@@ -223,6 +229,12 @@ def run(settings: Settings, heard: Callable[[dict[str, Any]], None]) -> dict[str
                     failure = {name: event[name] for name in ("case", "candidate", "text")}
                     if failure not in raw["failures"]:
                         raw["failures"].append(failure)
+                elif event["kind"] == "late":
+                    if process == 0:                    # else they were measured, in fewer processes
+                        raw["failures"] += [{"case": name, "candidate": "all of it", "text": event["text"]}
+                                            for name in (left[left.index(at):] if at else left)]
+                    raw["seconds"] = round(time.time() - started, 1)
+                    return raw
                 elif event["kind"] == "died":
                     if at is None:
                         raise RuntimeError(f"a benchmark process did not start: {event['text']}")
@@ -235,18 +247,29 @@ def run(settings: Settings, heard: Callable[[dict[str, Any]], None]) -> dict[str
     return raw
 
 
-def _child(order: Order) -> Iterator[dict[str, Any]]:
-    """The events of one process, then that it is done or died."""
+def _child(order: Order, until: float) -> Iterator[dict[str, Any]]:
+    """The events of one process, then that it is done or died, or that the time was up."""
     with tempfile.TemporaryFile("w+") as complaints, subprocess.Popen(
-            [sys.executable, "-m", "xlogmem.bench"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
             text=True, env=os.environ | {"XLOGMEM_SIM_QUIET": "1"}) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        heard = time.time()
+
+        def watch() -> None:
+            while process.poll() is None:
+                if time.time() > min(until, heard + order.settings.candidate_seconds):
+                    process.kill()
+                time.sleep(.2)
+
+        threading.Thread(target=watch, daemon=True).start()
         try:
-            process.stdin.write(order.dump())
-            process.stdin.close()
+            with suppress(BrokenPipeError):                     # it ended before
+                process.stdin.write(order.dump())
+                process.stdin.close()
             finished = False
             for line in process.stdout:
+                heard = time.time()
                 if line.startswith('{"kind"'):                  # neighbours may print too
                     event = json.loads(line)
                     finished = event["kind"] == "done"
@@ -254,7 +277,11 @@ def _child(order: Order) -> Iterator[dict[str, Any]]:
             process.wait()
         finally:
             process.kill()
-        if not finished:
+        if not finished and time.time() > until:
+            yield {"kind": "late", "text": "the time was up"}
+        elif not finished and time.time() > heard + order.settings.candidate_seconds:
+            yield {"kind": "died", "text": f"nothing was heard of it for {order.settings.candidate_seconds:.0f} s"}
+        elif not finished:
             complaints.seek(0)
             last = complaints.read().strip().splitlines()[-1:] or ["no message"]
             yield {"kind": "died", "text": f"the process ended with {process.returncode}: {last[0][:200]}"}
