@@ -331,7 +331,7 @@ def test_numba_reads_what_we_wrote_and_we_what_it_wrote(program, capsys):
     there = int(seen.copy_to_host()[0])
     array = numba.device_array(WORDS, "int32", stream=stream)
     for turn in range(1, ROUNDS + 1):
-        program.kernels.delay(int(stream.handle.value), LATE)
+        program.kernels.delay(int(getattr(stream.handle, "value", stream.handle)), LATE)
         fill[grid, 256, stream](array, turn)
         ours = from_cuda_array(array, state=program.state, producer=stream)
         program.consume(ours, turn)
