@@ -40,6 +40,7 @@ cdef class Buffer(BlockView):
     cdef int wait(self, Stream stream, uint64_t position) except -1
     cdef int upload(self, const void* source, size_t nbytes, Stream stream, bint wait) except -1
     cdef int download(self, void* target, uint64_t source, size_t nbytes, Stream stream) except -1
+    cdef uint64_t carry(self, void* host, uint64_t device, size_t nbytes, Stream stream, int access) except? 0
     cdef int refuse_writing(self, str what) except -1
     cdef int lend_to(self, Stream stream, bint waits, Loan* loan) except -1
     cdef Stream offered(self)

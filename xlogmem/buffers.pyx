@@ -601,28 +601,17 @@ cdef class Buffer(BlockView):
         return numpy.ndarray(self.shape, dtype, host, self.ptr - start, self.strides)
 
     cdef int upload(self, const void* source, size_t nbytes, Stream stream, bint wait) except -1:
-        cdef LaunchRecorder recorder = self.window(stream, WRITE)
-        cdef uint64_t target = self.ptr
-        cdef Failure failure
-        cdef Scope scope
-        cdef int failed
-        recorder.open()
-        try:
-            with nogil:
-                failed = enter_context(self.core.state.order.context, &scope, &failure)
-                if not failed:
-                    failed = copy_in(target, source, nbytes, stream.state.handle, &failure)
-                    leave_context(&scope)
-        finally:
-            recorder.finish(LAUNCHED)
-        if failed:
-            self.fail(&failure, "copying from the host")
+        cdef uint64_t position = self.carry(<void*>source, self.ptr, nbytes, stream, WRITE)
         if wait:
-            self.wait(stream, recorder.window.position)
+            self.wait(stream, position)
         return 0
 
     cdef int download(self, void* target, uint64_t source, size_t nbytes, Stream stream) except -1:
-        cdef LaunchRecorder recorder = self.window(stream, READ)
+        return self.wait(stream, self.carry(target, source, nbytes, stream, READ))
+
+    cdef uint64_t carry(self, void* host, uint64_t device, size_t nbytes, Stream stream, int access) except? 0:
+        """Copy between the host and the device, to there if `access` is WRITE; the position that it was filed at."""
+        cdef LaunchRecorder recorder = self.window(stream, access)
         cdef Failure failure
         cdef Scope scope
         cdef int failed
@@ -631,13 +620,16 @@ cdef class Buffer(BlockView):
             with nogil:
                 failed = enter_context(self.core.state.order.context, &scope, &failure)
                 if not failed:
-                    failed = copy_out(target, source, nbytes, stream.state.handle, &failure)
+                    if access == WRITE:
+                        failed = copy_in(device, host, nbytes, stream.state.handle, &failure)
+                    else:
+                        failed = copy_out(host, device, nbytes, stream.state.handle, &failure)
                     leave_context(&scope)
         finally:
             recorder.finish(LAUNCHED)
         if failed:
-            self.fail(&failure, "copying to the host")
-        return self.wait(stream, recorder.window.position)
+            self.fail(&failure, "copying from the host" if access == WRITE else "copying to the host")
+        return recorder.window.position
 
     cdef int wait(self, Stream stream, uint64_t position) except -1:
         """The host waits for a position of this stream, and for nothing else."""

@@ -437,6 +437,28 @@ cdef class Rounds:
         self.stride = stride
 
 
+cdef inline Window* window_on(StreamState* stream) noexcept nogil:
+    cdef Window* window = take_window()
+    window.stream = stream
+    window.exclusive = False
+    window.hand_back = HAND_BACK_ALL
+    return window
+
+
+cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """What `use` does around a launch, and the end of the window."""
+    cdef bint more
+    cdef int failed = prepare(core, window, failure)
+    if not failed:
+        core.order.lock.lock()
+        more = file_window(core, window, LAUNCHED)
+        core.order.lock.unlock()
+        if more:
+            failed = finish_rest(core, window, failure)
+    give_window(window)
+    return failed
+
+
 cdef class Uses(Rounds):
     """Rounds of uses on a runtime of ours: what `use` ends in, without Python's part."""
     cdef Core runtime
@@ -467,7 +489,6 @@ cdef class Uses(Rounds):
         cdef Window* window
         cdef size_t base = 0, _, j, k
         cdef uint64_t before, took
-        cdef bint more
         cdef int failed = 0
         for stream in self.streams:
             states.push_back((<Stream>stream).state)
@@ -475,22 +496,12 @@ cdef class Uses(Rounds):
             before = now()
             for _ in range(rounds):
                 for j in range(self.uses.size()):
-                    window = take_window()
-                    window.stream = states[self.uses[j].stream]
-                    window.exclusive = False
-                    window.hand_back = HAND_BACK_ALL
+                    window = window_on(states[self.uses[j].stream])
                     for k in range(self.uses[j].first, self.uses[j].end):
                         request = self.requests[base + self.accesses[k].block]
                         request.access = self.accesses[k].flags
                         window.requests.push_back(request)
-                    failed = prepare(core, window, &failure)
-                    if not failed:
-                        core.order.lock.lock()
-                        more = file_window(core, window, LAUNCHED)
-                        core.order.lock.unlock()
-                        if more:
-                            failed = finish_rest(core, window, &failure)
-                    give_window(window)
+                    failed = launch_nothing(core, window, &failure)
                     if failed:
                         break
                 if failed:
@@ -515,7 +526,6 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     cdef Window* window
     cdef uint64_t before, took
     cdef size_t _, reader
-    cdef bint more
     cdef int failed = 0
     for stream in streams:
         states.push_back((<Stream>stream).state)
@@ -527,19 +537,9 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
                 break
             request.slot, request.generation, request.access = block.slot, block.generation, READ
             for reader in range(1, readers + 1):
-                window = take_window()
-                window.stream = states[reader]
-                window.exclusive = False
-                window.hand_back = HAND_BACK_ALL
+                window = window_on(states[reader])
                 window.requests.push_back(request)
-                failed = prepare(core, window, &failure)
-                if not failed:
-                    core.order.lock.lock()
-                    more = file_window(core, window, LAUNCHED)
-                    core.order.lock.unlock()
-                    if more:
-                        failed = finish_rest(core, window, &failure)
-                give_window(window)
+                failed = launch_nothing(core, window, &failure)
                 if failed:
                     break
             if not failed:

@@ -532,6 +532,14 @@ cdef size_t largest_on(Shelf* shelf) noexcept nogil:
             return most
 
 
+cdef int forget_failure(PoolState* pool, Failure* failure) except -1 nogil:
+    """Releases the lock."""
+    pool.order.lock.unlock()
+    drop_exception(failure)
+    pool.order.lock.lock()
+    return 0
+
+
 cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result, Failure* failure) except -1 nogil:
     """A chunk from upstream: half of the maximum and then the rest or, without one, as much as the pool has; what is
     asked for if that is more; less, if upstream has less.  Its span is held.  Releases the lock."""
@@ -559,9 +567,7 @@ cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result
         pool.size -= wanted
         if wanted == nbytes or not is_out_of_memory(failure):
             break
-        pool.order.lock.unlock()
-        drop_exception(failure)
-        pool.order.lock.lock()
+        forget_failure(pool, failure)
         wanted = rounded(wanted // 2)
         if wanted < nbytes:
             wanted = nbytes
@@ -697,14 +703,6 @@ cdef bint is_out_of_reach(PoolState* pool, Span* span, StreamState* stream) noex
         if out_of_reach(pool.order, stream, pool.order.streams[mark.stream], mark.position):
             return True
     return False
-
-
-cdef int forget_failure(PoolState* pool, Failure* failure) except -1 nogil:
-    """Releases the lock."""
-    pool.order.lock.unlock()
-    drop_exception(failure)
-    pool.order.lock.lock()
-    return 0
 
 
 cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
