@@ -6,7 +6,7 @@ from xlogmem._cpp cimport atomic, flag, vector
 from xlogmem._driver cimport Failure
 from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
-from xlogmem.resources.base cimport ResourceTable
+from xlogmem.resources.base cimport STREAM_ORDERED, ResourceTable
 
 cdef enum AccessFlags:
     READ = 1
@@ -127,6 +127,7 @@ cdef cppclass CoreState:
     ResourceTable* resource
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
+    uint64_t generation         # the newest block's
     AddressIndex index                          # base address -> block that is LIVE or RETIRED
     vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
     uint64_t live_bytes
@@ -167,6 +168,13 @@ cdef int drain(CoreState* core) except -1 nogil
 cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
                           Failure* failure) except -1 nogil
 cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
+
+
+cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogil:
+    """Does a free of this block make nobody wait?  With the lock held."""
+    cdef StreamState* home = block.home
+    return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
+            and home.thread == 0 and core.resource.order == STREAM_ORDERED)
 
 # With the lock held; no driver call.
 cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil

@@ -96,6 +96,7 @@ cdef enum:
     PRECISE_FOR = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 64                # per stream, before neighbours are merged
     RESERVE = 64                # windows kept for the next recorders
+    GENERATIONS = 1024          # that a runtime takes at a time
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources (contract 5)
 
@@ -126,20 +127,25 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
             return
 
 
-cdef StreamState* home_of(Block* block) noexcept nogil:
-    """Where the block will be freed.  When that stream has died its heir takes over, and the dead stream's last
-    position is filed: stream order protected the free from everything queued there, and the heir does not inherit
-    that."""
+cdef inline StreamState* home_of(Block* block) noexcept nogil:
+    """Where the block will be freed."""
+    if block.home != NULL and not block.home.alive:
+        find_heir(block)
+    return block.home
+
+
+cdef void find_heir(Block* block) noexcept nogil:
+    """The block's home has died: its heir takes over, and the dead stream's last position is filed, because stream order
+    protected the free from everything queued there, and the heir does not inherit that."""
     cdef StreamState* dead
     while block.home != NULL and not block.home.alive:
         dead = block.home
         if not planted(defect.HEIR_FILES_NOTHING):
             set_entry(block, ALLOCATED, dead.index, dead.count)
         set_home(block, dead.heir)
-    return block.home
 
 
-cdef void set_home(Block* block, StreamState* home) noexcept nogil:
+cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
     if block.home != NULL:
         block.home.blocks -= 1
     if home != NULL:
@@ -715,6 +721,7 @@ cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
 # ---------------------------------------------------------------------------------------------- allocate, adopt
 cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
     cdef Block* block
+    cdef Entry* entry
     if core.empty.empty():
         block = new Block()
         block.slot = core.blocks.size()
@@ -723,7 +730,10 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
     check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
-    block.generation = generations.fetch_add(1) + 1
+    if core.generation % <uint64_t>GENERATIONS == 0:
+        core.generation = generations.fetch_add(GENERATIONS)
+    core.generation += 1
+    block.generation = core.generation
     block.ptr = ptr
     block.nbytes = nbytes
     block.stream = stream
@@ -738,15 +748,17 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
     block.frontier.clear()
     block.fresh = stream != NULL
     if stream != NULL:
-        stream.blocks += 1
-        set_home(block, stream)
-        set_entry(block, ALLOCATED, stream.index,
-                  stream.count if planted(defect.BIRTH_TAKES_NO_POSITION) else touch(stream))
+        stream.blocks += 2                  # as its stream and as its home
+        block.home = stream
+        entry = &block.frontier.emplace_back()
+        entry.kind = ALLOCATED
+        entry.stream = stream.index
+        entry.position = stream.count if planted(defect.BIRTH_TAKES_NO_POSITION) else touch(stream)
     link(core, block)
     return block
 
 
-cdef void link(CoreState* core, Block* block) noexcept nogil:
+cdef inline void link(CoreState* core, Block* block) noexcept nogil:
     """Into the address index."""
     cdef Tracked* known = insert(&core.index, block.ptr)
     known.generation = block.generation
@@ -821,8 +833,8 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
-                   Failure* failure) except -1 nogil:
+cdef inline int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+                          Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
     if core.resource.frontiers != NULL:
@@ -880,7 +892,7 @@ cdef void disown_block(CoreState* core, Block* block) noexcept nogil:
     block.generation = 0
 
 
-cdef void forget(CoreState* core, Block* block) noexcept nogil:
+cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
     """Out of the books of bytes and streams."""
     if block.adopted:
         if block.owner != NULL:
@@ -904,7 +916,7 @@ cdef void let_go_later(CoreState* core, void* owner) noexcept nogil:
     core.orphaned.store(True)
 
 
-cdef void release_slot(CoreState* core, Block* block) noexcept nogil:
+cdef inline void release_slot(CoreState* core, Block* block) noexcept nogil:
     forget(core, block)
     block.state = FREED
     block.generation = 0
@@ -1018,53 +1030,30 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     Adopted memory skips step 3: its owner is let go once its stream, or the host, is ordered after the frontier.
     """
     cdef OrderState* order = core.order
-    cdef StreamState* home = home_of(block)
-    cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
-    cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
-    cdef vector[Need] needs
-    cdef bint filed = False
+    cdef StreamState* home
+    cdef bint ordered, filed = False
     cdef int failed = 0
     check(block.windows == 0 or planted(defect.FREED_INSIDE_WINDOW) or planted(defect.EVERY_CLOSE_CLAIMS),
           "a block is not freed inside a window")
     if core.resource.frontiers != NULL and not block.adopted:
-        hand_over(core, block, home)
+        hand_over(core, block, home_of(block))
         return 0
-    if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
-        set_entry(block, ALLOCATED, home.index, touch(home))
-        home = order.streams[0]
-        set_home(block, home)
-        asked = False
     block.state = FREEING
     erase(&core.index, block.ptr)
     if planted(defect.UNLINKED_AFTER_FREE):
         link(core, block)
-    waiting = home
-    if (block.stream != NULL and block.stream != home and block.stream.alive
-            and planted(defect.WAITS_ON_ANOTHER_STREAM)):
-        waiting = block.stream
-    if on_host:
-        waiting = NULL
-    if block.frontier.size() == 1 and waiting == home and home != NULL and block.frontier[0].stream == home.index:
-        order.counters.known += 1                       # used nowhere else, as most blocks are
-    else:
-        order.operations += 1
-        look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
-    if on_host and home != NULL and not planted(defect.HOST_FORGETS_HOME):
-        # "freed on S" means after everything on S, recorded or not
-        need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
     order.in_flight += 1
-    if home != NULL:
-        home.busy += 1
-        failed = (not asked and refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
-                  and not planted(defect.FREED_INTO_CAPTURE))
-    if not failed and needs.size() > 1:
-        failed = refuse_capturing(order, waiting, &needs, failure)
-    if not failed and not (on_host and planted(defect.HOST_WAITS_FOR_NOBODY)) and not (
-            block.adopted and planted(defect.OWNER_LET_GO_EARLY)):
-        failed = order_all(order, waiting, &needs, failure)
+    if used_at_home_alone(core, block):                  # as most blocks are
+        order.counters.known += 1
+        block.home.busy += 1
+        failed = refuse_capture(order, block.home, asked, failure)
+    else:
+        failed = wait_for_users(core, block, asked, failure)
+    home = block.home
+    ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if not failed and not block.adopted:
-        if not on_host and planted(defect.MARKER_BEFORE_FREE):
+        if ordered and planted(defect.MARKER_BEFORE_FREE):
             file_marker(core, home, block.nbytes)
             filed = True
         if planted(defect.BYTES_IN_NEITHER_COUNT):
@@ -1086,11 +1075,53 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
         if not planted(defect.FAILED_FREE_NOT_RELINKED):
             link(core, block)
         return note(core, 1, failure)
-    if not on_host and not block.adopted and not filed:
+    if ordered and not filed:
         file_marker(core, home, block.nbytes)
     core.counters.frees += not block.adopted
     release_slot(core, block)
     return 0
+
+
+cdef inline int refuse_capture(OrderState* order, StreamState* home, bint asked, Failure* failure) except -1 nogil:
+    if asked:
+        return 0
+    return refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure) and not planted(defect.FREED_INTO_CAPTURE)
+
+
+cdef int wait_for_users(CoreState* core, Block* block, bint asked, Failure* failure) except -1 nogil:
+    """Order the home of a block that is being freed, or the host, after everybody who used it; the home is busy from
+    now on, failed or not.  With the lock held, releases it."""
+    cdef OrderState* order = core.order
+    cdef StreamState* home = home_of(block)
+    cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
+    cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
+    cdef vector[Need] needs
+    cdef int failed = 0
+    if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
+        set_entry(block, ALLOCATED, home.index, touch(home))
+        home = order.streams[0]
+        set_home(block, home)
+        asked = False
+    waiting = home
+    if (block.stream != NULL and block.stream != home and block.stream.alive
+            and planted(defect.WAITS_ON_ANOTHER_STREAM)):
+        waiting = block.stream
+    if on_host:
+        waiting = NULL
+    order.operations += 1
+    look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
+    if on_host and home != NULL and not planted(defect.HOST_FORGETS_HOME):
+        # "freed on S" means after everything on S, recorded or not
+        need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
+    if home != NULL:
+        home.busy += 1
+        failed = refuse_capture(order, home, asked, failure)
+    if not failed and needs.size() > 1:
+        failed = refuse_capturing(order, waiting, &needs, failure)
+    if not failed and not (on_host and planted(defect.HOST_WAITS_FOR_NOBODY)) and not (
+            block.adopted and planted(defect.OWNER_LET_GO_EARLY)):
+        failed = order_all(order, waiting, &needs, failure)
+    return failed
 
 
 cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept nogil:

@@ -1,6 +1,7 @@
 # The address index; see _index.pyx.
 
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memmove
 
 from xlogmem._cpp cimport vector
 
@@ -32,7 +33,7 @@ cdef struct Place:
     uint64_t address
     size_t guides                           # not above the address: the last of them has the chunk
     size_t keys                             # of that chunk, not above the address
-    bint good                               # nothing was moved since
+    bint good                               # no chunk was moved since
 
 
 cdef cppclass AddressIndex:
@@ -42,8 +43,89 @@ cdef cppclass AddressIndex:
     vector[void*] slabs                     # what chunks are cut from
 
 
-cdef Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil
-cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil
-cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil
-cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil
+cdef void search(AddressIndex* index, uint64_t address) noexcept nogil
+cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil
+cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil
 cdef void destroy(AddressIndex* index) noexcept nogil
+
+
+# What every allocation and free does is compiled where it is used.
+cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogil:
+    """Where the address is, or would be: the answer is good until another address is inserted or erased."""
+    if not index.last.good or index.last.address != address:
+        search(index, address)
+    return &index.last
+
+
+cdef inline Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
+    """Add a key that is not there; what is known of it is filled in by the caller."""
+    cdef Place* place = place_of(index, key)
+    cdef Guide* guide
+    cdef Chunk* chunk
+    cdef size_t tail
+    if place.guides == 0 or index.guides[place.guides - 1].size == CHUNK:
+        make_room(index, key)
+    guide = &index.guides[place.guides - 1]
+    chunk = guide.chunk
+    tail = guide.size - place.keys
+    if tail:
+        memmove(chunk.keys + place.keys + 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
+        memmove(chunk.values + place.keys + 1, chunk.values + place.keys, tail * sizeof(Tracked))
+    chunk.keys[place.keys] = key
+    guide.size += 1
+    place.keys += 1                         # still where the address is
+    return &chunk.values[place.keys - 1]
+
+
+cdef inline void erase(AddressIndex* index, uint64_t key) noexcept nogil:
+    """Remove a key, if it is there."""
+    cdef Place* place = place_of(index, key)
+    cdef Guide* guide
+    cdef Chunk* chunk
+    cdef size_t tail
+    if place.keys == 0:                     # of a chunk that has this key, it is counted
+        return
+    guide = &index.guides[place.guides - 1]
+    chunk = guide.chunk
+    if chunk.keys[place.keys - 1] != key:
+        return
+    tail = guide.size - place.keys
+    if tail:
+        memmove(chunk.keys + place.keys - 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
+        memmove(chunk.values + place.keys - 1, chunk.values + place.keys, tail * sizeof(Tracked))
+    guide.size -= 1
+    place.keys -= 1                         # still where the address would be
+    if guide.size == 0 and index.guides.size() > 1:
+        drop_chunk(index, place.guides - 1)
+
+
+cdef inline Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
+    """What is known of the greatest key that is not above the address, NULL if there is none."""
+    cdef Place* place = place_of(index, address)
+    cdef size_t guides = place.guides
+    cdef size_t keys = place.keys
+    cdef Chunk* chunk
+    if guides and keys == 0:                # a chunk's smallest key may have been erased: its guide is a lower bound
+        guides -= 1
+        keys = index.guides[guides - 1].size if guides else 0
+    if keys == 0:
+        return NULL
+    chunk = index.guides[guides - 1].chunk
+    key[0] = chunk.keys[keys - 1]
+    return &chunk.values[keys - 1]
+
+
+cdef inline Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
+    """What is known of the smallest key above the address, NULL if there is none."""
+    cdef Place* place = place_of(index, address)
+    cdef size_t guide = place.guides - 1 if place.guides else 0
+    cdef size_t keys = place.keys
+    cdef Chunk* chunk
+    if guide < index.guides.size() and keys == index.guides[guide].size:
+        guide += 1
+        keys = 0
+    if guide >= index.guides.size() or index.guides[guide].size == 0:
+        return NULL
+    chunk = index.guides[guide].chunk
+    key[0] = chunk.keys[keys]
+    return &chunk.values[keys]

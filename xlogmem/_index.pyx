@@ -3,8 +3,9 @@
 A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
 searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and what is
 asked of a block is fetched while its key is looked for.  With a million blocks that is about one wait for memory,
-where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.  The last search is kept
-until something moves: the questions before an insert or an erase are about the same address.
+where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.  The last search is kept,
+and kept right by the insert or erase that follows: the questions before it are about the same address, and what was
+freed last often comes back first.
 
 Nothing here takes a lock; the core holds its own.
 """
@@ -35,41 +36,40 @@ cdef enum:
     NEAR = 8                                # keys looked at one by one before a search by halves
 
 
-cdef uint32_t position_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
+cdef inline uint32_t position_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
     """How many keys of the chunk of a guide are not above `key`, which is not below the guide's first."""
     cdef Guide* guide = &index.guides[place]
     cdef const uint64_t* keys = guide.chunk.keys
-    cdef uint32_t size = <uint32_t>guide.size, low = 0, high = size, guess = 0, middle
+    cdef uint32_t size = <uint32_t>guide.size, low = 0, high = size, guess, half
     if size == 0:
         return 0
-    if place + 1 < index.guides.size():
+    if place + 1 < index.guides.size():     # of many: looking around the guess touches fewer lines of the cache
         guess = <uint32_t>(<double>(key - guide.first) / <double>(guide[1].first - guide.first) * size)
-    if guess >= size:
-        guess = size - 1
-    prefetch(&guide.chunk.values[guess])
-    if keys[guess] <= key:
-        low = guess + 1
-        high = low + NEAR if low + NEAR < size else size
-        while low < high and keys[low] <= key:
-            low += 1
-        if low < high or high == size:
-            return low
-        high = size
-    else:
-        high = guess
-        low = high - NEAR if high > NEAR else 0
-        while high > low and keys[high - 1] > key:
-            high -= 1
-        if high > low or low == 0:
-            return high
-        low = 0
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] <= key:
-            low = middle + 1
+        if guess >= size:
+            guess = size - 1
+        prefetch(&guide.chunk.values[guess])
+        if keys[guess] <= key:
+            low = guess + 1
+            high = low + NEAR if low + NEAR < size else size
+            while low < high and keys[low] <= key:
+                low += 1
+            if low < high or high == size:
+                return low
+            high = size
         else:
-            high = middle
-    return low
+            high = guess
+            low = high - NEAR if high > NEAR else 0
+            while high > low and keys[high - 1] > key:
+                high -= 1
+            if high > low or low == 0:
+                return high
+            low = 0
+    high -= low                             # keys that are left; no branch of this is hard to foresee
+    while high > 1:
+        half = high // 2
+        low += half if keys[low + half - 1] <= key else 0
+        high -= half
+    return low + (high == 1 and keys[low] <= key)
 
 
 cdef inline size_t guide_of(AddressIndex* index, uint64_t key) noexcept nogil:
@@ -146,24 +146,18 @@ cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
     add_guide(index, place + 1, key if moved == 0 else upper.keys[0], upper, moved)
 
 
-cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogil:
-    """Where the address is, or would be: the answer is good until the next insert or erase."""
+cdef void search(AddressIndex* index, uint64_t address) noexcept nogil:
+    """Find the place of an address, and keep it."""
     cdef Place* place = &index.last
-    if place.good and place.address == address:
-        return place
     place.address = address
     place.guides = guide_of(index, address)
     place.keys = position_of(index, place.guides - 1, address) if place.guides else 0
     place.good = True
-    return place
 
 
-cdef Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
-    """Add a key that is not there; what is known of it is filled in by the caller."""
-    cdef Place* place = place_of(index, key)
-    cdef Guide* guide
-    cdef Chunk* chunk
-    cdef size_t tail
+cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil:
+    """For a key that is below all others, or whose chunk is full.  Its place has been searched, and is again."""
+    cdef Place* place = &index.last
     if place.guides == 0:
         if index.guides.empty():
             add_guide(index, 0, key, new_chunk(index), 0)
@@ -171,74 +165,16 @@ cdef Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
         place.guides = 1
     if index.guides[place.guides - 1].size == CHUNK:
         split(index, place.guides - 1, key)
-        place.good = False
-        place = place_of(index, key)
-    guide = &index.guides[place.guides - 1]
-    chunk = guide.chunk
-    tail = guide.size - place.keys
-    if tail:
-        memmove(chunk.keys + place.keys + 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
-        memmove(chunk.values + place.keys + 1, chunk.values + place.keys, tail * sizeof(Tracked))
-    chunk.keys[place.keys] = key
-    guide.size += 1
-    place.good = False
-    return &chunk.values[place.keys]
+        search(index, key)
 
 
-cdef void erase(AddressIndex* index, uint64_t key) noexcept nogil:
-    """Remove a key, if it is there."""
-    cdef Place* place = place_of(index, key)
-    cdef Guide* guide
-    cdef Chunk* chunk
-    cdef size_t tail
-    if place.keys == 0:                     # of a chunk that has this key, it is counted
-        return
-    guide = &index.guides[place.guides - 1]
-    chunk = guide.chunk
-    if chunk.keys[place.keys - 1] != key:
-        return
-    tail = guide.size - place.keys
-    if tail:
-        memmove(chunk.keys + place.keys - 1, chunk.keys + place.keys, tail * sizeof(uint64_t))
-        memmove(chunk.values + place.keys - 1, chunk.values + place.keys, tail * sizeof(Tracked))
-    guide.size -= 1
-    if guide.size == 0 and index.guides.size() > 1:
-        index.spare.push_back(chunk)
-        memmove(guide, guide + 1, (index.guides.size() - place.guides) * sizeof(Guide))
-        index.guides.pop_back()
-    place.good = False
-
-
-cdef Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
-    """What is known of the greatest key that is not above the address, NULL if there is none."""
-    cdef Place* place = place_of(index, address)
-    cdef size_t guides = place.guides
-    cdef size_t keys = place.keys
-    cdef Chunk* chunk
-    if guides and keys == 0:                # a chunk's smallest key may have been erased: its guide is a lower bound
-        guides -= 1
-        keys = index.guides[guides - 1].size if guides else 0
-    if keys == 0:
-        return NULL
-    chunk = index.guides[guides - 1].chunk
-    key[0] = chunk.keys[keys - 1]
-    return &chunk.values[keys - 1]
-
-
-cdef Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
-    """What is known of the smallest key above the address, NULL if there is none."""
-    cdef Place* place = place_of(index, address)
-    cdef size_t guide = place.guides - 1 if place.guides else 0
-    cdef size_t keys = place.keys
-    cdef Chunk* chunk
-    if guide < index.guides.size() and keys == index.guides[guide].size:
-        guide += 1
-        keys = 0
-    if guide >= index.guides.size() or index.guides[guide].size == 0:
-        return NULL
-    chunk = index.guides[guide].chunk
-    key[0] = chunk.keys[keys]
-    return &chunk.values[keys]
+cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil:
+    """The chunk of this guide has lost its last key."""
+    cdef Guide* guide = &index.guides[place]
+    index.spare.push_back(guide.chunk)
+    memmove(guide, guide + 1, (index.guides.size() - place - 1) * sizeof(Guide))
+    index.guides.pop_back()
+    index.last.good = False
 
 
 cdef void destroy(AddressIndex* index) noexcept nogil:

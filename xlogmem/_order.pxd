@@ -99,6 +99,13 @@ cdef class Ordering:
     cdef object core            # weak reference to the runtime core that uses this ordering, or None
 
 
+cdef inline uint64_t touch(StreamState* stream) noexcept nogil:
+    """A new position; of a dead stream its last, which nothing can follow.  With the lock held."""
+    if stream.alive:
+        stream.count += 1
+    return stream.count
+
+
 # Unless it says otherwise, a function is called with the lock held and returns with it held.
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
 cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
@@ -109,7 +116,6 @@ cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* 
 cdef bint bound_elsewhere(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
 cdef bint thread_is_alive(uint64_t number) noexcept nogil
-cdef uint64_t touch(StreamState* stream) noexcept nogil
 cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
 cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil

@@ -120,13 +120,6 @@ cdef class Ordering:
 
 
 # ---------------------------------------------------------------------------------------------- positions, knowledge
-cdef uint64_t touch(StreamState* stream) noexcept nogil:
-    """A new position; of a dead stream its last, which nothing can follow."""
-    if stream.alive:
-        stream.count += 1
-    return stream.count
-
-
 cdef inline uint64_t _at(vector[uint64_t]* known, uint32_t index) noexcept nogil:
     return known[0][index] if index < known.size() else 0
 

@@ -26,15 +26,14 @@ from xlogmem._core cimport (
     LIVE,
     Block,
     CoreState,
-    Found,
     allocate_on_busy,
     drain,
-    find_by_address,
     free_block,
     free_found,
     keep_failure,
     keep_for_later,
     let_go_later,
+    used_at_home_alone,
 )
 from xlogmem._cpp cimport atomic, mutex, vector
 from xlogmem._driver cimport (
@@ -57,6 +56,7 @@ from xlogmem._driver cimport (
     stream_id,
     stream_is_capturing,
 )
+from xlogmem._index cimport Tracked, floor_of
 from xlogmem._order cimport (
     OPAQUE,
     Fence,
@@ -519,7 +519,9 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
         core.order.lock.lock()
         block = live_block_at(core, <uint64_t>ptr)
-        if waits_for_nobody(core, block, state):        # no driver call of ours
+        if block != NULL and (core.resource.frontiers != NULL
+                              or (block.home == state and used_at_home_alone(core, block))):
+            # nobody waits: no driver call of ours
             free_seen(core, <uint64_t>ptr, block, state, True, False)
             return
         core.order.lock.unlock()
@@ -539,24 +541,15 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     leave_context(&scope)
 
 
-cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
+cdef inline Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     """With the lock held."""
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
-    cdef Found found
-    if not find_by_address(core, ptr, &found) or found.ptr != ptr:
+    if known == NULL or base != ptr:
         return NULL
-    block = core.blocks[found.slot]
-    if block.adopted or block.state != LIVE:
-        return NULL
-    return block
-
-
-cdef bint waits_for_nobody(CoreState* core, Block* block, StreamState* stream) noexcept nogil:
-    """Is there a block whose free makes nobody wait: it goes into a resource that keeps its frontier, or was used on
-    this stream alone?  With the lock held."""
-    return block != NULL and (core.resource.frontiers != NULL or (
-        block.home == stream and core.resource.order == STREAM_ORDERED
-        and block.frontier.size() == 1 and block.frontier[0].stream == stream.index))
+    block = core.blocks[known.slot]
+    return block if block.state == LIVE and not block.adopted else NULL
 
 
 cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* stream, bint asked,
