@@ -43,7 +43,7 @@ valid if the slot still has that generation.
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem cimport _defects as defect
-from xlogmem._cpp cimport check, larger, mutex
+from xlogmem._cpp cimport check, larger, mutex, unlikely
 from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     BLOCK_IS_CONTESTED,
@@ -129,7 +129,7 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
 
 cdef inline StreamState* home_of(Block* block) noexcept nogil:
     """Where the block will be freed."""
-    if block.home != NULL and not block.home.alive:
+    if unlikely(block.home != NULL and not block.home.alive):
         find_heir(block)
     return block.home
 
@@ -722,7 +722,7 @@ cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
 cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
     cdef Block* block
     cdef Entry* entry
-    if core.empty.empty():
+    if unlikely(core.empty.empty()):
         block = new Block()
         block.slot = core.blocks.size()
         core.blocks.push_back(block)
@@ -730,7 +730,7 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
     check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
-    if core.generation % <uint64_t>GENERATIONS == 0:
+    if unlikely(core.generation % <uint64_t>GENERATIONS == 0):
         core.generation = generations.fetch_add(GENERATIONS)
     core.generation += 1
     block.generation = core.generation
@@ -795,13 +795,13 @@ cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, b
     cdef uint64_t ptr = 0
     cdef void* piece = NULL
     cdef int failed = get_bytes(core, nbytes, stream, &ptr, &piece, failure)
-    if (failed and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
+    if (unlikely(failed) and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
         order.lock.unlock()
         failed = allocate_again(core, nbytes, stream, &ptr, &piece, failure)
     if ends:
         stream.busy -= 1
-    if not failed:
+    if not unlikely(failed):
         if not planted(defect.COLLISION_IGNORED):
             disown(core, ptr, nbytes)
         result[0] = new_block(core, ptr, nbytes, stream)
@@ -877,10 +877,10 @@ cdef void disown(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
     taken out of the books without a free, so that their handles are stale and the new owner is safe."""
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
-    if known != NULL and ptr - base < known.nbytes:
+    if unlikely(known != NULL and ptr - base < known.nbytes):
         disown_block(core, core.blocks[known.slot])
     known = successor_of(&core.index, ptr, &base)
-    while known != NULL and base - ptr < nbytes:
+    while unlikely(known != NULL and base - ptr < nbytes):
         disown_block(core, core.blocks[known.slot])
         known = successor_of(&core.index, ptr, &base)
 
@@ -894,7 +894,7 @@ cdef void disown_block(CoreState* core, Block* block) noexcept nogil:
 
 cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
     """Out of the books of bytes and streams."""
-    if block.adopted:
+    if unlikely(block.adopted):
         if block.owner != NULL:
             let_go_later(core, block.owner)
             block.owner = NULL
@@ -906,7 +906,7 @@ cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
     if block.stream != NULL:
         block.stream.blocks -= 1
         block.stream = NULL
-    while not block.lent.empty():
+    while unlikely(not block.lent.empty()):
         block.lent.back().blocks -= 1
         block.lent.pop_back()
 
@@ -1005,13 +1005,13 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint ask
     cdef int failed
     if stream != NULL and stream != home_of(block):
         set_home(block, stream)
-    if ((block.windows and not planted(defect.FREED_INSIDE_WINDOW))
-            or (block.pins and not planted(defect.FREED_WHILE_LENT))):
+    if unlikely((block.windows and not planted(defect.FREED_INSIDE_WINDOW))
+                or (block.pins and not planted(defect.FREED_WHILE_LENT))):
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
     failed = free_now(core, block, asked, failure)
-    if failed and failure.kind == STREAM_IS_CAPTURING:
+    if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:
         keep_for_later(core, block, failure)            # carried out by the first call after the capture
         core.counters.deferred_frees += 1
         failed = 0
@@ -1070,7 +1070,7 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     order.in_flight -= 1
     if home != NULL:
         home.busy -= 1
-    if failed:
+    if unlikely(failed):
         block.state = before
         if not planted(defect.FAILED_FREE_NOT_RELINKED):
             link(core, block)
@@ -1296,10 +1296,10 @@ cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcep
     cdef vector[Marker]* markers
     cdef Marker* marker
     cdef size_t i
-    if home.index >= core.pending.size():
+    if unlikely(home.index >= core.pending.size()):
         core.pending.resize(home.index + 1)
     markers = &core.pending[home.index]
-    if markers.size() >= MARKERS:
+    if unlikely(markers.size() >= MARKERS):
         for i in range(<size_t>MARKERS // 2):
             marker = &markers[0][2 * i]
             markers[0][i].position = marker[not planted(defect.MERGED_MARKER_OLDER)].position

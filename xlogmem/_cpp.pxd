@@ -46,7 +46,7 @@ cdef extern from *:
             return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state), operation | FUTEX_PRIVATE_FLAG, value,
                            limit, nullptr, 0);
         }
-        void wait() {
+        __attribute__((cold, noinline)) void wait() {
             static const std::timespec a_while{0, 100000};      // 100 us
             for (int i = 0; i < 100; ++i) {
                 if (state.load(std::memory_order_relaxed) == FREE && try_lock()) return;
@@ -61,21 +61,24 @@ cdef extern from *:
             errno = error;
         }
 
+        __attribute__((cold, noinline)) void wake() {
+            state.store(FREE, std::memory_order_release);
+            futex(FUTEX_WAKE, 1, nullptr);
+        }
+
     public:
         bool try_lock() {
             std::uint32_t expected = FREE;
             return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
         }
         void lock() {
-            if (!try_lock()) wait();
+            if (__builtin_expect(!try_lock(), 0)) wait();
         }
         void unlock() {
-            if (state.load(std::memory_order_relaxed) == HELD) {
+            if (__builtin_expect(state.load(std::memory_order_relaxed) == HELD, 1))
                 state.store(FREE, std::memory_order_release);
-            } else {
-                state.store(FREE, std::memory_order_release);
-                futex(FUTEX_WAKE, 1, nullptr);
-            }
+            else
+                wake();
         }
     };
     static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
@@ -110,6 +113,7 @@ cdef extern from *:
     #include <cstdio>
     #include <cstdlib>
     #ifdef XLOGMEM_CHECKS
+    #define XLOGMEM_CHECKED 1
     #define XLOGMEM_CHECK(truth, rule) \
         do { \
             if (!(truth)) { \
@@ -118,19 +122,26 @@ cdef extern from *:
             } \
         } while (0)
     #else
+    #define XLOGMEM_CHECKED 0
     #define XLOGMEM_CHECK(truth, rule) ((void)(truth))
     #endif
     """
     # An invariant of our own, looked at in every build but release (setup.py); a broken one ends the process.
     void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
+    # Whether that is so; for truths that take a call to find out.
+    const bint checked "XLOGMEM_CHECKED"
 
 
 cdef extern from *:
     """
     static inline void xlogmem_prefetch(const void* address) { __builtin_prefetch(address); }
+    #define XLOGMEM_UNLIKELY(truth) __builtin_expect(!!(truth), 0)
     """
     # Have a line of the cache fetched that will be needed soon.
     void prefetch "xlogmem_prefetch"(const void* address) noexcept nogil
+
+    # For conditions of the paths that every allocation takes, so that what they do run is in one piece.
+    bint unlikely "XLOGMEM_UNLIKELY"(bint truth) noexcept nogil
 
 
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
 
-from xlogmem._cpp cimport vector
+from xlogmem._cpp cimport check, checked, unlikely, vector
 
 cdef enum:
     CHUNK = 32                              # a chunk is 1 KiB
@@ -44,6 +44,7 @@ cdef cppclass AddressIndex:
 
 
 cdef void search(AddressIndex* index, uint64_t address) noexcept nogil
+cdef bint is_right(AddressIndex* index) noexcept nogil
 cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil
 cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil
 cdef void destroy(AddressIndex* index) noexcept nogil
@@ -54,6 +55,8 @@ cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogi
     """Where the address is, or would be: the answer is good until another address is inserted or erased."""
     if not index.last.good or index.last.address != address:
         search(index, address)
+    else:
+        check(not checked or is_right(index), "the kept place is where a search finds it")
     return &index.last
 
 
@@ -63,7 +66,7 @@ cdef inline Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
     cdef Guide* guide
     cdef Chunk* chunk
     cdef size_t tail
-    if place.guides == 0 or index.guides[place.guides - 1].size == CHUNK:
+    if unlikely(place.guides == 0 or index.guides[place.guides - 1].size == CHUNK):
         make_room(index, key)
     guide = &index.guides[place.guides - 1]
     chunk = guide.chunk
@@ -83,11 +86,11 @@ cdef inline void erase(AddressIndex* index, uint64_t key) noexcept nogil:
     cdef Guide* guide
     cdef Chunk* chunk
     cdef size_t tail
-    if place.keys == 0:                     # of a chunk that has this key, it is counted
+    if unlikely(place.keys == 0):           # of a chunk that has this key, it is counted
         return
     guide = &index.guides[place.guides - 1]
     chunk = guide.chunk
-    if chunk.keys[place.keys - 1] != key:
+    if unlikely(chunk.keys[place.keys - 1] != key):
         return
     tail = guide.size - place.keys
     if tail:
@@ -95,7 +98,7 @@ cdef inline void erase(AddressIndex* index, uint64_t key) noexcept nogil:
         memmove(chunk.values + place.keys - 1, chunk.values + place.keys, tail * sizeof(Tracked))
     guide.size -= 1
     place.keys -= 1                         # still where the address would be
-    if guide.size == 0 and index.guides.size() > 1:
+    if unlikely(guide.size == 0) and index.guides.size() > 1:
         drop_chunk(index, place.guides - 1)
 
 

@@ -155,6 +155,13 @@ cdef void search(AddressIndex* index, uint64_t address) noexcept nogil:
     place.good = True
 
 
+cdef bint is_right(AddressIndex* index) noexcept nogil:
+    """For checks: is the kept place the one that a search finds?"""
+    cdef Place kept = index.last
+    search(index, kept.address)
+    return kept.guides == index.last.guides and kept.keys == index.last.keys
+
+
 cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil:
     """For a key that is below all others, or whose chunk is full.  Its place has been searched, and is again."""
     cdef Place* place = &index.last

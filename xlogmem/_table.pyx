@@ -35,7 +35,7 @@ from xlogmem._core cimport (
     let_go_later,
     used_at_home_alone,
 )
-from xlogmem._cpp cimport atomic, mutex, vector
+from xlogmem._cpp cimport atomic, mutex, unlikely, vector
 from xlogmem._driver cimport (
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
@@ -467,7 +467,7 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
     ptr[0] = NULL
     if nbytes == 0:
         return 0
-    if allocate_seen(opened, nbytes, stream, &block, &failure):
+    if unlikely(allocate_seen(opened, nbytes, stream, &block, &failure)):
         tell(opened.core, &failure, error)
         return 1
     ptr[0] = <void*>block.ptr
@@ -514,7 +514,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     cdef bint capturing = False
     cdef Failure failure
     cdef Scope scope
-    if ptr == NULL or process_is_closing():             # at the end the memory goes with the process
+    if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
         return
     if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
         core.order.lock.lock()
@@ -546,7 +546,7 @@ cdef inline Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
-    if known == NULL or base != ptr:
+    if unlikely(known == NULL or base != ptr):
         return NULL
     block = core.blocks[known.slot]
     return block if block.state == LIVE and not block.adopted else NULL
@@ -559,7 +559,7 @@ cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* str
     cdef Failure failure
     cdef size_t nbytes
     cdef int failed
-    if block == NULL:
+    if unlikely(block == NULL):
         failure.kind = RESOURCE_FAILED
         failure.code = cy.CUDA_ERROR_INVALID_VALUE
         snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
@@ -573,7 +573,7 @@ cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* str
     if ends:
         stream.busy -= 1
     core.order.lock.unlock()
-    if failed:
+    if unlikely(failed):
         fail_free(core, ptr, block, &failure)
     return 0
 
