@@ -6,7 +6,7 @@ from xlogmem._cpp cimport atomic, flag, vector
 from xlogmem._driver cimport Failure
 from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
-from xlogmem.resources.base cimport STREAM_ORDERED, ResourceTable
+from xlogmem.resources.base cimport ResourceTable
 
 cdef enum AccessFlags:
     READ = 1
@@ -123,28 +123,28 @@ cdef struct CoreCounters:
 
 
 cdef cppclass CoreState:
+    # What every allocation and free looks at comes first.
     OrderState* order           # its lock is the lock of everything here
     ResourceTable* resource
+    atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
+    atomic[Window*] abandoned   # by finalizers
+    atomic[uint32_t] lost       # the device's context is broken
+    uint64_t live_bytes
+    uint64_t live_blocks
+    uint64_t pending_bytes
+    AddressIndex index                          # base address -> block that is LIVE or RETIRED
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
-    uint64_t generation         # the newest block's
-    AddressIndex index                          # base address -> block that is LIVE or RETIRED
     vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
-    uint64_t live_bytes
-    uint64_t pending_bytes
-    uint64_t live_blocks
+    CoreCounters counters
     vector[Need] frontier       # scratch of a free
-    atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
     Block* put_off              # the newest of those that only a capture put off
     Failure stuck_failure       # the newest failure that nobody was there to be told: the next reap tells
     bint untold                 # ... because what failed is not tried again
     uint64_t stuck              # frees that failed since the list of dropped blocks was last gone through
-    atomic[Window*] abandoned   # by finalizers
     vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
     flag orphaned               # there are some: asked without the lock
     vector[Block*] escaped      # given back by somebody who said not where he used them: pinned until a blocking reap
-    atomic[uint32_t] lost       # the device's context is broken
-    CoreCounters counters
 
 
 # The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
@@ -168,13 +168,8 @@ cdef int drain(CoreState* core) except -1 nogil
 cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
                           Failure* failure) except -1 nogil
 cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
-
-
-cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogil:
-    """Does a free of this block make nobody wait?  With the lock held."""
-    cdef StreamState* home = block.home
-    return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
-            and home.thread == 0 and core.resource.order == STREAM_ORDERED)
+cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
+                          Failure* failure) except -1 nogil
 
 # With the lock held; no driver call.
 cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil

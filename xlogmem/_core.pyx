@@ -43,7 +43,7 @@ valid if the slot still has that generation.
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem cimport _defects as defect
-from xlogmem._cpp cimport check, larger, mutex, unlikely
+from xlogmem._cpp cimport check, larger, mutex, prefetch, unlikely
 from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     BLOCK_IS_CONTESTED,
@@ -90,13 +90,12 @@ from xlogmem._order cimport (
     synchronize_all,
     touch,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, drop_exception
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, drop_exception
 
 cdef enum:
     PRECISE_FOR = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 64                # per stream, before neighbours are merged
     RESERVE = 64                # windows kept for the next recorders
-    GENERATIONS = 1024          # that a runtime takes at a time
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources (contract 5)
 
@@ -135,7 +134,7 @@ cdef inline StreamState* home_of(Block* block) noexcept nogil:
 
 
 cdef void find_heir(Block* block) noexcept nogil:
-    """The block's home has died: its heir takes over, and the dead stream's last position is filed, because stream order
+    """The block's home has died: its heir takes over, and the dead stream's last position is filed.  Stream order
     protected the free from everything queued there, and the heir does not inherit that."""
     cdef StreamState* dead
     while block.home != NULL and not block.home.alive:
@@ -719,7 +718,7 @@ cdef int settle_escaped(CoreState* core, Failure* failure) except -1 nogil:
 
 
 # ---------------------------------------------------------------------------------------------- allocate, adopt
-cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
+cdef inline Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
     cdef Block* block
     cdef Entry* entry
     if unlikely(core.empty.empty()):
@@ -730,10 +729,7 @@ cdef Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState*
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
     check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
-    if unlikely(core.generation % <uint64_t>GENERATIONS == 0):
-        core.generation = generations.fetch_add(GENERATIONS)
-    core.generation += 1
-    block.generation = core.generation
+    block.generation = generations.fetch_add(1) + 1
     block.ptr = ptr
     block.nbytes = nbytes
     block.stream = stream
@@ -841,6 +837,7 @@ cdef inline int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, u
         core.order.lock.lock()
         return core.resource.frontiers.allocate(core.resource.self, nbytes, stream, ptr, piece, failure)
     failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
+    fetch(core, stream)
     core.order.lock.lock()
     return failed
 
@@ -1018,6 +1015,48 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint ask
     return failed
 
 
+cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
+                          Failure* failure) except -1 nogil:
+    """The short way, for callers without a handle: free the block that is allocated there, if that makes nobody wait;
+    else nothing is done, and the result is NULL.  The stream is busy and not capturing.  Without the lock."""
+    cdef Tracked* known
+    cdef Block* block
+    cdef uint64_t base
+    cdef int failed = 0
+    result[0] = NULL
+    fetch(core, stream)
+    core.order.lock.lock()
+    known = floor_of(&core.index, ptr, &base)
+    if known != NULL and base == ptr:
+        block = core.blocks[known.slot]
+        if block.state == LIVE and not (block.windows or block.pins or block.adopted) and (
+                core.resource.frontiers != NULL or (block.home == stream and used_at_home_alone(core, block))):
+            if home_of(block) != stream:
+                set_home(block, stream)
+            result[0] = block
+            failed = free_now(core, block, True, failure)
+    core.order.lock.unlock()
+    return failed
+
+
+cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogil:
+    """Does a free of this block make nobody wait?"""
+    cdef StreamState* home = block.home
+    return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
+            and home.thread == 0 and core.resource.order == STREAM_ORDERED)
+
+
+cdef inline void fetch(CoreState* core, StreamState* stream) noexcept nogil:
+    """Somebody else's code has run, a driver maybe, and taken the cache for itself.  Behind the lock everything would
+    be waited for in turn."""
+    prefetch(core.order)
+    prefetch(&core.index)
+    prefetch(&core.blocks)
+    prefetch(&core.pending)
+    prefetch(&core.counters)
+    prefetch(stream)
+
+
 cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) except -1 nogil:
     """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
 
@@ -1060,6 +1099,7 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
             core.live_bytes -= block.nbytes
         order.lock.unlock()
         failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
+        fetch(core, home)
         order.lock.lock()
         if planted(defect.BYTES_IN_NEITHER_COUNT):
             core.live_bytes += block.nbytes

@@ -37,8 +37,8 @@ cdef struct Place:
 
 
 cdef cppclass AddressIndex:
-    Place last
     vector[Guide] guides                    # in the order of their addresses; no chunk is empty but the only one
+    Place last
     vector[Chunk*] spare
     vector[void*] slabs                     # what chunks are cut from
 

@@ -33,24 +33,25 @@ cdef cppclass Fence:
 
 
 cdef cppclass StreamState:
-    # One registration of a CUDA stream.  `index` is its place in every vector of positions.
+    # One registration of a CUDA stream.  `index` is its place in every vector of positions.  What every allocation and
+    # free looks at comes first, in one line of the cache.
     cy.CUstream handle
-    uint32_t index
-    uint64_t number             # the id that people see, never used again in this runtime
-    uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
+    uint64_t count              # positions taken so far; of a dead stream: its last
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
+    uint32_t index
+    uint32_t busy               # calls in flight that use the handle with the lock released
+    uint32_t blocks             # blocks that name it as their stream or their home
     Discipline discipline
+    flag alive
     flag raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
     bint listed                 # the registry of foreign streams points here: not deleted before it looked
-    uint64_t count              # positions taken so far; of a dead stream: its last
+    uint64_t number             # the id that people see, never used again in this runtime
+    uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
     vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
-    flag alive
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
     StreamState* heir           # of a dead stream: where its blocks are freed
     uint32_t windows            # open windows of launches on this stream
-    uint32_t busy               # calls in flight that use the handle with the lock released
-    uint32_t blocks             # blocks that name it as their stream or their home
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `ask_host` asks about, until it is complete
     StreamState* next           # in the list of own streams that nobody holds any more
@@ -71,26 +72,26 @@ cdef struct Need:
 
 
 cdef struct OrderCounters:
+    uint64_t known              # waits left out because the stream or the host was ordered already
+    uint64_t covered            # waits answered by a fence that was there
     uint64_t records            # fences recorded
     uint64_t waits              # stream waits queued
     uint64_t host_waits         # the host waited for a fence
-    uint64_t known              # waits left out because the stream or the host was ordered already
-    uint64_t covered            # waits answered by a fence that was there
 
 
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
+    uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
+    cy.CUcontext context
+    OrderCounters counters
     vector[StreamState*] streams
     vector[uint64_t] host_known
     Policy policy
     uint32_t ring               # fences that a stream keeps
     uint64_t operations         # numbers the operations that use the streams' scratch
     EventPool* events
-    cy.CUcontext context
     uint64_t registrations      # numbers the streams
-    uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
-    OrderCounters counters
 
 
 cdef class Ordering:

@@ -30,10 +30,10 @@ from xlogmem._core cimport (
     drain,
     free_block,
     free_found,
+    free_unless_used,
     keep_failure,
     keep_for_later,
     let_go_later,
-    used_at_home_alone,
 )
 from xlogmem._cpp cimport atomic, mutex, unlikely, vector
 from xlogmem._driver cimport (
@@ -510,21 +510,19 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     cdef Opened* opened = <Opened*>runtime
     cdef CoreState* core = opened.core
     cdef StreamState* state = default_stream(opened, stream)
-    cdef Block* block
+    cdef Block* block = NULL
     cdef bint capturing = False
     cdef Failure failure
     cdef Scope scope
+    cdef int failed
     if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
         return
     if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
-        core.order.lock.lock()
-        block = live_block_at(core, <uint64_t>ptr)
-        if block != NULL and (core.resource.frontiers != NULL
-                              or (block.home == state and used_at_home_alone(core, block))):
-            # nobody waits: no driver call of ours
-            free_seen(core, <uint64_t>ptr, block, state, True, False)
+        failed = free_unless_used(core, <uint64_t>ptr, state, &block, &failure)     # no driver call of ours
+        if block != NULL:
+            if unlikely(failed):
+                fail_free(core, <uint64_t>ptr, block, &failure)
             return
-        core.order.lock.unlock()
     if core.lost.load():
         failure.kind = DEVICE_IS_LOST
         fail_free(core, <uint64_t>ptr, NULL, &failure)
@@ -537,29 +535,29 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
         core.order.lock.unlock()
         fail_free(core, <uint64_t>ptr, NULL, &failure)
     else:
-        free_seen(core, <uint64_t>ptr, live_block_at(core, <uint64_t>ptr), state, not capturing, True)
+        free_seen(core, <uint64_t>ptr, state, not capturing)
     leave_context(&scope)
 
 
-cdef inline Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
+cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     """With the lock held."""
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
-    if unlikely(known == NULL or base != ptr):
+    if known == NULL or base != ptr:
         return NULL
     block = core.blocks[known.slot]
     return block if block.state == LIVE and not block.adopted else NULL
 
 
-cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* stream, bint asked,
-                   bint ends) except -1 nogil:
-    """Free the block that was found there, if there is one, on a stream that is busy, which `ends` here or goes on.
-    Called with the lock held, gives it back."""
+cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked) except -1 nogil:
+    """Free the block that is alive there, if there is one, on a stream that is busy, which ends here.  Called with the
+    lock held, gives it back."""
+    cdef Block* block = live_block_at(core, ptr)
     cdef Failure failure
     cdef size_t nbytes
     cdef int failed
-    if unlikely(block == NULL):
+    if block == NULL:
         failure.kind = RESOURCE_FAILED
         failure.code = cy.CUDA_ERROR_INVALID_VALUE
         snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
@@ -570,10 +568,9 @@ cdef int free_seen(CoreState* core, uint64_t ptr, Block* block, StreamState* str
         failed = free_found(core, block, stream, asked, &failure)
         if not failed and asked and core.resource.frontiers != NULL and may_be_gone(stream):
             cover_frees(core, stream, nbytes)
-    if ends:
-        stream.busy -= 1
+    stream.busy -= 1
     core.order.lock.unlock()
-    if unlikely(failed):
+    if failed:
         fail_free(core, ptr, block, &failure)
     return 0
 
