@@ -33,7 +33,7 @@ NEIGHBOURS: dict[str, tuple[str, tuple[str, ...]]] = {
     "CuPy": ("cupy", ("cupy-cuda12x", "cupy-cuda13x", "cupy")),
     "PyTorch": ("torch", ("torch",)),
     "cuda.core": ("cuda.core", ("cuda-core",)),
-    "CUDASTF": ("cuda.stf._experimental", ("cuda-stf", "cuda-cccl")),
+    "CUDASTF": ("cuda.stf._experimental", ("cuda-stf",)),
     "pylibcudf": ("pylibcudf", ("pylibcudf-cu12", "pylibcudf-cu13", "pylibcudf")),
 }
 
@@ -41,11 +41,13 @@ NEIGHBOURS: dict[str, tuple[str, tuple[str, ...]]] = {
 class World:
     """What the cases of one process share: the context, streams that belong to nobody, and who is installed.
 
-    `room` is what each allocator with memory of its own may take, in bytes.
+    `room` is what each allocator with memory of its own may take, in bytes; `longest` what a program may take from C++,
+    in seconds.
     """
 
-    def __init__(self, room: int | None = None, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, room: int | None = None, without: tuple[str, ...] = (), longest: float = 0) -> None:
         initialize()
+        self.longest = longest
         self.simulated = is_simulated()
         self.device = check(cuda.cuDeviceGet(0))
         self.context = check(cuda.cuDevicePrimaryCtxRetain(self.device))
@@ -87,6 +89,8 @@ class World:
             module.empty(1, device="cuda")
         elif name == "cuda.core":
             module.Device(0).set_current()
+        elif name == "CUDASTF":
+            module.context().finalize()                         # the import alone loads nothing that was compiled
 
     def share(self, wanted: int) -> int:
         """What an allocator of a case gets."""
