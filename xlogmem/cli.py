@@ -240,7 +240,7 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             chosen: dict[str, Any] = dict(measure.QUICK if quick else {})
             chosen |= {name: value for name, value in (("processes", processes), ("turns", turns), ("seconds", seconds))
                        if value is not None}
-            settings = measure.Settings(families=families or FAMILIES, quick=quick, only=only,
+            settings = measure.Settings(families=families or tuple(FAMILIES), quick=quick, only=only,
                                         logs=tuple(map(os.path.abspath, logs)), **chosen)
             document = run_bench(settings)
         if json_file:

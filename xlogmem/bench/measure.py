@@ -44,7 +44,7 @@ class Settings:
     """A case whose turns would take longer than `case_seconds` in a process has fewer of them, one at least.  `scale`
     is for tests, see `all_cases`; `room` too, see `World`."""
 
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = tuple(FAMILIES)
     quick: bool = False
     only: tuple[str, ...] = ()              # ids; none: all of the families
     logs: tuple[str, ...] = ()              # files of RMM's logging adaptor
@@ -190,7 +190,8 @@ def measure(case: Case, world: World, settings: Settings, banned: list[tuple[str
 def work(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
     """Carry out an order in this process."""
     cases = {case.id: case for case in selected(order.settings)}
-    world = World(order.settings.room, order.settings.without, order.settings.program_seconds)
+    wanted = {name for case in order.cases for name in FAMILIES[cases[case].family]}
+    world = World(order.settings.room, order.settings.without, order.settings.program_seconds, wanted)
     gc.collect()
     gc.freeze()                                                 # modules need not be looked at before each case
     try:
@@ -205,6 +206,7 @@ def work(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
                      "text": f"{type(error).__name__}: {error}"[:300]})
             say({"kind": "took", "case": name, "seconds": time.perf_counter() - began})
     finally:
+        gc.unfreeze()
         world.close()
 
 

@@ -138,7 +138,7 @@ def merged(documents: list[Document]) -> Document:
         for case, took in document["spent"].items():
             spent[case] = round(spent.get(case, 0.) + took, 2)
     order = ordered(row["case"] for document in documents for row in document["rows"])
-    order.sort(key=lambda case: next(FAMILIES.index(row["family"]) for row in rows.values() if row["case"] == case))
+    order.sort(key=lambda case: list(FAMILIES).index(case.split("/", 1)[0]))
     failures = [failure for document in documents for failure in document["failures"]
                 if failure["text"] != LATE or failure["case"] not in measured]
     return {"schema": SCHEMA, "command": first["command"], "settings": first["settings"],
