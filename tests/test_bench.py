@@ -442,16 +442,29 @@ def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
 
 
 def test_rows_of_other_parameters_are_not_compared():
-    a, b = document(floor=[[100.]], ours=[[150.]]), document(floor=[[100.]], ours=[[900.]])
+    a, b = document(floor=[[100.] * 3], ours=[[150.] * 3]), document(floor=[[100.] * 3], ours=[[900.] * 3])
+    assert len(results.agreement(b, a)) == 1
     row_of(b, "ours")["parameters"] = {"nbytes": 1}
     assert results.agreement(b, a) == []
 
 
 def test_rows_of_one_run_only_are_counted():
     console = Console(file=StringIO(), width=200)
-    results.print_agreement(document(floor=[[100.]], ours=[[150.]], peer=[[1.]]), document(
-        floor=[[100.]], ours=[[150.]]), console)
+    results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
+        floor=[[100.] * 3], ours=[[150.] * 3]), console)
     assert "of ours 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+
+
+@pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
+def test_less_than_three_turns_are_no_spread(turns):
+    """... so they neither agree nor differ; three processes of one turn have one."""
+    floor = [[100.] * len(some) for some in turns]
+    a, b = (document(floor=floor, ours=[[figure] * len(some) for some in turns]) for figure in (150., 900.))
+    console = Console(file=StringIO(), width=200)
+    assert results.print_agreement(b, a, console) is False
+    enough = len(turns) == 3
+    assert [row["agree"] for row in results.agreement(b, a)] == [False if enough else None]
+    assert ("1 rows of fewer than 3 turns are not compared" in console.file.getvalue()) is not enough
 
 
 # ---------------------------------------------------------------------------------------------- pieces of a run
@@ -484,8 +497,8 @@ def test_pieces_of_a_run_are_put_together():
     assert seen["machine"]["found"] == {"RMM": "26.10 / 26.08", "CuPy": "14.2"}
     assert seen["machine"]["missing"] == {"pylibcudf": "not installed"}
     assert seen["machine"]["commit"] == "abc / def"
-    assert [part["seconds"] for part in seen["parts"]] == [1, 1]
-    assert "1 processes took 2 s: allocate 0, use 0, to begin and end 1." in printed(seen)
+    assert [part["seconds"] for part in results.merged([seen, use])["parts"]] == [1, 1, 1]
+    assert "2 processes took 2 s: allocate 0, use 0, to begin and end 1." in printed(seen)
 
 
 def test_the_same_rows_of_two_runs_count_as_more_processes():
@@ -533,15 +546,36 @@ def test_runs_that_have_nothing_in_common_do_not_agree():
 
 
 def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
-    seen = document(floor=[[100, 101]], ours=[[150, 160]], unlike=[[10, 11]])
+    seen = document(floor=[[100, 101]], ours=[[150, 160]], peer=[[300, 300]], unlike=[[10, 11]])
+    row_of(seen, "ours")["candidate"] = "xlogmem"
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         with pytest.raises(RuntimeError, match=r"xlogmem\[bench\]"):
             results.plot(seen, str(tmp_path / "a.png"))
-    else:
-        results.plot(seen, str(tmp_path / "a.png"))
-        assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+        return
+    results.plot(seen, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    results.plot(seen, str(tmp_path / "a.svg"))
+    text = (tmp_path / "a.svg").read_text()
+    for said in ("ping-pong, two uses  [100 ns]", "from C++", "from Python", ">peer<", "best peer", "not like for like",
+                 "xlogmem, pool; uses", "× the time of the raw driver calls in C", "spread of up to 1 processes"):
+        assert said in text, said
+    other = of_case(seen, "lookup/1,000 live")          # drawn where there is nothing that the chart knows
+    results.plot(other, str(tmp_path / "b.svg"))
+    assert "lookup/1,000 live  [100 ns]" in (tmp_path / "b.svg").read_text()
+    results.plot(results.merged([seen, other]), str(tmp_path / "c.svg"))
+    assert "lookup/1,000 live" not in (tmp_path / "c.svg").read_text()
+    with pytest.raises(ValueError, match="nothing to draw"):
+        results.plot(seen | {"rows": []}, str(tmp_path / "d.png"))
+
+
+def test_without_a_floor_the_chart_says_what_to():
+    assert results.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
+
+
+def test_the_chart_and_its_marks_are_of_what_there_is():
+    assert set(results.CHART) <= {case.id for case in all_of()}
 
 
 def test_the_readmes_rows_are_cases_that_there_are():

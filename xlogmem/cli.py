@@ -202,7 +202,8 @@ def print_report(report: Any) -> None:
 @click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Replay a file that RMM's LoggingResourceAdaptor wrote, too.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all figures to a file.")
-@click.option("--plot", "plot_file", metavar="FILE", help="Draw a chart (needs matplotlib).")
+@click.option("--plot", "plot_files", multiple=True, metavar="FILE",
+              help="Draw a chart, PNG or SVG as the name ends (needs matplotlib); may be given again.")
 @click.option("--compare", "earlier", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Compare with the figures of an earlier run; the exit code is 1 if rows of xlogmem's differ.")
 @click.option("--read", "read_files", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
@@ -217,7 +218,7 @@ def print_report(report: Any) -> None:
               help="For all of it: no process is begun that would not end in time, and cases that the first does not "
               "reach are named.  [default: 300]")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
-          plot_file: str | None, earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
+          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
           processes: int | None, turns: int | None, seconds: float | None) -> None:
     """What it costs: beside the raw driver calls, and whoever else is installed.
 
@@ -249,8 +250,8 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             click.echo(results.markdown(document))
         else:
             results.print_table(document, console, everything)
-        if plot_file:
-            results.plot(document, plot_file)
+        for name in plot_files:
+            results.plot(document, name)
         agree = before is None or results.print_agreement(document, before, console)
     except (XlogmemError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error

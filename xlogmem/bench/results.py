@@ -11,6 +11,7 @@ same cases (they count as more processes) or of others.
 """
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ __all__ = ["README", "SCHEMA", "agreement", "assembled", "loaded", "markdown", "
            "print_table", "saved"]
 
 SCHEMA = 2
+LEAST = 3                                   # turns that have a spread to compare
 Row = dict[str, Any]
 Document = dict[str, Any]
 
@@ -143,11 +145,11 @@ def merged(documents: list[Document]) -> Document:
                 if failure["text"] != LATE or failure["case"] not in measured]
     return {"schema": SCHEMA, "command": first["command"], "settings": first["settings"],
             "seconds": round(sum(document["seconds"] for document in documents), 1),
-            "processes": max(document["processes"] for document in documents), "spent": spent,
+            "processes": sum(document["processes"] for document in documents), "spent": spent,
             "machine": together([document["machine"] for document in documents]),
             "failures": [failure for place, failure in enumerate(failures) if failure not in failures[:place]],
-            "parts": [{name: document[name] for name in ("command", "settings", "seconds", "processes", "machine")}
-                      for document in documents],
+            "parts": [{name: part[name] for name in ("command", "settings", "seconds", "processes", "machine")}
+                      for document in documents for part in document.get("parts", [document])],
             "rows": figured(sorted(rows.values(), key=lambda row: order.index(row["case"])))}
 
 
@@ -285,8 +287,8 @@ def peer_of(row: Row | None, rows: dict[tuple[str, str, str], Row]) -> str:
 
 # ---------------------------------------------------------------------------------------------- two runs
 def agreement(document: Document, earlier: Document) -> list[dict[str, Any]]:
-    """The rows that both runs have, of the same case and parameters beside the same reference, and whether they agree.
-    """
+    """The rows that both runs have, of the same case and parameters beside the same reference, and whether they agree:
+    None for those of fewer than three turns, whose spread is none."""
     before = {(row["case"], row["candidate"], row["language"]): row for row in earlier["rows"]}
     found = []
     for row in document["rows"]:
@@ -296,16 +298,18 @@ def agreement(document: Document, earlier: Document) -> list[dict[str, Any]]:
         now, then = row["to_reference"], other["to_reference"]
         if now is None or then is None or any(row[name] != other[name] for name in ("parameters", "reference")):
             continue
+        enough = all(sum(map(len, one["values"].values())) >= LEAST for one in (row, other))
         found.append({"case": row["case"], "candidate": row["candidate"], "language": row["language"],
                       "role": row["role"], "now": now, "then": then,
-                      "agree": now["low"] <= then["high"] and then["low"] <= now["high"],
+                      "agree": now["low"] <= then["high"] and then["low"] <= now["high"] if enough else None,
                       "change": now["median"] / then["median"] if then["median"] else float("inf")})
     return found
 
 
 def print_agreement(document: Document, earlier: Document, console: Console) -> bool:
     """Say which rows differ by more than their spreads.  True if no row of ours does, and there are some."""
-    found = agreement(document, earlier)
+    both = agreement(document, earlier)
+    found = [row for row in both if row["agree"] is not None]
     differ = [row for row in found if not row["agree"]]
     ours = [row for row in found if row["role"] == OURS]
     different = [row for row in ours if not row["agree"]]
@@ -324,54 +328,112 @@ def print_agreement(document: Document, earlier: Document, console: Console) -> 
     alone = {(row["case"], row["candidate"], row["language"]) for row in document["rows"]} ^ {
         (row["case"], row["candidate"], row["language"]) for row in earlier["rows"]}
     others = f" {len(alone)} rows are in one of the runs only." if alone else ""
+    if len(both) > len(found):
+        others += f" {len(both) - len(found)} rows of fewer than {LEAST} turns are not compared."
     console.print(f"{len(found) - len(differ)} of {len(found)} rows agree within their spreads; of ours "
                   f"{len(ours) - len(different)} of {len(ours)}.{others}", markup=False, highlight=False)
     return bool(ours) and not different
 
 
 # ---------------------------------------------------------------------------------------------- the chart
+# What it shows, if it was measured: one case for each question, and what it says there.
+CHART = {
+    "allocate/256 B": "allocate + free, 256 B",
+    "allocate/1 MiB": "1 MiB",
+    "allocate/1 MiB, 8 streams in turn": "1 MiB, 8 streams in turn",
+    "allocate/1 MiB, 8 threads": "1 MiB, in each of 8 threads",
+    "allocate/to 1 MiB, fragmented": "to 1 MiB, between 1,000 holes",
+    "use/1 block, same stream": "use of 1 block, nothing to wait for",
+    "use/16 blocks, same stream": "16 blocks, nothing to wait for",
+    "use/hand-over": "hand-over to another stream",
+    "use/ping-pong": "ping-pong, two uses",
+    "use/fan-out to 8 readers and back": "fan-out to 8 readers and back",
+    "free/after 4 foreign reads": "allocate, 4 reads elsewhere, free",
+    "replay/queries": "replay of queries, a pair",
+    "replay/ORC-like bursts": "of bursts of small columns, a pair",
+    "shapes/random_allocations, 1,000 to 64 MiB": "RMM's random allocations to 64 MiB",
+    "rmm/pair of 1 MiB, legacy stream": "cuDF's pair of 1 MiB, through RMM",
+    "pylibcudf/allocate_like, 1,000 rows": "pylibcudf column of 1,000 rows",
+}
+GREEN, PALE, BLUE, GREY = "#1a7f37", "#7bc98f", "#0b62b8", "#9aa0a6"
+OUR_MARKS = {"xlogmem": (GREEN, "full", "xlogmem, pool; uses"), "xlogmem pool": (GREEN, "full", "xlogmem, pool; uses"),
+             "xlogmem async": (PALE, "full", "xlogmem, async resource"),
+             **{f"xlogmem over rmm {name}": (GREEN, "none", "xlogmem over RMM's resources")
+                for name in ("async", "pool", "arena")}}
+
+
 def plot(document: Document, path: str) -> None:
-    """A panel for each family: what a row costs, as a multiple of its reference."""
+    """What a row costs as a multiple of its reference: from C++ on the left, from Python on the right.  PNG or SVG, as
+    the name says."""
     try:
         import matplotlib
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError as error:
         raise RuntimeError("the chart needs matplotlib: pip install \"xlogmem[bench]\"") from error
-    families = [family for family in FAMILIES if any(row["family"] == family for row in document["rows"])]
-    lines = {family: ordered(row["case"] for row in document["rows"] if row["family"] == family) for family in families}
-    figure, panels = pyplot.subplots(
-        len(families), 1, squeeze=False, figsize=(11, 1.2 * len(families) + .34 * sum(map(len, lines.values()))),
-        gridspec_kw={"height_ratios": [len(lines[family]) + 1 for family in families]}, layout="constrained")
-    kinds = {(FLOOR, CPP): ("black", "|", "floor"), (OURS, CPP): ("tab:green", "o", "xlogmem from C++"),
-             (OURS, PYTHON): ("tab:green", "^", "xlogmem from Python"), (PEER, CPP): ("tab:blue", "o", "peer from C++"),
-             (PEER, PYTHON): ("tab:orange", "^", "peer from Python")}
-    for panel, family in zip(panels[:, 0], families, strict=True):
-        for row in document["rows"]:
-            if row["family"] != family or row["to_reference"] is None:
-                continue
-            colour, marker, label = kinds[row["role"], row["language"]]
-            place = -lines[family].index(row["case"]) - (.15 if row["language"] == PYTHON else -.15)
-            ratio = row["to_reference"]
-            panel.plot([ratio["low"], ratio["high"]], [place, place], color=colour, alpha=.4)
-            panel.plot([ratio["median"]], [place], color=colour, marker=marker, linestyle="", label=label,
-                       fillstyle="none" if row["note"] else "full")
+    names = ordered(row["case"] for row in document["rows"] if row["to_reference"])
+    names = [name for name in CHART if name in names] or names[:len(CHART)]
+    if not names:
+        raise ValueError("there is nothing to draw: no case was measured beside its reference")
+    figure, panels = pyplot.subplots(1, 2, sharey=True, figsize=(11, 1.9 + .33 * len(names)), layout="constrained")
+    for panel, language in zip(panels, (CPP, PYTHON), strict=True):
+        for place, name in enumerate(names):
+            draw(panel, place, [row for row in document["rows"] if row["case"] == name and row["to_reference"]
+                                and row["language"] == language])
+        panel.axvline(1, color="black", linewidth=1)
         panel.set_xscale("log")
-        panel.set_yticks([-number for number in range(len(lines[family]))], lines[family], fontsize=8)
-        panel.grid(axis="x", which="both", alpha=.3)
-        panel.set_title(family, loc="left", fontsize=10, fontweight="bold")
-    seen: dict[str, Any] = {}
-    for panel in panels[:, 0]:
-        handles, labels = panel.get_legend_handles_labels()
-        seen |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in seen}
-    figure.legend(list(seen.values()), list(seen), loc="outside upper center", ncols=len(seen), fontsize=8)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panel.margins(x=.12)
+        panel.grid(axis="x", alpha=.3)
+        panel.set_title(f"from {language}", loc="left", fontsize=10, fontweight="bold")
+        panel.set_xlabel("× the time of the raw driver calls in C, log scale", fontsize=9)
+        for place, (above, name) in enumerate(itertools.pairwise(names)):
+            if above.split("/", 1)[0] != name.split("/", 1)[0]:
+                panel.axhline(place + .5, color=GREY, linewidth=.5)
+    panels[0].set_yticks(range(len(names)), [label(document, name) for name in names], fontsize=8.5)
+    panels[0].set_ylim(len(names) - .4, -.6)
+    panels[1].tick_params(left=False)
+    seen = {text: handle for panel in panels for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(seen.values()), list(seen), loc="outside lower center", ncols=len(seen), fontsize=8.5,
+                  frameon=False)
     machine = document["machine"]
-    figure.supxlabel(
-        ("SIMULATED, times mean nothing. " if machine.get("simulated") else "")
-        + f"multiples of the raw driver calls; {machine.get('device')}, xlogmem {machine.get('commit') or ''}; hollow: "
-        "not like for like", fontsize=8)
-    figure.savefig(path, dpi=150)
+    most = max(len(row["values"]) for row in document["rows"])
+    figure.suptitle(
+        ("SIMULATED, times mean nothing: " if machine.get("simulated") else "")
+        + f"xlogmem beside others on {machine.get('device')}, driver {machine.get('driver')}: multiples of the "
+        f"driver's time, less is better\nPoints: medians. Lines: spread of up to {most} processes. In brackets: the "
+        "raw driver calls, or who is named there", fontsize=10)
+    with pyplot.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path, dpi=100)
     pyplot.close(figure)
+
+
+def label(document: Document, case: str) -> str:
+    """What is measured, and what its reference takes."""
+    reference = next(row for row in document["rows"] if row["case"] == case and row["values"] == row["beside"])
+    who = "" if reference["role"] == FLOOR else f"{reference['candidate']} "
+    return f"{CHART.get(case, case)}  [{who}{in_words(reference['median'])} ns]".replace("µs ns", "µs")
+
+
+def draw(panel: Any, place: int, rows: list[Row]) -> None:
+    """One case in one language: ours with their spread, the best peer by name, everybody like for like besides."""
+    best = next((row["best_peer"] for row in rows if row["best_peer"]), None)
+    for row in rows:
+        ratio = row["to_reference"]
+        if row["candidate"] in OUR_MARKS:
+            colour, fill, name = OUR_MARKS[row["candidate"]]
+            panel.plot([ratio["low"], ratio["high"]], [place, place], color=colour, linewidth=2, zorder=2)
+            panel.plot([ratio["median"]], [place], "o", color=colour, fillstyle=fill, markersize=8, zorder=4,
+                       label=name)
+        elif row["role"] == PEER and row["candidate"] == best:
+            panel.plot([ratio["median"]], [place], "D", color=BLUE, markeredgecolor="white", markersize=6.5, zorder=5,
+                       label="best peer")
+            panel.annotate(row["candidate"].removesuffix(" (the seeds)"), (ratio["median"], place), xytext=(0, 5),
+                           textcoords="offset points", fontsize=6.5, color=BLUE, ha="center")
+        elif row["role"] == PEER:
+            panel.plot([ratio["median"]], [place], "o", color=GREY, markersize=3.5, zorder=3,
+                       fillstyle="none" if row["note"] else "full",
+                       label="not like for like" if row["note"] else "other peers")
 
 
 def ordered(names: Iterable[str]) -> list[str]:
