@@ -23,7 +23,7 @@ from xlogmem.bench.measure import Settings
 from xlogmem.sim import Simulator
 
 ROOT = Path(__file__).parent.parent
-TINY = Settings(turns=2, turn_ms=.001, processes=1, scale=100, room=256 << 20)
+TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
 NEIGHBOURS = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
@@ -637,6 +637,17 @@ def test_who_fails_in_a_turn_is_dropped_and_the_others_go_on(broken):
                        lambda who, error: dropped.append((who, type(error))))
     assert dropped == [(bad, StopIteration)]
     assert (good.values, good.beside, bad.beside) == ([7], [75], [])
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("seconds", "turns"), [(0, 1), (1e9, 3)])
+def test_a_case_of_long_turns_has_one_at_least(seconds, turns, world):
+    said = []
+    case = next(case for case in all_of() if case.id == "use/ping-pong")
+    measure.measure(case, world, replace(TINY, turns=3, case_seconds=seconds), [], said.append)
+    rows = [event for event in said if event["kind"] == "row"]
+    assert rows
+    assert {(len(row["values"]), len(row["beside"])) for row in rows} == {(turns, turns)}
 
 
 @pytest.mark.simulator
