@@ -538,6 +538,10 @@ def test_the_readmes_rows_may_come_in_pieces():
     assert lines[2] == "| `allocate` + `free`, 1 MiB, tracked | – | – | – | – | – |"
     assert lines[3] == "| the same from `PoolMemoryResource` | 150 | 1.50 | – | – | – |"
     assert lines == results.markdown(results.merged(pieces[::-1])).splitlines()
+    assert lines[-1] == "`xlogmem bench`: none, driver None, xlogmem abc"
+    pieces[1]["command"] = ["xlogmem", "bench", "--family", "use"]
+    assert results.markdown(results.merged(pieces)).endswith(
+        "\n\n`xlogmem bench`, `xlogmem bench --family use`: none, driver None, xlogmem abc")
 
 
 def test_runs_that_have_nothing_in_common_do_not_agree():

@@ -265,7 +265,7 @@ def time_spent(document: Document) -> str:
 
 
 def markdown(document: Document) -> str:
-    """The README's rows."""
+    """The README's rows, and what they were measured with."""
     rows = {(row["case"], row["candidate"], row["language"]): row for row in document["rows"]}
     lines = ["| ns | from C++ | × driver calls | from Python | best peer from C++ | from Python |",
              "|---|---|---|---|---|---|"]
@@ -275,7 +275,10 @@ def markdown(document: Document) -> str:
             f"| {text}", in_words(native["median"]) if native else "–",
             f"{native['to_reference']['median']:.2f}" if native and native["to_reference"] else "–",
             in_words(python["median"]) if python else "–", *(peer_of(row, rows) for row in (native, python)))) + " |")
-    return "\n".join(lines)
+    commands = ordered(f"`{' '.join(part['command'])}`" for part in document.get("parts", [document]))
+    machine = document["machine"]
+    return "\n".join([*lines, "", f"{', '.join(commands)}: {machine.get('device')}, driver {machine.get('driver')}, "
+                      f"xlogmem {machine.get('commit') or machine.get('xlogmem')}"])
 
 
 def peer_of(row: Row | None, rows: dict[tuple[str, str, str], Row]) -> str:
