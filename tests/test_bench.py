@@ -23,7 +23,7 @@ from xlogmem.bench.measure import Settings
 from xlogmem.sim import Simulator
 
 ROOT = Path(__file__).parent.parent
-TINY = Settings(turns=2, turn_ms=.001, processes=1, scale=100, room=256 << 20)
+TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
 NEIGHBOURS = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
@@ -126,6 +126,26 @@ def test_a_free_after_foreign_reads_waits_for_each_reader(world, driver):
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("limit", [0, 1e-9])
+def test_a_program_that_takes_too_long_is_given_up_with_nothing_allocated(limit, world, driver):
+    """... at the first look at the clock, which is every 64 steps; without a limit it ends."""
+    slots = _loops.Slots(100)
+    steps = [(operation, number, 256, 0) for operation in (logs.ALLOCATE, logs.FREE) for number in range(100)]
+    allocator = _loops.Allocator.driver()
+    before = driver.calls("cuMemAllocFromPoolAsync"), driver.calls("cuMemFreeAsync")
+    try:
+        allocator.program(_loops.Program(steps, slots), world.streams, limit)
+        assert not limit
+    except TimeoutError as error:
+        assert limit
+        assert str(error) in {f"given up after 1e-09 s, with {share} % of the 200 steps done" for share in (0, 32)}
+    allocated, freed = (driver.calls(name) - count for name, count in zip(
+        ("cuMemAllocFromPoolAsync", "cuMemFreeAsync"), before, strict=True))
+    assert allocated == freed
+    assert allocated <= 64 if limit else allocated == 100
+
+
+@pytest.mark.simulator
 def test_what_finds_no_memory_is_left_out_and_counted(world):
     steps = [(logs.ALLOCATE, 0, 1 << 20, 0), (logs.ALLOCATE, 1, 1 << 50, 0), (logs.FREE, 1, 1 << 50, 0),
              (logs.FREE, 0, 1 << 20, 0)]
@@ -176,6 +196,102 @@ def test_neighbours_take_part_as_they_are_called(monkeypatch, driver):
     stands["cuda.stf._experimental"].context().task.assert_called()
 
 
+class Columns:
+    """pylibcudf 26.10 as far as it is called, by the names that its stubs give the parameters."""
+
+    class TypeId:
+        INT64 = "INT64"
+
+    def __init__(self, refusing: object) -> None:
+        self.refusing, self.calls = refusing, []
+        self.types = self.copying = self.column_factories = self.binaryop = self
+
+    class MaskState:
+        UNALLOCATED = "UNALLOCATED"
+
+    class MaskAllocationPolicy:
+        NEVER = "NEVER"
+
+    class BinaryOperator:
+        ADD = "ADD"
+
+    def DataType(self, id):
+        return id, 0
+
+    def column(self, name, mr, stream, *arguments):
+        if mr is self.refusing:
+            raise MemoryError(name)
+        assert stream == "legacy"
+        self.calls.append((name, mr))
+        return ("column", *arguments)
+
+    def make_numeric_column(self, type_, size, mstate, stream=None, mr=None):
+        assert (type_, mstate) == (("INT64", 0), "UNALLOCATED")
+        return self.column("make", mr, stream, size)
+
+    def allocate_like(self, input_column, policy, size=None, stream=None, mr=None):
+        assert (input_column, policy) == (("column", size), "NEVER")
+        return self.column("allocate_like", mr, stream, size)
+
+    def binary_operation(self, lhs, rhs, op, output_type, stream=None, mr=None):
+        assert (lhs[0], rhs[0], op, output_type) == ("column", "column", "ADD", ("INT64", 0))
+        return self.column("binary_operation", mr, stream, lhs[1])
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("operation", ["allocate_like", "binary_operation"])
+def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
+    """... each with its own; one that fails is named, and the others go on."""
+    columns = Columns(refusing="broken")
+    monkeypatch.setitem(sys.modules, "pylibcudf", columns)
+    for name in ("rmm", "rmm.pylibrmm", "rmm.pylibrmm.stream"):
+        monkeypatch.setitem(sys.modules, name, MagicMock(DEFAULT_STREAM="legacy"))
+    resources = [("rmm async", PEER, "theirs"), ("rmm pool", PEER, "broken"), ("xlogmem over rmm async", OURS, "ours")]
+    monkeypatch.setattr(cases, "resources_of_rmm", lambda world: iter(resources))
+    world = World(TINY.room, neighbours=("pylibcudf",))
+    assert set(world.found) == {"cuda.bindings", "pylibcudf"}
+    world.modules["RMM"] = MagicMock()
+    said = []
+    try:
+        case = next(case for case in all_of() if case.id == f"pylibcudf/{operation}, 1,000 rows")
+        measure.measure(case, world, TINY, [], said.append)
+    finally:
+        world.close()
+    rows = {event["candidate"]: event for event in said if event["kind"] == "row"}
+    assert {name: (row["role"], row["reference"]) for name, row in rows.items()} == {
+        "rmm async": (PEER, "rmm async"), "xlogmem over rmm async": (OURS, "rmm async")}
+    assert [(event["candidate"], event["text"]) for event in said if event["kind"] == "failure"] == [
+        ("rmm pool", "MemoryError: make")]
+    for mr in ("theirs", "ours"):
+        assert columns.calls.count(("make", mr)) == 2
+        assert columns.calls.count((operation, mr)) > TINY.turns
+    assert {name for name, _ in columns.calls} == {"make", operation}
+
+
+@pytest.mark.simulator
+def test_without_pylibcudf_its_family_says_so_and_nothing_else_is_asked_for():
+    run = bench("--family", "pylibcudf", "--processes", "1", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr
+    if "pylibcudf: not installed" not in run.stdout:
+        pytest.skip("pylibcudf is installed")
+    assert [line.split(":")[0] for line in run.stdout.splitlines() if line.startswith("without")] == [
+        "without RMM", "without pylibcudf"]
+
+
+@pytest.mark.simulator
+def test_a_process_imports_who_takes_part_in_its_families(monkeypatch, driver):
+    asked = []
+    monkeypatch.setattr(measure, "World", lambda *arguments: asked.append(arguments[3]) or World(
+        TINY.room, tuple(NEIGHBOURS)))
+    for families in (("lookup",), ("use", "rmm"), ("pylibcudf",)):
+        chosen = replace(TINY, families=families)
+        measure.work(measure.Order(chosen, [
+            next(case.id for case in measure.selected(chosen) if case.family == family) for family in families]),
+            lambda event: None)
+    assert asked == [set(), {"CuPy", "PyTorch", "cuda.core", "CUDASTF", "RMM"}, {"RMM", "pylibcudf"}]
+    assert {name for names in cases.FAMILIES.values() for name in names} == NEIGHBOURS
+
+
 # ---------------------------------------------------------------------------------------------- logs
 def test_a_log_of_rmm_becomes_a_program(tmp_path):
     log = tmp_path / "rmm.csv"
@@ -192,9 +308,9 @@ def test_a_log_of_rmm_becomes_a_program(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [
-    logs.random_allocations(logs.random.Random(3), 200, 1 << 20, 50 << 20), logs.multi_stream(4, 8),
-    [step for part in logs.fragments(logs.random.Random(3), 50, 1 << 16) for step in part]],
-    ids=["random_allocations", "multi_stream", "fragments"])
+    logs.random_allocations(3, 200, 1 << 20, 50 << 20), logs.multi_stream(4, 8),
+    [step for part in logs.fragments(logs.random.Random(3), 50, 1 << 16) for step in part], logs.held(20, 1 << 16),
+    logs.pairs(1 << 16, 50, 7)], ids=["random_allocations", "multi_stream", "fragments", "held", "pairs"])
 def test_programs_end_with_nothing_allocated(steps):
     alive, used = {}, 0
     for operation, slot, nbytes, _ in steps:
@@ -209,21 +325,29 @@ def test_programs_end_with_nothing_allocated(steps):
 
 
 # ---------------------------------------------------------------------------------------------- figures
-def raw(**values: list[list[float]]) -> dict:
-    """A run of one case: names to turns of each process."""
+def raw(beside: list[list[float]] | None = None, **values: list[list[float]]) -> dict:
+    """A run of one case: names to turns of each process; `beside` is what the reference took around all of them."""
     about = {"floor": (CPP, FLOOR, ""), "ours": (CPP, OURS, ""), "peer": (CPP, PEER, ""), "slow": (CPP, PEER, ""),
              "unlike": (CPP, PEER, "marks only"), "snake": (PYTHON, PEER, "")}
+    reference = next(iter(values))
+    beside = beside or values[reference]
     rows = {}
     for name, turns in values.items():
         language, role, note = about[name]
         rows[name] = {"case": "use/ping-pong", "candidate": name, "language": language, "role": role, "note": note,
-                      "calls": 7, "values": dict(enumerate(turns))}
+                      "calls": 7, "reference": reference, "values": dict(enumerate(turns)),
+                      "beside": dict(enumerate(values[name] if name == reference else beside))}
     facts = {"device": "none", "simulated": False, "found": {}, "missing": {"CuPy": "not installed"}, "commit": "abc"}
-    return {"rows": rows, "facts": facts, "failures": [], "seconds": 1.0}
+    return {"rows": rows, "facts": facts, "failures": [], "seconds": 1.0, "spent": {"use/ping-pong": .5},
+            "processes": 1}
 
 
-def document(**values: list[list[float]]) -> dict:
-    return results.assembled(raw(**values), Settings(), ["xlogmem", "bench"])
+def document(beside: list[list[float]] | None = None, **values: list[list[float]]) -> dict:
+    return results.assembled(raw(beside, **values), Settings(), ["xlogmem", "bench"])
+
+
+def by_row(document: dict) -> dict:
+    return {(row["case"], row["candidate"], row["language"]): row for row in document["rows"]}
 
 
 def row_of(document: dict, name: str) -> dict:
@@ -238,10 +362,26 @@ def test_ratios_are_taken_turn_by_turn():
     assert (row["best"], row["median"], row["low"], row["high"]) == (150, 300, 150, 300)
 
 
-def test_a_process_without_the_reference_is_left_out():
+def test_ratios_are_to_what_the_reference_took_just_then():
+    """... not to the mean of its turn."""
+    seen = document(beside=[[50, 200]], floor=[[100, 100]], ours=[[75, 300]], peer=[[50, 200]])
+    assert row_of(seen, "ours")["to_reference"] == {"median": 1.5, "low": 1.5, "high": 1.5}
+    assert row_of(seen, "ours")["to_best_peer"] == {"median": 1.5, "low": 1.5, "high": 1.5}
+
+
+@pytest.mark.parametrize(("turns", "low", "high"), [
+    ([[10, 1, 11, 12, 13, 14, 99]], 10, 14),                            # a disturbed turn is left out on either side
+    ([[10, 10, 10, 10, 10, 10, 10], [20, 20, 20, 20, 20, 20, 20]], 10, 20),   # a slow process is not
+    ([[10, 10, 10, 10, 10, 10, 10]] * 9 + [[20, 20, 20, 20, 20, 20, 20]], 10, 20),
+    ([[10]], 10, 10)])
+def test_the_spread_is_that_of_all_processes_without_their_extreme_turns(turns, low, high):
+    row = row_of(document(floor=turns), "floor")
+    assert (row["low"], row["high"]) == (low, high)
+
+
+def test_a_process_without_the_reference_has_no_part_in_the_ratio():
     seen = raw(floor=[[100, 100]], ours=[[1, 1], [150, 150]])
-    del seen["rows"]["ours"]["values"][0]
-    seen["rows"]["floor"]["values"] = {1: [100, 100]}
+    seen["rows"]["ours"]["beside"] = {1: [100, 100]}
     assert row_of(results.assembled(seen, Settings(), []), "ours")["to_reference"]["median"] == 1.5
 
 
@@ -261,7 +401,8 @@ def test_a_document_survives_its_file(tmp_path):
     seen = document(floor=[[100, 101]], ours=[[150, 160]])
     results.saved(seen, str(tmp_path / "a.json"))
     assert results.loaded(str(tmp_path / "a.json")) == json.loads(json.dumps(seen))
-    assert set(seen) == {"schema", "command", "settings", "seconds", "machine", "failures", "rows"}
+    assert set(seen) == {"schema", "command", "settings", "seconds", "processes", "spent", "machine", "failures",
+                         "rows"}
     (tmp_path / "b.json").write_text('{"schema": 99}')
     with pytest.raises(ValueError, match="schema 99"):
         results.loaded(str(tmp_path / "b.json"))
@@ -300,21 +441,145 @@ def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
     assert ("use/ping-pong: ours" in console.file.getvalue()) is not agree
 
 
+def test_rows_of_other_parameters_are_not_compared():
+    a, b = document(floor=[[100.] * 3], ours=[[150.] * 3]), document(floor=[[100.] * 3], ours=[[900.] * 3])
+    assert len(results.agreement(b, a)) == 1
+    row_of(b, "ours")["parameters"] = {"nbytes": 1}
+    assert results.agreement(b, a) == []
+
+
+def test_rows_of_one_run_only_are_counted():
+    console = Console(file=StringIO(), width=200)
+    results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
+        floor=[[100.] * 3], ours=[[150.] * 3]), console)
+    assert "of ours 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+
+
+@pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
+def test_less_than_three_turns_are_no_spread(turns):
+    """... so they neither agree nor differ; three processes of one turn have one."""
+    floor = [[100.] * len(some) for some in turns]
+    a, b = (document(floor=floor, ours=[[figure] * len(some) for some in turns]) for figure in (150., 900.))
+    console = Console(file=StringIO(), width=200)
+    assert results.print_agreement(b, a, console) is False
+    enough = len(turns) == 3
+    assert [row["agree"] for row in results.agreement(b, a)] == [False if enough else None]
+    assert ("1 rows of fewer than 3 turns are not compared" in console.file.getvalue()) is not enough
+
+
+# ---------------------------------------------------------------------------------------------- pieces of a run
+def of_case(seen: dict, case: str) -> dict:
+    """The same document, of another case."""
+    seen = json.loads(json.dumps(seen).replace("use/ping-pong", case))
+    for row in seen["rows"]:
+        row["family"] = case.split("/")[0]
+    return seen
+
+
+def test_pieces_of_a_run_are_put_together():
+    """... in the order of the families, with their times, and without "the time was up" where another piece has it."""
+    late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": measure.LATE}
+    other = {"case": "use/ping-pong", "candidate": "PyTorch", "text": "out of patience"}
+    use, allocate = document(floor=[[100.]], ours=[[150.]]), of_case(document(floor=[[10.]], ours=[[20.]]),
+                                                                      "allocate/1 MiB")
+    use["failures"] = [late, other]
+    allocate["failures"] = [other]
+    use["machine"] |= {"found": {"RMM": "26.10"}, "missing": {"CuPy": "not installed", "pylibcudf": "not installed"}}
+    allocate["machine"] |= {"found": {"RMM": "26.08", "CuPy": "14.2"}, "missing": {"pylibcudf": "not installed"},
+                            "commit": "def"}
+    seen = results.merged([use, allocate])
+    assert [(row["case"], row["candidate"]) for row in seen["rows"]] == [
+        ("allocate/1 MiB", "floor"), ("allocate/1 MiB", "ours"), ("use/ping-pong", "floor"), ("use/ping-pong", "ours")]
+    assert [row["to_reference"]["median"] for row in seen["rows"]] == [1, 2, 1, 1.5]
+    assert seen["failures"] == [other]
+    assert seen["seconds"] == 2
+    assert seen["spent"] == {"use/ping-pong": .5, "allocate/1 MiB": .5}
+    assert seen["machine"]["found"] == {"RMM": "26.10 / 26.08", "CuPy": "14.2"}
+    assert seen["machine"]["missing"] == {"pylibcudf": "not installed"}
+    assert seen["machine"]["commit"] == "abc / def"
+    assert [part["seconds"] for part in results.merged([seen, use])["parts"]] == [1, 1, 1]
+    assert "2 processes took 2 s: allocate 0, use 0, to begin and end 1." in printed(seen)
+
+
+def test_the_same_rows_of_two_runs_count_as_more_processes():
+    first = document(floor=[[100.] * 3], ours=[[150.] * 3])
+    second = document(floor=[[100.] * 3] * 2, ours=[[300.] * 3] * 2)
+    row = row_of(results.merged([first, second]), "ours")
+    assert {process: turns[0] for process, turns in row["values"].items()} == {"0": 150, "1": 300, "2": 300}
+    assert row["to_reference"] == {"median": 3, "low": 1.5, "high": 3}
+    assert row_of(first, "ours")["to_reference"]["high"] == 1.5         # as it was
+
+
+def test_a_best_peer_may_come_from_another_piece():
+    peer = document(floor=[[100.]], peer=[[50.]])
+    row = row_of(results.merged([document(floor=[[100.]], ours=[[150.]]), peer]), "ours")
+    assert (row["best_peer"], row["to_best_peer"]["median"]) == ("peer", 3)
+
+
+def test_what_does_not_go_together_is_refused():
+    one, other = document(floor=[[100.]]), document(floor=[[100.]])
+    other["rows"][0]["parameters"] = {"nbytes": 1}
+    with pytest.raises(ValueError, match="use/ping-pong is not the same in both runs"):
+        results.merged([one, other])
+    other["machine"]["device"] = "another"
+    with pytest.raises(ValueError, match="'none' and on 'another'"):
+        results.merged([one, other])
+
+
+def test_the_readmes_rows_may_come_in_pieces():
+    """... and say so where there is none."""
+    pieces = []
+    for _, case, candidate in results.README[1:4]:
+        piece = of_case(document(floor=[[100.]], ours=[[150.]]), case)
+        for row in piece["rows"]:
+            row["candidate"] = row["reference"] if row["role"] == FLOOR else candidate
+        pieces.append(piece)
+    lines = results.markdown(results.merged(pieces)).splitlines()
+    assert lines[2] == "| `allocate` + `free`, 1 MiB, tracked | – | – | – | – | – |"
+    assert lines[3] == "| the same from `PoolMemoryResource` | 150 | 1.50 | – | – | – |"
+    assert lines == results.markdown(results.merged(pieces[::-1])).splitlines()
+    assert lines[-1] == "`xlogmem bench`: none, driver None, xlogmem abc"
+    pieces[1]["command"] = ["xlogmem", "bench", "--family", "use"]
+    assert results.markdown(results.merged(pieces)).endswith(
+        "\n\n`xlogmem bench`, `xlogmem bench --family use`: none, driver None, xlogmem abc")
+
+
 def test_runs_that_have_nothing_in_common_do_not_agree():
     seen = document(floor=[[100.]])
     assert results.print_agreement(seen, seen, Console(file=StringIO())) is False
 
 
 def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
-    seen = document(floor=[[100, 101]], ours=[[150, 160]], unlike=[[10, 11]])
+    seen = document(floor=[[100, 101]], ours=[[150, 160]], peer=[[300, 300]], unlike=[[10, 11]])
+    row_of(seen, "ours")["candidate"] = "xlogmem"
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         with pytest.raises(RuntimeError, match=r"xlogmem\[bench\]"):
             results.plot(seen, str(tmp_path / "a.png"))
-    else:
-        results.plot(seen, str(tmp_path / "a.png"))
-        assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+        return
+    results.plot(seen, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    results.plot(seen, str(tmp_path / "a.svg"))
+    text = (tmp_path / "a.svg").read_text()
+    for said in ("ping-pong, two uses  [100 ns]", "from C++", "from Python", ">peer<", "best peer", "not like for like",
+                 "xlogmem, pool; uses", "× the time of the raw driver calls in C", "spread of up to 1 processes"):
+        assert said in text, said
+    other = of_case(seen, "lookup/1,000 live")          # drawn where there is nothing that the chart knows
+    results.plot(other, str(tmp_path / "b.svg"))
+    assert "lookup/1,000 live  [100 ns]" in (tmp_path / "b.svg").read_text()
+    results.plot(results.merged([seen, other]), str(tmp_path / "c.svg"))
+    assert "lookup/1,000 live" not in (tmp_path / "c.svg").read_text()
+    with pytest.raises(ValueError, match="nothing to draw"):
+        results.plot(seen | {"rows": []}, str(tmp_path / "d.png"))
+
+
+def test_without_a_floor_the_chart_says_what_to():
+    assert results.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
+
+
+def test_the_chart_and_its_marks_are_of_what_there_is():
+    assert set(results.CHART) <= {case.id for case in all_of()}
 
 
 def test_the_readmes_rows_are_cases_that_there_are():
@@ -326,36 +591,176 @@ def test_the_readmes_rows_are_cases_that_there_are():
     assert "xlogmem bench --readme" in readme
 
 
-# ---------------------------------------------------------------------------------------------- the processes
+# ---------------------------------------------------------------------------------------------- the turns
+class Clockless:
+    """A world in which everything is idle."""
+
+    def synchronize(self) -> None:
+        """Nothing is queued."""
+
+
+def entrant(name: str, figures: list[float], ran: list[str], seconds: float = 0.) -> measure.Entrant:
+    """Takes these nanoseconds, one after the other; more calls fail."""
+    left = iter(figures)
+
+    def run(calls: int) -> float:
+        ran.append(name)
+        return 2 * 10 * next(left)
+
+    return measure.Entrant(cases.Candidate(name, CPP, PEER, run), 2, seconds, 10)
+
+
+@pytest.mark.parametrize(("beside", "order", "floors"), [
+    (0., ["f", "a", "f", "b", "f"], [50, 100, 200]), (1e9, ["f", "a", "b", "f"], [50, 100])])
+def test_the_reference_is_run_between_the_others(monkeypatch, beside, order, floors):
+    """... as soon as the last time is long enough ago, before the first and after the last."""
+    monkeypatch.setattr(measure, "BESIDE", beside)
+    ran = []
+    reference, a, b = (entrant(name, figures, ran) for name, figures in (("f", floors), ("a", [7]), ("b", [8])))
+    measure.take_turns([a, b], reference, Clockless(), lambda *_: pytest.fail("dropped"))
+    assert ran == order
+    assert (a.values, b.values) == ([7], [8])
+    assert a.beside == [75]                             # the mean of before and after
+    assert b.beside == [150 if beside == 0 else 75]
+    assert reference.values == reference.beside == [sum(floors) / len(floors)]
+
+
+def test_a_slow_reference_is_run_less_often(monkeypatch):
+    monkeypatch.setattr(measure, "BESIDE", 0.)
+    ran = []
+    measure.take_turns([entrant("a", [1], ran), entrant("b", [1], ran)], entrant("f", [1, 1], ran, 1e9), Clockless(),
+                       lambda *_: pytest.fail("dropped"))
+    assert ran == ["f", "a", "b", "f"]
+
+
+@pytest.mark.parametrize("broken", ["a", "b"])
+def test_who_fails_in_a_turn_is_dropped_and_the_others_go_on(broken):
+    ran, dropped = [], []
+    good, bad = entrant("good", [7], ran), entrant("bad", [], ran)
+    measure.take_turns([bad, good] if broken == "a" else [good, bad], entrant("f", [50, 100], ran), Clockless(),
+                       lambda who, error: dropped.append((who, type(error))))
+    assert dropped == [(bad, StopIteration)]
+    assert (good.values, good.beside, bad.beside) == ([7], [75], [])
+
+
 @pytest.mark.simulator
-def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
-    """The others of the case, and the cases after it, go on in another process."""
+@pytest.mark.parametrize(("seconds", "turns"), [(0, 1), (1e9, 3)])
+def test_a_case_of_long_turns_has_one_at_least(seconds, turns, world):
+    said = []
+    case = next(case for case in all_of() if case.id == "use/ping-pong")
+    measure.measure(case, world, replace(TINY, turns=3, case_seconds=seconds), [], said.append)
+    rows = [event for event in said if event["kind"] == "row"]
+    assert rows
+    assert {(len(row["values"]), len(row["beside"])) for row in rows} == {(turns, turns)}
+
+
+@pytest.mark.simulator
+def test_each_turn_has_an_order_of_its_own_and_so_has_each_process(monkeypatch, world):
+    orders = []
+    monkeypatch.setattr(measure, "take_turns", lambda entrants, *_: orders.append(
+        [(one.candidate.name, one.candidate.language) for one in entrants]))
+    case = next(case for case in all_of() if case.id == "allocate/1 MiB")
+    for process in (0, 0, 1):
+        measure.measure(case, world, replace(TINY, turns=3), [], lambda event: None, process)
+    assert len(orders) == 9
+    assert orders[0] != orders[1]
+    assert orders[:3] == orders[3:6] != orders[6:]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+
+
+# ---------------------------------------------------------------------------------------------- the processes
+THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
+
+
+def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[measure.Order]:
+    """Processes of candidates "good", "bad" and "late", which die of a candidate, or in the turns of a case (None)."""
     calls = []
 
     def child(order, until):
-        calls.append(order)
+        calls.append(replace(order, banned=list(order.banned)))
         yield {"kind": "facts", "missing": {}}
         for case in order.cases:
             yield {"kind": "case", "case": case}
-            for name in ("good", "bad", "late"):
-                if (case, name) in order.banned:
-                    continue
+            names = [name for name in ("good", "bad", "late") if (case, name) not in order.banned]
+            for name in list(names):
                 yield {"kind": "trying", "case": case, "candidate": name}
-                if (case, name) == ("use/ping-pong", "bad"):
+                if (order.process, case, name) in dies:
                     yield {"kind": "died", "text": "the process ended with -11: no message"}
                     return
-            for name in ("good", "late"):
-                yield {"kind": "row", "case": case, "candidate": name, "language": CPP, "values": [1.]}
+                if (case, name) == fails:
+                    yield {"kind": "failure", "case": case, "candidate": name, "text": f"in process {order.process}"}
+                    names.remove(name)
+            yield {"kind": "turns", "case": case}
+            if (order.process, case, None) in dies:
+                yield {"kind": "died", "text": "the process ended with -11: no message"}
+                return
+            for name in names:
+                yield {"kind": "row", "case": case, "candidate": name, "language": CPP, "values": [1.],
+                       "beside": [1.], "reference": names[0]}
+            yield {"kind": "took", "case": case, "seconds": 2.}
         yield {"kind": "done"}
 
     monkeypatch.setattr(measure, "_child", child)
-    settings = Settings(families=("use",), only=("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back"),
-                        processes=1)
-    seen = measure.run(settings, lambda event: None)
-    assert [order.cases[0] for order in calls] == ["use/hand-over", "use/ping-pong"]
+    return calls
+
+
+@pytest.mark.simulator
+def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
+    """The others of the case, and the cases after it, go on in another process; later processes do not try it."""
+    calls = children(monkeypatch, (0, THREE[1], "bad"))
+    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    assert [(order.process, order.cases[0]) for order in calls] == [(0, THREE[0]), (0, THREE[1]), (1, THREE[0])]
+    assert [order.banned for order in calls] == [[], [(THREE[1], "bad")], [(THREE[1], "bad")]]
     assert seen["failures"] == [{"case": "use/ping-pong", "candidate": "bad",
                                  "text": "the process ended with -11: no message"}]
-    assert len(seen["rows"]) == 6
+    assert len(seen["rows"]) == 8
+    assert all(sorted(row["values"]) == sorted(row["beside"]) == [0, 1] for row in seen["rows"].values())
+    assert seen["spent"] == dict.fromkeys(THREE, 4.)
+    assert seen["processes"] == 2
+
+
+@pytest.mark.simulator
+def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
+    """... by name, and in all processes: nobody knows who of it was to blame."""
+    calls = children(monkeypatch, (0, THREE[1], None))
+    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    assert [order.cases for order in calls] == [list(THREE), [THREE[2]], [THREE[0], THREE[2]]]
+    assert [(failure["case"], failure["candidate"]) for failure in seen["failures"]] == [(THREE[1], "all of it")]
+
+
+@pytest.mark.simulator
+def test_who_failed_once_is_not_tried_again(monkeypatch):
+    calls = children(monkeypatch, fails=(THREE[0], "bad"))
+    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    assert [order.banned for order in calls] == [[], [(THREE[0], "bad")]]
+    assert seen["failures"] == [{"case": THREE[0], "candidate": "bad", "text": "in process 0"}]
+
+
+@pytest.mark.simulator
+def test_without_its_reference_a_process_has_no_rows(monkeypatch):
+    """Its ratios would be to somebody else."""
+    children(monkeypatch, (1, THREE[0], "good"))
+    seen = measure.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
+    assert {name: sorted(row["values"]) for (_, name, _), row in seen["rows"].items()} == {
+        "good": [0], "bad": [0], "late": [0]}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("seconds", "processes"), [(1000, 5), (31, 3), (15, 1)])
+def test_no_process_is_begun_that_would_not_end_in_time(monkeypatch, seconds, processes):
+    """Each takes ten seconds."""
+    children(monkeypatch)
+    begin, clock = measure._one_process, [0.]
+
+    def one_process(*arguments):
+        clock[0] += 10
+        return begin(*arguments)
+
+    monkeypatch.setattr(measure, "_one_process", one_process)
+    monkeypatch.setattr(measure.time, "time", lambda: clock[0])
+    seen = measure.run(Settings(families=("use",), only=THREE, seconds=seconds), lambda event: None)
+    assert (seen["processes"], seen["seconds"]) == (processes, 10 * processes)
+    assert not seen["failures"]
 
 
 @pytest.mark.simulator
@@ -369,11 +774,20 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
     seen = json.loads(first.read_text())
     assert seen["schema"] == results.SCHEMA
     assert seen["machine"]["simulated"] is True
-    assert set(seen["machine"]["missing"]) | set(seen["machine"]["found"]) >= NEIGHBOURS
+    assert set(seen["machine"]["missing"]) | set(seen["machine"]["found"]) == {
+        "cuda.bindings", *NEIGHBOURS} - {"pylibcudf"}   # nobody asks for it in these families
     for name, reason in seen["machine"]["missing"].items():
         assert f"without {name}: {reason}" in " ".join(run.stdout.split())
     assert seen["command"][:3] == ["xlogmem", "bench", "--case"]
     assert all(sorted(row["values"]) == ["0", "1"] for row in seen["rows"])
+    pieces = []
+    for case in ("use/ping-pong", "allocate/256 B"):
+        pieces += ["--read", str(tmp_path / f"{len(pieces)}.json")]
+        results.saved(seen | {"rows": [row for row in seen["rows"] if row["case"] == case]}, pieces[-1])
+    whole = tmp_path / "whole.json"
+    assert bench(*pieces, "--json", str(whole), "--compare", str(first)).returncode == 0
+    assert {key: row["to_reference"] for key, row in by_row(results.loaded(str(whole))).items()} == {
+        key: row["to_reference"] for key, row in by_row(seen).items()}
     again = bench("--read", str(first), "--compare", str(first), "--json", str(second))
     assert again.returncode == 0, again.stderr
     assert "of ours" in again.stdout
@@ -431,7 +845,7 @@ def test_what_is_not_reached_in_time_is_named():
     raw = measure.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
     assert not raw["rows"]
     assert [(failure["case"], failure["text"]) for failure in raw["failures"]] == [
-        (case, "the time was up") for case in chosen]
+        (case, measure.LATE) for case in chosen]
 
 
 def test_a_neighbour_that_hangs_is_left_out_by_name(monkeypatch):

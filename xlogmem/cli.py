@@ -202,18 +202,23 @@ def print_report(report: Any) -> None:
 @click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Replay a file that RMM's LoggingResourceAdaptor wrote, too.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all figures to a file.")
-@click.option("--plot", "plot_file", metavar="FILE", help="Draw a chart (needs matplotlib).")
+@click.option("--plot", "plot_files", multiple=True, metavar="FILE",
+              help="Draw a chart, PNG or SVG as the name ends (needs matplotlib); may be given again.")
 @click.option("--compare", "earlier", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Compare with the figures of an earlier run; the exit code is 1 if rows of xlogmem's differ.")
-@click.option("--read", "read_file", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Run nothing: show, draw or compare the figures of an earlier run.")
+@click.option("--read", "read_files", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Run nothing: show, draw or compare the figures of an earlier run; given again, of several runs put "
+              "together.")
 @click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
 @click.option("--all", "everything", is_flag=True, help="Print every row, not just the floor, ours and the best peers.")
-@click.option("--processes", type=click.IntRange(1, 20), help="How many processes measure.  [default: 3, quick: 1]")
-@click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 15, quick: 5]")
-@click.option("--seconds", type=click.FloatRange(min=1), help="For all of it; cases that are not reached are named.")
+@click.option("--processes", type=click.IntRange(1, 20),
+              help="How many processes measure, if the time suffices.  [default: 5, quick: 1]")
+@click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 7, quick: 5]")
+@click.option("--seconds", type=click.FloatRange(min=1),
+              help="For all of it: no process is begun that would not end in time, and cases that the first does not "
+              "reach are named.  [default: 300]")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
-          plot_file: str | None, earlier: str | None, read_file: str | None, readme: bool, everything: bool,
+          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
           processes: int | None, turns: int | None, seconds: float | None) -> None:
     """What it costs: beside the raw driver calls, and whoever else is installed.
 
@@ -228,15 +233,15 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
     console = Console(width=None if sys.stdout.isatty() else 160)
     try:
         before = results.loaded(earlier) if earlier else None
-        if read_file:
-            document = results.loaded(read_file)
+        if read_files:
+            document = results.merged([results.loaded(name) for name in read_files])
         else:
             if readme and not families and not only:
                 only = tuple(dict.fromkeys(case for _, case, _ in results.README))
             chosen: dict[str, Any] = dict(measure.QUICK if quick else {})
             chosen |= {name: value for name, value in (("processes", processes), ("turns", turns), ("seconds", seconds))
                        if value is not None}
-            settings = measure.Settings(families=families or FAMILIES, quick=quick, only=only,
+            settings = measure.Settings(families=families or tuple(FAMILIES), quick=quick, only=only,
                                         logs=tuple(map(os.path.abspath, logs)), **chosen)
             document = run_bench(settings)
         if json_file:
@@ -245,8 +250,8 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             click.echo(results.markdown(document))
         else:
             results.print_table(document, console, everything)
-        if plot_file:
-            results.plot(document, plot_file)
+        for name in plot_files:
+            results.plot(document, name)
         agree = before is None or results.print_agreement(document, before, console)
     except (XlogmemError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error

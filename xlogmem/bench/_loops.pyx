@@ -110,7 +110,7 @@ cdef extern from "loops.hpp" namespace "xlogmem_bench" nogil:
     int pairs_in_threads(xlogmem_upstream, driver, cy.CUcontext, size_t, void**, size_t, size_t, uint64_t*,
                          xlogmem_error*)
     int c_program "xlogmem_bench::program"(xlogmem_upstream, driver, launch, step*, size_t, void**, vector[uint64_t],
-                                           size_t*, uint64_t*, xlogmem_error*)
+                                           uint64_t, size_t*, size_t*, uint64_t*, xlogmem_error*)
     int by_hand(driver, driver_allocator, hand_step*, size_t, void**, cy.CUevent*, size_t, size_t, uint64_t*,
                 xlogmem_error*)
     int seed_uses(seed, use*, size_t, access*, uint64_t*, size_t, size_t, size_t, void**, size_t, uint64_t*,
@@ -328,18 +328,25 @@ cdef class Allocator:
             refuse(&error)
         return took
 
-    def program(self, Program program not None, streams):
-        """All steps of a program; what was refused for want of memory is left out, and counted by the program."""
+    def program(self, Program program not None, streams, double limit=0):
+        """All steps of a program; what was refused for want of memory is left out, and counted by the program.  One
+        that takes longer than `limit` seconds (0: as long as it likes) is given up, with nothing allocated, and raises
+        `TimeoutError`."""
         cdef Handles on = Handles(streams)
         cdef xlogmem_error error
-        cdef uint64_t took = 0
+        cdef uint64_t took = 0, most = <uint64_t>(1e9 * limit)
+        cdef size_t stopped = 0
         cdef int failed
         bind_driver()
         with nogil:
             failed = c_program(self.functions[0], calls, program.kernel, program.steps.data(), program.steps.size(),
-                               on.streams.data(), program.slots.places, &program.refused, &took, &error)
+                               on.streams.data(), program.slots.places, most, &program.refused, &stopped, &took,
+                               &error)
         if failed:
             refuse(&error)
+        if stopped < program.steps.size():
+            raise TimeoutError(f"given up after {limit:g} s, with {100 * stopped // program.steps.size()} % of the "
+                               f"{program.steps.size():,} steps done")
         return took
 
 

@@ -7,7 +7,7 @@ does not start, is named with the reason.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -27,25 +27,29 @@ OURS, FLOOR, PEER = "ours", "floor", "peer"
 STREAMS = 16
 MIB = 1 << 20
 
-# Neighbours: the name that people know, the module, and the names of its distribution.
+# Neighbours: the name that people know, the module, and the names of its distribution.  pylibcudf wants a newer CUDA
+# library than PyTorch brings, so it comes first.
 NEIGHBOURS: dict[str, tuple[str, tuple[str, ...]]] = {
     "RMM": ("rmm", ("rmm-cu12", "rmm-cu13", "rmm")),
+    "pylibcudf": ("pylibcudf", ("pylibcudf-cu12", "pylibcudf-cu13", "pylibcudf")),
     "CuPy": ("cupy", ("cupy-cuda12x", "cupy-cuda13x", "cupy")),
     "PyTorch": ("torch", ("torch",)),
     "cuda.core": ("cuda.core", ("cuda-core",)),
-    "CUDASTF": ("cuda.stf._experimental", ("cuda-stf", "cuda-cccl")),
-    "pylibcudf": ("pylibcudf", ("pylibcudf-cu12", "pylibcudf-cu13", "pylibcudf")),
+    "CUDASTF": ("cuda.stf._experimental", ("cuda-stf",)),
 }
 
 
 class World:
     """What the cases of one process share: the context, streams that belong to nobody, and who is installed.
 
-    `room` is what each allocator with memory of its own may take, in bytes.
+    `neighbours` are to take part, but for those `without` whom it is to be.  `room` is what each allocator with memory
+    of its own may take, in bytes; `longest` what a program may take from C++, in seconds.
     """
 
-    def __init__(self, room: int | None = None, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, room: int | None = None, without: Collection[str] = (), longest: float = 0,
+                 neighbours: Collection[str] = tuple(NEIGHBOURS)) -> None:
         initialize()
+        self.longest = longest
         self.simulated = is_simulated()
         self.device = check(cuda.cuDeviceGet(0))
         self.context = check(cuda.cuDevicePrimaryCtxRetain(self.device))
@@ -59,6 +63,8 @@ class World:
         self.found: dict[str, str] = {"cuda.bindings": version("cuda-bindings")}
         self.modules: dict[str, Any] = {}
         for name, (module, distributions) in NEIGHBOURS.items():
+            if name not in neighbours:
+                continue
             if name in without:
                 self.missing[name] = "left out"
                 continue
@@ -87,6 +93,8 @@ class World:
             module.empty(1, device="cuda")
         elif name == "cuda.core":
             module.Device(0).set_current()
+        elif name == "CUDASTF":
+            module.context().finalize()                         # the import alone loads nothing that was compiled
 
     def share(self, wanted: int) -> int:
         """What an allocator of a case gets."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -39,7 +39,12 @@ from xlogmem.bench.allocators import (
 
 __all__ = ["FAMILIES", "Candidate", "Case", "all_cases"]
 
-FAMILIES = ("allocate", "use", "free", "lookup", "replay", "shapes", "rmm", "pylibcudf")
+# And which neighbours take part.  Nobody else is imported: it takes seconds, and some bring CUDA libraries that others
+# do not get on with.
+ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
+    "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "pylibcudf": ("RMM", "pylibcudf")}
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 BY_HAND = "events by hand: no books are kept; whoever writes it has to know who waits for whom"
@@ -168,27 +173,29 @@ def in_threads(nbytes: int, threads: int) -> Callable[..., Iterator[Candidate]]:
     return everybody(of_native, of_python, GIB)
 
 
-def replayed(steps: list[logs.Step], room: int, prelude: tuple[list[logs.Step], list[logs.Step]] | None = None,
-             from_python: bool = True) -> Callable[..., Iterator[Candidate]]:
-    """A program, over and over; `prelude` goes before the first time and after the last."""
-    slots = 1 + max(step[1] for step in [*steps, *(prelude[0] if prelude else ())])
-    streams = 1 + max(step[3] for step in steps)
-
+def replayed(made: Callable[[], list[logs.Step]], room: int,
+             prelude: tuple[list[logs.Step], list[logs.Step]] | None = None, from_python: bool = True
+             ) -> Callable[..., Iterator[Candidate]]:
+    """A program, over and over, which `made` makes when it is wanted; `prelude` goes before the first time and after
+    the last."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        steps = made()
+        slots = 1 + max(step[1] for step in [*steps, *(prelude[0] if prelude else ())])
+        streams = 1 + max(step[3] for step in steps)
         function = int(check(cuda.cuModuleGetFunction(world.kernels._module, b"xlogmem_delay")))
 
         def of_native(a: NativeAllocator) -> Candidate:
             held = _loops.Slots(slots)
 
-            def run(some: list[logs.Step]) -> Callable[..., float]:
+            def run(some: list[logs.Step], limit: float = 0) -> Callable[..., float]:
                 program = _loops.Program(some, held, function, 0 if world.simulated else KERNEL_NS)
-                return lambda *_: a.loops.program(program, a.streams)
+                return lambda *_: a.loops.program(program, a.streams, limit)
 
-            made = Candidate(a.name, CPP, a.role, run(steps), a.note, most=1)
+            candidate = Candidate(a.name, CPP, a.role, run(steps, world.longest), a.note, most=1)
             if prelude:
                 run(prelude[0])()
-                made.close = run(prelude[1])
-            return made
+                candidate.close = run(prelude[1])
+            return candidate
 
         def of_python(a: PythonAllocator) -> Candidate:
             ways = [a.on(stream, switching=streams > 1) for stream in range(streams)]
@@ -210,11 +217,11 @@ def replayed(steps: list[logs.Step], room: int, prelude: tuple[list[logs.Step], 
                         world.synchronize()
                 return time.perf_counter_ns() - before
 
-            made = Candidate(a.name, PYTHON, a.role, lambda _: run(steps), a.note, most=1, close=held.clear)
+            candidate = Candidate(a.name, PYTHON, a.role, lambda _: run(steps), a.note, most=1, close=held.clear)
             if prelude:
                 run(prelude[0])
-                made.close = lambda: run(prelude[1])
-            return made
+                candidate.close = lambda: run(prelude[1])
+            return candidate
 
         yield from everybody(of_native, of_python if from_python else None, room)(world, stack, failed)
 
@@ -570,8 +577,9 @@ def beside_python(nbytes: int, calls: int) -> Callable[..., Iterator[Candidate]]
         yield Candidate("rmm async", CPP, PEER, busy(rmm_loops(asynchronous), calls), most=1)
         yield Candidate("xlogmem over rmm async", CPP, OURS, busy(rmm_loops(over), calls), most=1)
         callback = mr.CallbackMemoryResource(asynchronous.allocate, asynchronous.deallocate)
-        yield Candidate("rmm callbacks in Python", CPP, PEER, busy(rmm_loops(callback), max(calls // 200, 8)),
-                        "what a resource written in Python costs; fewer pairs", most=1)
+        few = max(calls // 500, 8)
+        yield Candidate("rmm callbacks in Python", CPP, PEER, busy(rmm_loops(callback), few),
+                        f"what a resource written in Python costs; the worst of {few} pairs", most=1)
 
     return when_rmm(build)
 
@@ -588,22 +596,30 @@ def in_pylibcudf(operation: str, rows: int, calls: int) -> Callable[..., Iterato
         kind = plc.DataType(plc.TypeId.INT64)
         make = plc.column_factories.make_numeric_column
         none = plc.types.MaskState.UNALLOCATED
-        for name, role, mr in resources_of_rmm(world):
+
+        def loop(mr: Any) -> Callable[[], object]:
             a, b = (make(kind, rows, none, DEFAULT_STREAM, mr) for _ in range(2))
+            if operation == "allocate_like":
+                never = plc.copying.MaskAllocationPolicy.NEVER
+                return lambda: plc.copying.allocate_like(a, never, rows, DEFAULT_STREAM, mr)
+            add = plc.binaryop.BinaryOperator.ADD
+            return lambda: plc.binaryop.binary_operation(a, b, add, kind, DEFAULT_STREAM, mr)
 
-            def allocate(a: Any = a, mr: Any = mr) -> None:
-                plc.copying.allocate_like(a, plc.copying.MaskAllocationPolicy.NEVER, rows, DEFAULT_STREAM, mr)
-
-            def add(a: Any = a, b: Any = b, mr: Any = mr) -> None:
-                plc.binaryop.binary_operation(a, b, plc.binaryop.BinaryOperator.ADD, kind, DEFAULT_STREAM, mr)
-
-            yield Candidate(name, PYTHON, role, timed(allocate if operation == "allocate_like" else add), most=calls)
+        for name, role, mr in resources_of_rmm(world):
+            try:
+                one = loop(mr)
+                one()                                   # loads kernels, the first time
+            except Exception as error:                  # the others go on
+                failed(name, error)
+            else:
+                yield Candidate(name, PYTHON, role, timed(one), most=calls)
 
     return when_rmm(build)
 
 
 # ---------------------------------------------------------------------------------------------- the list
-def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
+@cache
+def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ...]:
     """Every case.  `scale` divides what there is of everything, for tests; the ids stay."""
     def some(count: int, least: int = 8) -> int:
         return max(min(count, least), count // scale)
@@ -624,15 +640,12 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
              parameters={"nbytes": MIB, "threads": threads, "streams": threads}, quick=threads == 4)
     held = some(512)
     case("allocate/1 MiB, 512 held", "allocate", "pair",
-         replayed([*((logs.ALLOCATE, i, MIB, 0) for i in range(held)), *((logs.FREE, i, MIB, 0) for i in range(held))],
-                  GIB), parameters={"nbytes": MIB, "held": held}, per=held, quick=True)
+         replayed(partial(logs.held, held, MIB), GIB), parameters={"nbytes": MIB, "held": held}, per=held, quick=True)
     for largest in (64 * KIB, MIB):
         blocks, pairs = some(1000), some(1000)
-        draw = random.Random(largest)
-        steps = [step for i in range(pairs) for nbytes in [draw.randint(1, largest)]
-                 for step in ((logs.ALLOCATE, 2 * blocks, nbytes, 0), (logs.FREE, 2 * blocks, nbytes, 0))]
         case(f"allocate/to {SIZES[largest]}, fragmented", "allocate", "pair",
-             replayed(steps, 2 * GIB, logs.fragments(random.Random(1), blocks, largest)),
+             replayed(partial(logs.pairs, largest, pairs, 2 * blocks), 2 * GIB,
+                      logs.fragments(random.Random(1), blocks, largest)),
              parameters={"largest": largest, "holes": blocks, "seed": 1}, per=pairs, quick=largest == MIB)
 
     for blocks in (1, 4, 16, 64):
@@ -654,27 +667,27 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
                  looked_up(some(live), interior), parameters={"live": some(live), "interior": interior},
                  quick=live in (1_000, 100_000) and not interior)
 
-    made = {"random sizes": logs.random_sizes(random.Random(0), events=some(20_000)),
-            "random sizes, 8 streams": logs.random_sizes(random.Random(0), 8, events=some(20_000)),
-            "ORC-like bursts": logs.orc_bursts(random.Random(0), small=some(2_500)),
-            "queries": logs.queries(random.Random(0), count=some(150, 2)),
-            "queries, 4 streams": logs.queries(random.Random(0), 4, count=some(150, 2))}
+    made = {"random sizes": logs.random_sizes(random.Random(0), events=some(5_000)),
+            "random sizes, 8 streams": logs.random_sizes(random.Random(0), 8, events=some(5_000)),
+            "ORC-like bursts": logs.orc_bursts(random.Random(0), bursts=2, small=some(2_500)),
+            "queries": logs.queries(random.Random(0), count=some(50, 2)),
+            "queries, 4 streams": logs.queries(random.Random(0), 4, count=some(50, 2))}
     for name, log in (made | {path: logs.recorded(path) for path in log_files}).items():
         events = list(log)
         steps = logs.steps_of(events)
         room = max(2 * logs.peak(events), GIB // scale)
-        case(f"replay/{name}", "replay", "pair", replayed(steps, room), per=len(steps) // 2, needs=9 * room,
-             parameters={"events": len(events), "peak": logs.peak(events)}, quick=name == "queries")
+        case(f"replay/{name}", "replay", "pair", replayed(partial(list, steps), room), per=len(steps) // 2,
+             needs=9 * room, parameters={"events": len(events), "peak": logs.peak(events)}, quick=name == "queries")
 
     # RMM's max_usage is 16,000 MiB, and its pools have half of the GPU and all of it: here everybody has room for that,
     # at once.  What finds no memory in a fragmented pool is left out, as there.
     for allocations, largest in ((1_000, 1), (1_000, 4), (1_000, 64), (1_000, 256), (1_000, 1_024), (1_000, 4_096),
                                  (10_000, 64), (100_000, 4)):
         count = some(allocations)
-        steps = logs.random_allocations(random.Random(allocations + largest), count, largest * MIB // scale,
-                                        16_000 * MIB // scale)
+        program = partial(logs.random_allocations, allocations + largest, count, largest * MIB // scale,
+                          16_000 * MIB // scale)
         case(f"shapes/random_allocations, {allocations:,} to {largest:,} MiB", "shapes", "allocation and free",
-             replayed(steps, 20 * GIB // scale, from_python=allocations == 1_000 and largest <= 4), per=count,
+             replayed(program, 20 * GIB // scale, from_python=allocations == 1_000 and largest <= 4), per=count,
              parameters={"num_allocations": count, "max_size": largest * MIB // scale,
                          "max_usage": 16_000 * MIB // scale, "allocation_probability": 73},
              needs=130 * GIB // scale if largest > 4 else 0,
@@ -685,7 +698,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
             cool = [(logs.FREE, 4 + i, 8, i) for i in range(streams)]
             case(f"shapes/multi_stream_allocations, {streams} streams" + (", prewarmed" if warm else ""), "shapes",
                  "round of 4 kernels",
-                 replayed(logs.multi_stream(streams, 4), GIB, (prewarm + cool, []) if warm else None),
+                 replayed(partial(logs.multi_stream, streams, 4), GIB, (prewarm + cool, []) if warm else None),
                  parameters={"streams": streams, "kernels": 4, "prewarm": warm, "kernel_ns": KERNEL_NS})
 
     case("rmm/pair of 1 MiB, legacy stream", "rmm", "pair", through_rmm(MIB, False), parameters={"nbytes": MIB},
@@ -696,7 +709,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> list[Case]:
     for operation in ("allocate_like", "binary_operation"):
         case(f"pylibcudf/{operation}, 1,000 rows", "pylibcudf", "column", in_pylibcudf(operation, 1_000, 400),
              parameters={"rows": 1_000}, quick=operation == "allocate_like")
-    return cases
+    return tuple(cases)
 
 
 @contextmanager

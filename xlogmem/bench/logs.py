@@ -11,8 +11,9 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "multi_stream",
-           "orc_bursts", "peak", "queries", "random_allocations", "random_sizes", "recorded", "rounded", "steps_of"]
+__all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "held", "multi_stream",
+           "orc_bursts", "pairs", "peak", "queries", "random_allocations", "random_sizes", "recorded", "rounded",
+           "steps_of"]
 
 GRAIN = 256
 ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops.pyx
@@ -135,11 +136,24 @@ def steps_of(log: Iterable[Event]) -> list[Step]:
     return steps + [(FREE, number, nbytes, stream) for number, (nbytes, stream) in sizes.items()]
 
 
-def random_allocations(draw: random.Random, allocations: int, largest: int, most: int) -> list[Step]:
+def held(count: int, nbytes: int) -> list[Step]:
+    """So many at once, then none."""
+    return [(operation, number, nbytes, 0) for operation in (ALLOCATE, FREE) for number in range(count)]
+
+
+def pairs(largest: int, count: int, slot: int) -> list[Step]:
+    """One after the other in one slot, of 1 to `largest` bytes."""
+    draw = random.Random(largest)
+    return [(operation, slot, nbytes, 0) for nbytes in [draw.randint(1, largest) for _ in range(count)]
+            for operation in (ALLOCATE, FREE)]
+
+
+def random_allocations(seed: int, allocations: int, largest: int, most: int) -> list[Step]:
     """RMM's benchmark of that name: sizes from 1 to `largest` bytes, an allocation with a chance of 73 in 100 as long
     as `most` bytes are not in use, else a free of any block; twice as many turns as allocations.
 
     The numbers drawn are not those of C++'s default engine."""
+    draw = random.Random(seed)
     steps: list[Step] = []
     alive: list[tuple[int, int]] = []
     used = made = 0

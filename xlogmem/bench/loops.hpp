@@ -293,19 +293,26 @@ struct launch {
 };
 
 // A program of such steps, as a log or a benchmark of somebody else gives it.  An allocation that finds no memory is left
-// out, and so is its free; `refused` counts them.
+// out, and so is its free; `refused` counts them.  After `limit` nanoseconds (0: never) nothing is allocated or launched
+// any more, what is there is freed, and `stopped` says at which step that was: some allocators need time that grows with
+// the square of the program.
 inline int program(xlogmem_upstream const& of, driver const& calls, launch kernel, step const* steps, std::size_t count,
-                   void* const* streams, std::vector<std::uint64_t>& slots, std::size_t* refused, std::uint64_t* took,
-                   xlogmem_error* error)
+                   void* const* streams, std::vector<std::uint64_t>& slots, std::uint64_t limit, std::size_t* refused,
+                   std::size_t* stopped, std::uint64_t* took, xlogmem_error* error)
 {
   void* arguments[] = {&kernel.argument};
   *refused = 0;
+  *stopped = count;
   auto const before = clock::now();
   for (step const* now = steps; now != steps + count; ++now) {
+    std::size_t const place = now - steps;
+    if (limit != 0 && place % 64 == 0 && *stopped == count && since(before) > limit) { *stopped = place; }
     void* const stream = streams[now->stream];
     auto& ptr = slots[now->slot];
+    bool const late = *stopped != count;
     switch (now->operation) {
       case ALLOCATE:
+        if (late) { break; }
         if (of.allocate(of.self, now->bytes, stream, &ptr, error)) {
           if (error->kind != XLOGMEM_OUT_OF_MEMORY) { return 1; }
           ptr = 0;
@@ -317,8 +324,8 @@ inline int program(xlogmem_upstream const& of, driver const& calls, launch kerne
         ptr = 0;
         break;
       case LAUNCH:
-        if (told(error, "cuLaunchKernel", calls.launch(kernel.function, 1, 1, 1, 1, 1, 1, 0,
-                                                       static_cast<CUstream>(stream), arguments, nullptr))) {
+        if (!late && told(error, "cuLaunchKernel", calls.launch(kernel.function, 1, 1, 1, 1, 1, 1, 0,
+                                                                static_cast<CUstream>(stream), arguments, nullptr))) {
           return 1;
         }
         break;
