@@ -88,7 +88,7 @@ cdef enum:
     LOOK_AT = 16                            # spans of a column, of which the best is taken
     COLUMN_BITS = 5
     SCARCE = 2                              # a pool is tight while more than its maximum divided by this is in use
-    LOOSE = 2                               # in a tight pool a span may be larger by what is asked for divided by this
+    LOOSE = 2                               # there a span may be larger than is asked for by that divided by this
     AUDIT = 64                              # spans in use of a chunk, up to which a debug build looks at all of them
 
 cdef size_t LARGEST = <size_t>1 << 50       # bytes that anybody may ask for
@@ -289,8 +289,8 @@ cdef Span* fitting_anywhere(PoolState* pool, size_t nbytes, StreamState* knower,
 
 
 cdef inline bint is_tight(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Does memory count more than a wait, with so many bytes more in use?"""
-    return pool.used + nbytes > pool.maximum // SCARCE and pool.stocked > 1
+    """Does memory count more than a wait, with so many bytes more in use, and is there anybody to wait for?"""
+    return pool.used + nbytes > pool.maximum // SCARCE and (pool.stocked > 1 or pool.mixed.rows != 0)
 
 
 cdef inline bint is_loose(Span* span, size_t nbytes) noexcept nogil:
@@ -315,8 +315,8 @@ cdef Span* choose_known(PoolState* pool, size_t nbytes, StreamState* stream) noe
 
 
 cdef Span* choose_tightest(PoolState* pool, size_t nbytes, StreamState* stream, Span* known) noexcept nogil:
-    """Nothing is known (NULL), or something too large for a tight pool: then what one other stream had, if that fits,
-    then the tightest with free neighbours joined; otherwise what the stream has to wait for."""
+    """Nothing is known (NULL), or what is known is too loose for a tight pool.  There, what another stream had and this
+    one knows comes first, then the tightest when free neighbours are joined; else what the stream has to wait for."""
     cdef Span* best
     if is_tight(pool, nbytes):
         best = fitting_anywhere(pool, nbytes, stream, LOOK_AT)
@@ -324,7 +324,7 @@ cdef Span* choose_tightest(PoolState* pool, size_t nbytes, StreamState* stream, 
             known = best
         if known != NULL and not is_loose(known, nbytes):
             return known
-        if join_seams(pool, False):                     # which leaves nothing to join
+        if join_seams(pool, False):                     # the next time there is nothing to join
             return choose_tightest(pool, nbytes, stream, choose_known(pool, nbytes, stream))
     best = fitting_anywhere(pool, nbytes, NULL, LOOK_AT)
     if known != NULL and (best == NULL or best.nbytes >= known.nbytes or is_out_of_reach(pool, best, stream)):
@@ -903,7 +903,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     Memory that is freed keeps what its next owner has to be ordered after, so a free delays no stream, and memory that
     was used on a stream which has gone quiet is not kept back.  An allocation takes memory that its stream knows if
-    there is some, and otherwise has its stream wait, on the device, for former owners.
+    there is some, and otherwise has its stream wait, on the device, for former owners.  While several streams have more
+    than half of `maximum_pool_size` in use, it waits also rather than cut a span of more than one and a half times its
+    size.
 
     Parameters
     ----------
@@ -913,7 +915,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     initial_pool_size : int, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int, optional
-        Bytes that it may have from upstream at any time; by default no limit.
+        Bytes that it may have from upstream at any time; by default no limit.  With twice what is in use at a time,
+        waits are as few as without; with less, memory counts more than waits.
     chunk_size : int, optional
         Bytes that it grows by, at least; what is larger gets a chunk of its own size.  By default half of the
         maximum and then the rest, and without a maximum as much as it has already, between 32 MiB and 1 GiB.
