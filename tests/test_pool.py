@@ -133,6 +133,19 @@ def neighbours_of_one_stream_are_joined_on_the_newest_position(x: Bench) -> bool
 
 
 @scenario()
+def neighbours_that_a_tight_pool_joins(x: Bench) -> bool:
+    """S has a larger span of its own, and takes what U and V had: it waits for both."""
+    a, b, filled = x.alloc(x.S, HALF // 4), x.alloc(x.S, HALF // 4), x.alloc(x.S, QUARTER + GRAIN)
+    one, two = x.use(x.U, (a, READ)), x.use(x.V, (b, READ))
+    a.free()
+    b.free()
+    taken = x.alloc(x.S, QUARTER)
+    assert a.ptr == taken.ptr < filled.ptr
+    x.work(x.S, (taken, WRITE))
+    return x.ordered(one, x.S) and x.ordered(two, x.S)
+
+
+@scenario()
 def both_parts_of_what_is_split_are_waited_for(x: Bench) -> bool:
     b = x.alloc(x.S, WHOLE)
     one, two = x.use(x.V, (b, READ)), x.use(x.V, (b, READ))
@@ -409,6 +422,128 @@ def test_what_the_stream_knows_is_taken_before_a_tighter_fit_that_it_would_wait_
     assert x.alloc(x.S, QUARTER).ptr == mine.ptr
     assert x.waits() == waits
     between.free()
+
+
+# A pool of SIXTEEN that one chunk fills: more than half of it is in use where `filled` is.
+SIXTEEN = 16 * QUARTER
+
+
+def sixteen(maximum=SIXTEEN) -> PoolMemoryResource:
+    return PoolMemoryResource(None, SIXTEEN, maximum)
+
+
+@pytest.mark.parametrize("maximum", [SIXTEEN, 2 * SIXTEEN, None])
+@simulated
+def test_a_tight_pool_joins_what_several_streams_had_before_it_cuts_a_larger_span(bench, maximum):
+    """S knows the rest of the chunk; with much memory left it takes that, and waits for nobody."""
+    x = bench(resource=sixteen(maximum))
+    mine, theirs, filled = x.alloc(x.S, QUARTER), x.alloc(x.T, QUARTER), x.alloc(x.S, 7 * QUARTER)
+    x.work(x.T, (theirs, WRITE))
+    mine.free()
+    theirs.free()
+    waits = x.waits()
+    taken = x.alloc(x.S, HALF)
+    x.work(x.S, (taken, WRITE))
+    tight = maximum == SIXTEEN
+    assert taken.ptr == (mine.ptr if tight else filled.ptr + 7 * QUARTER)
+    assert x.waits() - waits == tight
+    assert x.runtime.resource.statistics()["waited"] == tight
+
+
+@pytest.mark.parametrize(("mine", "known"), [(QUARTER + HALF // 4, True), (QUARTER + HALF // 4 + GRAIN, False)])
+@simulated
+def test_a_tight_pool_takes_what_is_known_up_to_half_more_than_is_asked_for(bench, mine, known):
+    x = bench(resource=sixteen())
+    own, between, theirs = x.alloc(x.S, mine), x.alloc(x.S, GRAIN), x.alloc(x.T, QUARTER)
+    filled = x.alloc(x.S, SIXTEEN - mine - GRAIN - QUARTER)
+    own.free()
+    theirs.free()
+    waits = x.waits()
+    taken = x.alloc(x.S, QUARTER)
+    assert taken.ptr == (own.ptr if known else theirs.ptr)
+    assert x.waits() - waits == (not known)
+    assert between.ptr < filled.ptr
+
+
+@simulated
+def test_a_tight_pool_takes_what_another_stream_had_and_is_known_before_what_has_to_be_waited_for(bench, driver):
+    """S knows what T freed first; its own span is too large, and a tighter fit of U's would cost a wait."""
+    x = bench(resource=sixteen())
+    own, b1, known = x.alloc(x.S, WHOLE), x.alloc(x.S, GRAIN), x.alloc(x.T, QUARTER + GRAIN)
+    b2, theirs, filled = x.alloc(x.S, GRAIN), x.alloc(x.U, QUARTER), x.alloc(x.T, 9 * QUARTER)
+    own.free()
+    known.free()
+    theirs.free()
+    x.use(x.S, (filled, READ))
+    with no_driver_call(driver):
+        assert x.alloc(x.S, QUARTER).ptr == known.ptr
+    assert b1.ptr < b2.ptr
+
+
+@simulated
+def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(bench, driver):
+    """T is a bare handle, that may be gone: what it freed is a tighter fit, and a neighbour of more."""
+    x = bench(resource=sixteen())
+    handle = int(check(cuda.cuStreamCreate(1)))
+    mine, theirs = x.alloc(x.S, QUARTER), x.runtime.allocate(QUARTER + 2 * GRAIN, handle)
+    filled = x.alloc(x.S, 9 * QUARTER)
+    x.alloc(x.T, GRAIN).free()
+    mine.free()
+    theirs.free()
+    calls, host = driver.calls("cuCtxSynchronize"), x.runtime.counters()["host_waits"]
+    for nbytes in (HALF, QUARTER + GRAIN):              # of both together there is enough, of the one
+        taken = x.alloc(x.S, nbytes)
+        assert taken.ptr > filled.ptr
+        taken.free()
+    assert x.alloc(x.S, QUARTER).ptr == mine.ptr
+    assert driver.calls("cuCtxSynchronize") == calls
+    assert x.runtime.counters()["host_waits"] == host
+    del theirs
+    check(cuda.cuStreamDestroy(handle))
+
+
+@simulated
+def test_a_tight_pool_takes_a_larger_span_where_the_tightest_is_of_a_stream_that_captures(bench):
+    x = bench(resource=sixteen())
+    own, between, theirs = x.alloc(x.S, WHOLE), x.alloc(x.S, GRAIN), x.alloc(x.T, QUARTER)
+    filled = x.alloc(x.S, 11 * QUARTER - GRAIN)
+    own.free()
+    check(cuda.cuStreamBeginCapture(x.T.handle, RELAXED))
+    theirs.free()
+    taken = x.alloc(x.S, QUARTER)
+    assert taken.ptr == own.ptr
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.T.handle))))
+    assert x.alloc(x.S, QUARTER).ptr == theirs.ptr
+    assert between.ptr < filled.ptr
+
+
+@simulated
+def test_a_maximum_that_is_far_away_changes_nothing(bench):
+    """Churn on eight streams with less than half of it in use: the same addresses and the same waits as without."""
+    def churn(pool):
+        x = bench(resource=pool)
+        streams = [x.S, x.T, x.U, x.V, *(x.runtime.acquire_stream() for _ in range(4))]
+        draw = random.Random(7)
+        alive, places, base = [], [], None
+        for _ in range(2000):
+            if len(alive) >= 40:
+                alive.pop(draw.randrange(len(alive))).free()
+            alive.append(x.alloc(draw.choice(streams), GRAIN * draw.randint(1, 40)))
+            base = base or alive[-1].ptr
+            places.append(alive[-1].ptr - base)
+        seen = pool.statistics()
+        assert seen["grown"] == 1
+        return places, x.waits(), seen["waited"], seen["peak_bytes"]
+
+    size = 1 << 20
+    without = churn(PoolMemoryResource(None, size))
+    peak = without[-1]
+    assert peak < size // 2
+    assert churn(PoolMemoryResource(None, size, size)) == without
+    places, waits, waited, _ = churn(PoolMemoryResource(None, 3 * peak // 2, 3 * peak // 2))
+    assert places != without[0]
+    assert waits > without[1]
+    assert waited > without[2]
 
 
 @simulated

@@ -491,8 +491,9 @@ cdef class Core:
         Notes
         -----
         While a window is open on the block the free is carried out by the last close; the state is ``RETIRED`` until
-        then.  On a stream that is capturing, it is carried out by the first call after the capture.  Adopted memory is
-        let go instead: its owner is dropped once the stream, or without one the host, is ordered after every use.
+        then.  On a stream that is capturing, it is carried out by the first call after the capture; into a pool it is
+        carried out at once, because that makes no driver call.  Adopted memory is let go instead: its owner is dropped
+        once the stream, or without one the host, is ordered after every use.
         Thread-safe; the GIL is released.
         """
         cdef StreamState* home = NULL

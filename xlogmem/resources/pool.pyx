@@ -20,6 +20,10 @@ carries a position of the stream that it was asked for on.  A stream that waited
 what they freed answers for them in the rest.  A chunk that is free as a whole can be given back, on a stream that is
 ordered after its frontier.
 
+Known memory first, and neighbours left apart: that saves waits and costs memory.  So it is not so while several streams
+have more than half of a maximum in use.  Then the pool is *tight*: known memory is taken up to half more than is asked
+for, and before a larger span is cut, free neighbours are joined and the tightest of all is taken, known or not.
+
 Everything here is guarded by the lock of the one runtime that has the pool, because its positions mean nothing to
 another.  The lock is released around driver calls and calls to the resource upstream; what such a call works on belongs
 to nobody else meanwhile.  A frontier names streams by their place: what is given a dead stream's place goes on counting
@@ -83,6 +87,8 @@ cdef extern from *:
 cdef enum:
     LOOK_AT = 16                            # spans of a column, of which the best is taken
     COLUMN_BITS = 5
+    SCARCE = 2                              # a pool is tight while more than its maximum divided by this is in use
+    LOOSE = 2                               # there a span may be larger than is asked for by that divided by this
     AUDIT = 64                              # spans in use of a chunk, up to which a debug build looks at all of them
 
 cdef size_t LARGEST = <size_t>1 << 50       # bytes that anybody may ask for
@@ -282,9 +288,17 @@ cdef Span* fitting_anywhere(PoolState* pool, size_t nbytes, StreamState* knower,
     return best
 
 
-cdef Span* choose(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """What the stream knows: its own, what nobody waits for and what several had, then what one other stream had; then
-    what it has to wait for; then what joining neighbours gives."""
+cdef inline bint is_tight(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Does memory count more than a wait, with so many bytes more in use, and is there anybody to wait for?"""
+    return pool.used + nbytes > pool.maximum // SCARCE and (pool.stocked > 1 or pool.mixed.rows != 0)
+
+
+cdef inline bint is_loose(Span* span, size_t nbytes) noexcept nogil:
+    return span.nbytes - nbytes > nbytes // LOOSE
+
+
+cdef Span* choose_known(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """Its own, what nobody waits for and what several had; then what one other stream had."""
     cdef Span* best = NULL
     cdef Span* span
     if stream.index < pool.shelves.size():
@@ -297,15 +311,38 @@ cdef Span* choose(PoolState* pool, size_t nbytes, StreamState* stream) noexcept 
         best = span
     if best == NULL:
         best = fitting_anywhere(pool, nbytes, stream, LOOK_AT)
-    if best == NULL:
-        best = fitting_anywhere(pool, nbytes, NULL, LOOK_AT)
+    return best
+
+
+cdef Span* choose_tightest(PoolState* pool, size_t nbytes, StreamState* stream, Span* known) noexcept nogil:
+    """Nothing is known (NULL), or what is known is too loose for a tight pool.  There, what another stream had and this
+    one knows comes first, then the tightest when free neighbours are joined; else what the stream has to wait for."""
+    cdef Span* best
+    if is_tight(pool, nbytes):
+        best = fitting_anywhere(pool, nbytes, stream, LOOK_AT)
+        if best != NULL and (known == NULL or best.nbytes < known.nbytes):
+            known = best
+        if known != NULL and not is_loose(known, nbytes):
+            return known
+        if join_seams(pool, False):                     # the next time there is nothing to join
+            return choose_tightest(pool, nbytes, stream, choose_known(pool, nbytes, stream))
+    best = fitting_anywhere(pool, nbytes, NULL, LOOK_AT)
+    if known != NULL and (best == NULL or best.nbytes >= known.nbytes or is_out_of_reach(pool, best, stream)):
+        return known
     if best == NULL:                                    # in a crowded column, not among those that were looked at
         best = fitting(pool, pool.settled, nbytes, NULL, UINT64_MAX)
     if best == NULL:
         best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
-    if best == NULL and join_seams(pool, nbytes):
+    if best == NULL and join_seams(pool, True):
         best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
     return best
+
+
+cdef Span* choose(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    cdef Span* known = choose_known(pool, nbytes, stream)
+    if known != NULL and not (is_tight(pool, nbytes) and is_loose(known, nbytes)):
+        return known
+    return choose_tightest(pool, nbytes, stream, known)
 
 
 # ---------------------------------------------------------------------------------------------- spans
@@ -385,19 +422,23 @@ cdef Span* put(PoolState* pool, Span* span) noexcept nogil:
     return span
 
 
-cdef bint join_seams(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Join all free neighbours; is something large enough now?  Each seam was made by a free or a split, so this costs
-    those a constant each."""
+cdef bint join_seams(PoolState* pool, bint everywhere) noexcept nogil:
+    """Join free neighbours, or only those that can be waited for on the device; was there anything to join?  Each seam
+    was made by a free or a split, so this costs those a constant each."""
     cdef Span* span
-    cdef bint enough = False
-    while pool.seams != NULL:
-        span = pool.seams
-        withdraw(span)
-        withdraw(span.below)
-        span = join(pool, span.below, span)
-        offer(pool, span)
-        enough = enough or span.nbytes >= nbytes
-    return enough
+    cdef Span* lower
+    cdef Span* following = pool.seams
+    cdef bint joined = False
+    while following != NULL:
+        span = following
+        lower = span.below
+        following = span.seam_after
+        if everywhere or not (is_out_of_reach(pool, span, NULL) or is_out_of_reach(pool, lower, NULL)):
+            withdraw(span)
+            withdraw(lower)
+            offer(pool, join(pool, lower, span))
+            joined = True
+    return joined
 
 
 cdef void adopt_rest(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
@@ -695,7 +736,7 @@ cdef int release_idle(PoolState* pool, size_t keep, StreamState* stream, vector[
 
 # ---------------------------------------------------------------------------------------------- as the core calls it
 cdef bint is_out_of_reach(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Would the host have to wait for the whole context before the stream may have the span?"""
+    """Would the host have to wait for the whole context before the stream (NULL: any) may have the span?"""
     cdef size_t i
     cdef Mark* mark
     for i in range(span.count):
@@ -734,9 +775,13 @@ cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr,
                 if planted(defect.FAILED_WAIT_FORGETS_FRONTIER):
                     clear(span)
                 let_go(pool, span)
-                if failure.kind != SOURCE_IS_CAPTURING:
+                if failure.kind != SOURCE_IS_CAPTURING:             # else that memory cannot be waited for now
                     return 1
-                if grow(pool, nbytes, stream, &grown, &other):      # that memory cannot be waited for now
+                span = choose_known(pool, nbytes, stream)           # a larger one, in a tight pool
+                if span != NULL:
+                    hold(pool, span)
+                    cut(pool, span, nbytes)
+                elif grow(pool, nbytes, stream, &grown, &other):
                     forget_failure(pool, &other)
                     return 1
             else:
@@ -858,7 +903,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     Memory that is freed keeps what its next owner has to be ordered after, so a free delays no stream, and memory that
     was used on a stream which has gone quiet is not kept back.  An allocation takes memory that its stream knows if
-    there is some, and otherwise has its stream wait, on the device, for former owners.
+    there is some, and otherwise has its stream wait, on the device, for former owners.  While several streams have more
+    than half of `maximum_pool_size` in use, it waits also rather than cut a span of more than one and a half times its
+    size.
 
     Parameters
     ----------
@@ -868,7 +915,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     initial_pool_size : int, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int, optional
-        Bytes that it may have from upstream at any time; by default no limit.
+        Bytes that it may have from upstream at any time; by default no limit.  With twice what is in use at a time,
+        waits are as few as without; with less, memory counts more than waits.
     chunk_size : int, optional
         Bytes that it grows by, at least; what is larger gets a chunk of its own size.  By default half of the
         maximum and then the rest, and without a maximum as much as it has already, between 32 MiB and 1 GiB.
