@@ -397,10 +397,20 @@ def test_without_a_floor_the_first_is_the_reference():
     assert row_of(seen, "ours")["to_reference"]["median"] == .5
 
 
+def test_a_command_is_kept_without_folders():
+    command = ["xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "/there/a.json", "--compare",
+               "/there/c.json.gz", "--plot=/there/b.png"]
+    assert results.without_folders(command) == [
+        "xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "a.json", "--compare", "c.json.gz",
+        "--plot=b.png"]
+
+
 def test_a_document_survives_its_file(tmp_path):
     seen = document(floor=[[100, 101]], ours=[[150, 160]])
-    results.saved(seen, str(tmp_path / "a.json"))
-    assert results.loaded(str(tmp_path / "a.json")) == json.loads(json.dumps(seen))
+    for name in ("a.json", "a.json.gz"):
+        results.saved(seen, str(tmp_path / name))
+        assert results.loaded(str(tmp_path / name)) == json.loads(json.dumps(seen))
+    assert (tmp_path / "a.json.gz").read_bytes()[:2] == b"\x1f\x8b"
     assert set(seen) == {"schema", "command", "settings", "seconds", "processes", "spent", "machine", "failures",
                          "rows"}
     (tmp_path / "b.json").write_text('{"schema": 99}')

@@ -705,6 +705,7 @@ def test_tensors_that_are_refused(state, memory, wrong, version):
 def test_shapes_and_strides_that_are_right(state, memory):
     host = np.arange(1024, dtype="int32")
     check(cuda.cuMemcpyHtoD(memory, host.tobytes(), 4096))
+    check(cuda.cuCtxSynchronize())                      # of pageable memory: it returns when the copy has been staged
     for shape, strides, offset, want in (
             ((4,), None, 0, [0, 1, 2, 3]), ((2, 2), (1, 2), 0, [[0, 2], [1, 3]]), ((), None, 8, 2), ((), (), 4, 1),
             ((3,), (-2,), 40, [10, 8, 6]), ((2, 3), (0, 1), 0, [[0, 1, 2]] * 2), ((1, 2), (999999, 1), 0, [[0, 1]]),

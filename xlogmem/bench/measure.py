@@ -236,10 +236,10 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Of the source that runs, if it runs from one."""
+    """Of the source that runs, if it runs from one; XLOGMEM_COMMIT knows better, where the source was copied."""
     root = Path(__file__).parent.parent.parent
-    if not (root / ".git").exists():
-        return os.environ.get("XLOGMEM_COMMIT")
+    if (given := os.environ.get("XLOGMEM_COMMIT")) or not (root / ".git").exists():
+        return given
     try:
         run = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
                              capture_output=True, text=True, timeout=10)

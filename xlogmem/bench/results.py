@@ -11,6 +11,7 @@ same cases (they count as more processes) or of others.
 """
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import statistics
@@ -72,6 +73,17 @@ def rounded(figures: dict[str, float], digits: int) -> dict[str, float]:
     return {name: round(value, digits) for name, value in figures.items()}
 
 
+def without_folders(command: list[str]) -> list[str]:
+    """The command with bare names of files: whoever runs it has other folders."""
+    words: list[str] = []
+    for word in command:
+        option, equals, value = word.rpartition("=")
+        if (option or (words[-1] if words else "")) in ("--json", "--plot", "--log", "--compare"):
+            word = option + equals + Path(value).name
+        words.append(word)
+    return words
+
+
 def assembled(raw: dict[str, Any], settings: Settings, command: list[str]) -> Document:
     """The document of a run."""
     cases = {case.id: case for case in selected(settings)}
@@ -82,8 +94,9 @@ def assembled(raw: dict[str, Any], settings: Settings, command: list[str]) -> Do
             "case": case.id, "family": case.family, "parameters": case.parameters, "unit": case.unit,
             **{name: one[name] for name in ("candidate", "language", "role", "note", "calls", "reference")},
             **{name: {str(process): turns for process, turns in one[name].items()} for name in ("values", "beside")}})
-    return {"schema": SCHEMA, "command": command, "settings": asdict(settings), "seconds": raw["seconds"],
-            "processes": raw["processes"], "spent": {case: round(took, 2) for case, took in raw["spent"].items()},
+    return {"schema": SCHEMA, "command": without_folders(command), "settings": asdict(settings),
+            "seconds": raw["seconds"], "processes": raw["processes"],
+            "spent": {case: round(took, 2) for case, took in raw["spent"].items()},
             "machine": raw["facts"] or {}, "failures": raw["failures"], "rows": figured(rows)}
 
 
@@ -168,14 +181,16 @@ def together(machines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def saved(document: Document, path: str) -> None:
-    """Write the document: a line for each row."""
+    """Write the document: a line for each row; compressed, if the file's name ends in ``.gz``."""
     rows = ",\n".join(json.dumps(row) for row in document["rows"])
     head = json.dumps({name: value for name, value in document.items() if name != "rows"}, indent=1)
-    Path(path).write_text(f'{head[:-2]},\n "rows": [\n{rows}\n]\n}}\n')
+    text = f'{head[:-2]},\n "rows": [\n{rows}\n]\n}}\n'.encode()
+    Path(path).write_bytes(gzip.compress(text, mtime=0) if path.endswith(".gz") else text)
 
 
 def loaded(path: str) -> Document:
-    document: Document = json.loads(Path(path).read_text())
+    text = Path(path).read_bytes()
+    document: Document = json.loads(gzip.decompress(text) if path.endswith(".gz") else text)
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path} has schema {document.get('schema')!r}; this xlogmem reads {SCHEMA}")
     return document
