@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -618,9 +618,17 @@ def in_pylibcudf(operation: str, rows: int, calls: int) -> Callable[..., Iterato
 
 
 # ---------------------------------------------------------------------------------------------- the list
-@cache
 def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ...]:
     """Every case.  `scale` divides what there is of everything, for tests; the ids stay."""
+    if (scale, log_files) not in _listed:
+        _listed[scale, log_files] = _list_cases(scale, log_files)
+    return _listed[scale, log_files]
+
+
+_listed: dict[tuple[int, tuple[str, ...]], tuple[Case, ...]] = {}       # the logs take a second to make
+
+
+def _list_cases(scale: int, log_files: tuple[str, ...]) -> tuple[Case, ...]:
     def some(count: int, least: int = 8) -> int:
         return max(min(count, least), count // scale)
 
