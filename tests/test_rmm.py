@@ -600,6 +600,39 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
     del buffer
 
 
+def test_enable_puts_a_pool_between_if_asked_to(fresh):
+    xlogmem.rmm.enable(pool_allocator=True, initial_pool_size=1 << 16, maximum_pool_size=1 << 17)
+    runtime = xlogmem.get_runtime()
+    assert current().upstream_mr is fresh.mr
+    assert list(fresh.live.values()) == [1 << 16] == [runtime.resource.pool_size()]
+    buffers = [rmm.DeviceBuffer(size=1 << 14, mr=current()) for _ in range(4)]
+    with use(runtime.acquire_stream(), read=buffers):
+        pass
+    assert list(fresh.live.values()) == [1 << 16]       # all from the pool
+    kept = rmm.DeviceBuffer(size=1 << 16, mr=current())
+    assert sum(fresh.live.values()) == 1 << 17
+    with pytest.raises(MemoryError):
+        rmm.DeviceBuffer(size=256, mr=current())
+    del buffers, kept
+    runtime.reap_pending()
+    xlogmem.rmm.disable()
+    assert current() is fresh.mr
+    xlogmem.rmm.enable()                                # on the same resource the same pool goes on
+    assert current().runtime is runtime
+    runtime.resource.trim()
+    assert fresh.live == {}
+
+
+@pytest.mark.parametrize("sizes", [
+    {"initial_pool_size": 1}, {"maximum_pool_size": 1 << 20},
+    {"pool_allocator": True, "initial_pool_size": 1 << 20, "maximum_pool_size": 1 << 19}])
+def test_enable_refuses_sizes_that_no_pool_can_have(fresh, sizes):
+    with pytest.raises(ValueError, match="pool_size"):
+        xlogmem.rmm.enable(**sizes)
+    assert current() is fresh.mr
+    xlogmem.rmm.enable()
+
+
 def test_disable_gives_back_what_was_there(fresh):
     xlogmem.rmm.enable()
     mine = current()

@@ -45,7 +45,8 @@ if HAVE_CUDF:
 Hold = Callable[[object], None]
 
 
-def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None) -> None:
+def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
+           initial_pool_size: int | None = None, maximum_pool_size: int | None = None) -> None:
     """Track whatever is allocated through RMM from here on: by cuDF, pylibcudf, CuPy and Numba.
 
     This is `xlogmem.rmm.enable`, which see.  Call it after whatever chooses RMM's resource (``rmm.reinitialize``,
@@ -59,8 +60,13 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         Which devices; the default is those that this process uses.
     policy : {"adaptive", "precise", "lazy"}, optional
         See `DeviceRuntime`.
+    pool_allocator : bool
+        With a pool of xlogmem's on RMM's resource: with RMM's asynchronous one that costs less than without xlogmem.
+    initial_pool_size, maximum_pool_size : int, optional
+        In bytes, of that pool; see `PoolMemoryResource`.
     """
-    xlogmem.rmm.enable(devices, policy=policy)
+    xlogmem.rmm.enable(devices, policy=policy, pool_allocator=pool_allocator, initial_pool_size=initial_pool_size,
+                       maximum_pool_size=maximum_pool_size)
 
 
 # ---------------------------------------------------------------------------------------------- what objects consist of

@@ -45,6 +45,7 @@ import rmm.mr
 from xlogmem import _driver, launch
 from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Core
+from xlogmem.resources import DeviceMemoryResource, PoolMemoryResource
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, made_runtime, set_runtime
 
@@ -133,7 +134,8 @@ _wrapped: dict[int, Wrapped] = {}
 _lock = threading.RLock()
 
 
-def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None) -> None:
+def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
+           initial_pool_size: int | None = None, maximum_pool_size: int | None = None) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device, a pool of yours for instance, stays: a runtime is put on it, and becomes the
@@ -146,11 +148,18 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         Which devices.  The default is those that this process uses: whose context is active; else device 0.
     policy : {"adaptive", "precise", "lazy"}, optional
         See `DeviceRuntime`.
+    pool_allocator : bool
+        Put a `PoolMemoryResource` of xlogmem's between, which takes chunks from RMM's resource.  RMM's asynchronous
+        resource then costs less with tracking than without.  Leave it out where RMM's resource is a pool or an arena.
+    initial_pool_size, maximum_pool_size : int, optional
+        In bytes, of that pool; see there.
 
     Raises
     ------
     RuntimeError
         `get_runtime` made a runtime for the device before.
+    ValueError
+        Sizes are given and no pool is asked for, or they contradict each other.
 
     Warns
     -----
@@ -161,18 +170,20 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     -----
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` that is given memory of
     theirs says so; call `enable` again.  Calling it twice does nothing.  After `disable`, the same runtime goes on with
-    its policy, if RMM's resource is the same.
+    its policy and its pool, if RMM's resource is the same.
     """
+    if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
+        raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
     if devices is None:
         devices = _driver.active_devices() or [0]
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
         for device in [devices] if isinstance(devices, int) else devices:
-            _enable(device, policy)
+            _enable(device, policy, (initial_pool_size, maximum_pool_size) if pool_allocator else None)
 
 
-def _enable(device: int, policy: str | None) -> None:
+def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int | None] | None) -> None:
     current = rmm.mr.get_per_device_resource(device)
     known = _wrapped.get(device)
     if known is not None and any(lower is known.resource for lower in stack(current)):
@@ -183,7 +194,10 @@ def _enable(device: int, policy: str | None) -> None:
         return                                          # put there by hand, as the error below advises
     _warn_of_memory(device, current)
     if known is None or known.original is not current:
-        runtime = DeviceRuntime(device, resource=RmmMemoryResource(current, device), policy=policy)
+        resource: DeviceMemoryResource = RmmMemoryResource(current, device)
+        if pool_sizes is not None:
+            resource = PoolMemoryResource(resource, *pool_sizes)
+        runtime = DeviceRuntime(device, resource=resource, policy=policy)
         try:
             set_runtime(runtime, instead_of=known.runtime if known is not None else None)
         except RuntimeError as error:
