@@ -1,8 +1,9 @@
-"""What tracking costs cuDF pipelines, in paired runs: the same pipeline on an RMM resource alone and under xlogmem.
+"""What tracking costs cuDF pipelines: the same pipeline on RMM's asynchronous resource alone, under xlogmem, and under
+xlogmem with its pool between, as `xlogmem.cudf.enable(pool_allocator=True)` puts it.
 
-    python benchmarks/cudf_pipelines.py [--json FILE] [--pairs N]
+    python benchmarks/cudf_pipelines.py [--json FILE] [--rounds N]
 
-The two take turns, and so does who begins.  What counts is the difference within a pair: pipelines are bound by Python
+They take turns, and so does who begins.  What counts is the difference within a round: pipelines are bound by Python
 and by kernels, and from one run to the next they differ by more than tracking costs.  Beside them a loop of pylibcudf
 calls that do little but allocate, and a loop in C++ that does nothing else.
 """
@@ -31,6 +32,7 @@ from xlogmem.bench._loops import Allocator
 from xlogmem.rmm._binding import upstream_of
 
 ROWS = 2_000_000
+ALONE = "alone"
 
 
 class Pipelines:
@@ -85,54 +87,69 @@ def timed(pipeline: Callable[[], Any], mr: rmm.mr.DeviceMemoryResource) -> float
     return time.perf_counter() - started
 
 
+def over_another() -> xlogmem.rmm.RmmMemoryResource:
+    """One of its own, so that what it keeps is not what the others allocated."""
+    return xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource())
+
+
+def compared(alone: list[float], tracked: list[float], allocations: float) -> dict[str, Any]:
+    """Round by round: the ratio, and the difference for each allocation in ns."""
+    ratios = sorted(b / a for a, b in zip(alone, tracked, strict=True))
+    extra = sorted((b - a) / allocations * 1e9 for a, b in zip(alone, tracked, strict=True))
+    low, high = len(ratios) // 4, -1 - len(ratios) // 4
+    return {"allocations": allocations, "ms": [1e3 * seconds for seconds in tracked],
+            "ratio_median": statistics.median(ratios), "ratio_middle_half": [ratios[low], ratios[high]],
+            "extra_ns_per_pair_median": statistics.median(extra),
+            "extra_ns_per_pair_middle_half": [extra[low], extra[high]]}
+
+
+def in_words(row: dict[str, Any]) -> str:
+    return ("x {:.3f} [{:.3f}, {:.3f}], {:.0f} allocations, {:.0f} ns each [{:.0f}, {:.0f}], added {}".format(
+        row["ratio_median"], *row["ratio_middle_half"], row["allocations"], row["extra_ns_per_pair_median"],
+        *row["extra_ns_per_pair_middle_half"], row["added"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--pairs", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     alone = rmm.mr.CudaAsyncMemoryResource()
     rmm.mr.set_current_device_resource(alone)
-    runtime = xlogmem.DeviceRuntime(resource=xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource()))
-    under = xlogmem.rmm.RuntimeMemoryResource(runtime)
+    runtimes = {"under xlogmem": xlogmem.DeviceRuntime(resource=over_another()),
+                "with its pool": xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(over_another()))}
+    candidates = {ALONE: alone} | {
+        name: xlogmem.rmm.RuntimeMemoryResource(runtime) for name, runtime in runtimes.items()}
     work = Pipelines()
     figures: dict[str, dict[str, Any]] = {}
     print(f"cuDF {cudf.__version__}, RMM {rmm.__version__}, Python {platform.python_version()}; "
-          f"{options.pairs} pairs, medians with the middle half in brackets")
+          f"{options.rounds} rounds, medians with the middle half in brackets")
     for name in ("groupby", "join", "sort", "strings", "together", "small_sums", "allocation_bound", "empty_tables"):
         pipeline = getattr(work, name)
-        for mr in (alone, under):
+        for mr in candidates.values():
             timed(pipeline, mr)                         # compiles kernels, fills the pools
-        before = runtime.counters()
+        before = {name: runtime.counters() for name, runtime in runtimes.items()}
+        times: dict[str, list[float]] = {name: [] for name in candidates}
         gc.disable()
-        times: list[tuple[float, float]] = []
-        for turn in range(options.pairs):
-            if turn % 2:
-                tracked = timed(pipeline, under)
-                times.append((timed(pipeline, alone), tracked))
-            else:
-                untracked = timed(pipeline, alone)
-                times.append((untracked, timed(pipeline, under)))
+        for turn in range(options.rounds):
+            names = list(candidates)
+            for candidate in names[turn % len(names):] + names[:turn % len(names)]:
+                times[candidate].append(timed(pipeline, candidates[candidate]))
         gc.enable()
-        after = runtime.counters()
-        allocations = (after["allocations"] - before["allocations"]) / options.pairs
-        ratios = sorted(tracked / untracked for untracked, tracked in times)
-        extra = sorted((tracked - untracked) / allocations * 1e9 for untracked, tracked in times)
-        low, high = options.pairs // 4, -1 - options.pairs // 4
-        figures[name] = {
-            "allocations": allocations, "alone_ms": [1e3 * untracked for untracked, _ in times],
-            "under_xlogmem_ms": [1e3 * tracked for _, tracked in times], "ratio_median": statistics.median(ratios),
-            "ratio_middle_half": [ratios[low], ratios[high]], "extra_ns_per_pair_median": statistics.median(extra),
-            "extra_ns_per_pair_middle_half": [extra[low], extra[high]],
-            "added": {key: after[key] - before[key] for key in ("records", "waits", "host_waits")}}
-        print(f"{name:17} {statistics.median(figures[name]['alone_ms']):8.2f} ms, x {statistics.median(ratios):.3f} "
-              f"[{ratios[low]:.3f}, {ratios[high]:.3f}], {allocations:6.0f} allocations, "
-              f"{statistics.median(extra):7.0f} ns each [{extra[low]:.0f}, {extra[high]:.0f}], "
-              f"added {figures[name]['added']}")
+        figures[name] = {"alone_ms": [1e3 * seconds for seconds in times[ALONE]]}
+        print(f"{name:17} {statistics.median(figures[name]['alone_ms']):8.2f} ms")
+        for candidate, runtime in runtimes.items():
+            after = runtime.counters()
+            added = {key: after[key] - before[candidate][key] for key in ("records", "waits", "host_waits")}
+            allocations = (after["allocations"] - before[candidate]["allocations"]) / options.rounds
+            row = compared(times[ALONE], times[candidate], allocations) | {"added": added}
+            figures[name][candidate] = row
+            print(f"    {candidate:13} {in_words(row)}")
     rmm.mr.set_current_device_resource(alone)
-    loops: dict[str, list[float]] = {"alone": [], "under xlogmem": []}
+    loops: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(9):
-        loops["alone"].append(Allocator.of(upstream_of(alone)).pairs(1 << 20, [0], 20_000) / 20_000)
-        loops["under xlogmem"].append(Allocator.of(upstream_of(under)).pairs(1 << 20, [0], 20_000) / 20_000)
+        for name, mr in candidates.items():
+            loops[name].append(Allocator.of(upstream_of(mr)).pairs(1 << 20, [0], 20_000) / 20_000)
     print("a pair from C++, ns: " + ", ".join(f"{name} {min(it):.0f} (median {statistics.median(it):.0f})"
                                              for name, it in loops.items()))
     if options.json:

@@ -4,8 +4,9 @@
 
 A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for the arena
 on a stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone,
-under RMM's statistics (what an adaptor costs at least) and under `RuntimeMemoryResource`, turn by turn in one process;
-and then each pair by itself while a Python thread is busy, beside RMM's callback resource.
+under RMM's statistics (what an adaptor costs at least) and under `RuntimeMemoryResource`, without and with our pool
+between, turn by turn in one process; and then each pair by itself while a Python thread is busy, beside RMM's callback
+resource.
 """
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
     return Allocator.of(upstream_of(mr))
 
 
-def under(below: rmm.mr.DeviceMemoryResource) -> rmm.mr.DeviceMemoryResource:
+def under(below: rmm.mr.DeviceMemoryResource, pool: bool = False) -> rmm.mr.DeviceMemoryResource:
+    resource = xlogmem.rmm.RmmMemoryResource(below)
     return xlogmem.rmm.RuntimeMemoryResource(
-        xlogmem.DeviceRuntime(resource=xlogmem.rmm.RmmMemoryResource(below)))
+        xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(resource) if pool else resource))
 
 
 def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, int]:
@@ -60,8 +62,9 @@ def main() -> None:
     callback = rmm.mr.CallbackMemoryResource(asynchronous.allocate, asynchronous.deallocate)
     below = {"cuda async": asynchronous, "arena": rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30),
              "pool": rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30, 1 << 30)}
-    candidates = {name: {"alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr),
-                         "under xlogmem": under(mr)} for name, mr in below.items()}
+    candidates = {name: {
+        "alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr), "under xlogmem": under(mr),
+        "under its pool": under(mr, pool=True)} for name, mr in below.items()}
     candidates["cuda async"]["as callbacks"] = callback
     candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
     candidates["arena, own stream"] = candidates["arena"]
