@@ -406,7 +406,9 @@ def test_we_read_what_was_written_to_cuda_cores_memory(program, capsys):
 
 # ---------------------------------------------------------------------------------------- JAX
 @JAX
-def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys):
+def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys, monkeypatch):
+    # else it takes three quarters of the GPU's memory for as long as the process lives, from whoever else is there
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
 
