@@ -150,7 +150,8 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         See `DeviceRuntime`.
     pool_allocator : bool
         Put a `PoolMemoryResource` of xlogmem's between, which takes chunks from RMM's resource.  RMM's asynchronous
-        resource then costs less with tracking than without.  Leave it out where RMM's resource is a pool or an arena.
+        resource then costs less with tracking than without, and on its initial one frees do not wait.  Leave it out
+        where RMM's resource is a pool or an arena.
     initial_pool_size, maximum_pool_size : int, optional
         In bytes, of that pool; see there.
 
