@@ -601,7 +601,7 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
 
 
 def test_enable_puts_a_pool_between_if_asked_to(fresh):
-    xlogmem.rmm.enable(pool_allocator=True, initial_pool_size=1 << 16, maximum_pool_size=1 << 17)
+    xlogmem.rmm.enable(0, pool_allocator=True, initial_pool_size=1 << 16, maximum_pool_size=1 << 17)
     runtime = xlogmem.get_runtime()
     assert current().upstream_mr is fresh.mr
     assert list(fresh.live.values()) == [1 << 16] == [runtime.resource.pool_size()]
@@ -617,7 +617,7 @@ def test_enable_puts_a_pool_between_if_asked_to(fresh):
     runtime.reap_pending()
     xlogmem.rmm.disable()
     assert current() is fresh.mr
-    xlogmem.rmm.enable()                                # on the same resource the same pool goes on
+    xlogmem.rmm.enable(0)                               # on the same resource the same pool goes on
     assert current().runtime is runtime
     runtime.resource.trim()
     assert fresh.live == {}
@@ -628,9 +628,9 @@ def test_enable_puts_a_pool_between_if_asked_to(fresh):
     {"pool_allocator": True, "initial_pool_size": 1 << 20, "maximum_pool_size": 1 << 19}])
 def test_enable_refuses_sizes_that_no_pool_can_have(fresh, sizes):
     with pytest.raises(ValueError, match="pool_size"):
-        xlogmem.rmm.enable(**sizes)
+        xlogmem.rmm.enable(0, **sizes)
     assert current() is fresh.mr
-    xlogmem.rmm.enable()
+    xlogmem.rmm.enable(0)
 
 
 def test_disable_gives_back_what_was_there(fresh):

@@ -157,6 +157,23 @@ def test_the_owner_is_held_and_released_when_only_we_hold_it():
     block.free()
 
 
+def test_a_bare_handle_of_our_own_stream_is_that_stream():
+    """It is not registered a second time, as somebody else's whose owner nobody knows."""
+    runtime = DeviceRuntime()
+    stream, other = runtime.acquire_stream(), runtime.acquire_stream()
+    block = runtime.allocate(64, stream)
+    assert runtime.register_stream(stream.handle) == stream != other
+    with use(stream.handle, write=block):
+        pass
+    before = runtime.counters()
+    with use(stream, write=block):
+        pass
+    after = runtime.counters()
+    assert (after["records"], after["waits"]) == (before["records"], before["waits"])
+    with pytest.raises(StreamMisuseError, match="one of the pool's own"):
+        runtime.register_stream(stream.handle, discipline="opaque")
+
+
 @pytest.mark.contract(158)
 def test_pools_give_streams_back():
     pool = StreamPool(max_streams=2)

@@ -108,6 +108,7 @@ cdef inline uint64_t touch(StreamState* stream) noexcept nogil:
 
 
 # Unless it says otherwise, a function is called with the lock held and returns with it held.
+cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
 cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
                            Failure* failure) except -1 nogil

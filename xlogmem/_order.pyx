@@ -484,6 +484,15 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, 
 
 
 # ---------------------------------------------------------------------------------------------- registrations
+cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
+    """The stream of the pool that has this handle, which lives as long as the runtime; NULL if none has."""
+    cdef size_t i
+    for i in range(order.streams.size()):
+        if order.streams[i].handle == handle and order.streams[i].driver_id == 0:
+            return order.streams[i]
+    return NULL
+
+
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
     """A new registration, in the place of a dead stream that nobody needs any more if there is one."""
     cdef StreamState* stream = new StreamState()

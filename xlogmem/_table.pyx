@@ -65,6 +65,7 @@ from xlogmem._order cimport (
     bury_stream,
     host_waits_for,
     may_be_gone,
+    own_stream,
     record_fence,
     register_stream,
     this_thread,
@@ -249,14 +250,6 @@ cdef void forget_stale(Opened* opened) noexcept nogil:
             opened.seen[kept] = opened.seen[i]
             kept += 1
     opened.seen.resize(kept)
-
-
-cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
-    cdef size_t i
-    for i in range(order.streams.size()):
-        if order.streams[i].handle == handle and order.streams[i].driver_id == 0:
-            return order.streams[i]
-    return NULL
 
 
 cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** result,

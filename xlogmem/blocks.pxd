@@ -37,7 +37,6 @@ cdef class Core:
     cdef int let_go(self) except -1
     cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
     cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1
-    cdef Stream own_stream(self, size_t handle)
     cdef Stream kept_stream(self, object handle)
     cdef Stream writer_of(self, DeviceBlock block)
 

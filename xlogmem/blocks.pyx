@@ -43,7 +43,7 @@ from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, proc
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport Registration, handle_of
+from xlogmem.streams cimport Registration, handle_of, parse
 
 from xlogmem._neighbours import keeper_of
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
@@ -283,20 +283,6 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    cdef Stream own_stream(self, size_t handle):
-        """The stream of the pool that has this handle, None if none has: it lives as long as the runtime."""
-        cdef OrderState* order = self.state.order
-        cdef StreamState* found = NULL
-        cdef size_t i
-        with nogil:
-            order.lock.lock()
-            for i in range(order.streams.size()):
-                if order.streams[i].driver_id == 0 and <size_t>order.streams[i].handle == handle:
-                    found = order.streams[i]
-                    break
-            order.lock.unlock()
-        return handle_of(self.ordering, found) if found != NULL else None
-
     cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1:
         """Inside a window on the block: somebody else gets it, until he gives the loan back (NULL: until it is freed).
 
@@ -326,7 +312,7 @@ cdef class Core:
         cdef Stream own
         if not isinstance(handle, int) or handle <= PER_THREAD:
             return self.stream_of(handle)
-        own = self.own_stream(handle)
+        own = self.streams.own(parse(handle), False)
         if own is not None:
             return own
         known = self.streams.by_handle.get(handle)

@@ -36,6 +36,7 @@ cdef class StreamRegistry:
     cdef object lock
     cdef int sweep_at
     cdef Stream find(self, object what)
+    cdef Stream own(self, cy.CUstream handle, bint held)
     cdef Stream register(self, object what, object discipline)
     cdef int forget(self, Registration entry, Stream heir) except -1
     cdef Registration enlist(self, StreamState* state)

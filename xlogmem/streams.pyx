@@ -44,6 +44,7 @@ from xlogmem._order cimport (
     SEALED,
     OrderState,
     bury_stream,
+    own_stream,
     register_stream,
     this_thread,
     thread_is_alive,
@@ -441,9 +442,22 @@ cdef class StreamRegistry:
             return handle_of(self.ordering, found.state)            # we hold the owner: it is still that stream
         return self.register(what, None)
 
+    cdef Stream own(self, cy.CUstream handle, bint held):
+        """The stream of the pool that has this handle, None if none has; with `held`, only if somebody has it: a spare
+        one may be given to anybody next."""
+        cdef StreamState* found
+        with nogil:
+            self.ordering.state.lock.lock()
+            found = own_stream(&self.ordering.state, handle)
+            if found != NULL and held and found.index != 0 and found.handles.load() == 0:
+                found = NULL
+            self.ordering.state.lock.unlock()
+        return handle_of(self.ordering, found) if found != NULL else None
+
     cdef Stream register(self, object what, object discipline):
         """The handle of a stream with this discipline (None: as it is, ordinary at first sight)."""
         cdef Registration entry
+        cdef Stream own
         cdef StreamState* state
         cdef Failure failure
         cdef cy.CUstream handle = parse(what)
@@ -454,6 +468,11 @@ cdef class StreamRegistry:
         cdef bint capturing = False
         cdef int failed, wanted
         wanted = -1 if discipline is None else discipline_of(discipline)
+        own = self.own(handle, True)
+        if own is not None:
+            if wanted not in (-1, <int>own.state.discipline):
+                raise StreamMisuseError(f"{own!r} is one of the pool's own: acquire one with discipline={discipline!r}")
+            return own
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
