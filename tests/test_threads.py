@@ -564,6 +564,13 @@ def read_on(stream: Stream, block: DeviceBlock) -> None:
         pass
 
 
+def see_another(runtime: DeviceRuntime) -> None:
+    other = DeviceRuntime()
+    stream = other.acquire_stream()
+    runtime.register_stream(stream.handle)
+    runtime.unregister_stream(stream.handle)
+
+
 def come_and_go() -> None:
     other = DeviceRuntime()
     read_on(other.acquire_stream(), other.allocate(64))
@@ -593,7 +600,7 @@ CALLS: dict[str, Callable[[Bench, DeviceBlock], object]] = {
     "cuMemPoolTrimTo": lambda x, block: run_out_of_memory(x),
     "cuStreamCreateWithPriority": lambda x, block: x.runtime.acquire_stream(),
     "cuStreamDestroy": lambda x, block: come_and_go(),
-    "cuStreamGetId": lambda x, block: x.runtime.register_stream(x.T.handle),
+    "cuStreamGetId": lambda x, block: see_another(x.runtime),
     "cuStreamIsCapturing": lambda x, block: x.alloc(x.S),
     "cuStreamWaitEvent": lambda x, block: read_on(x.T, block),
 }
