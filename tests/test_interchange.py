@@ -102,6 +102,21 @@ def test_what_an_interface_says(state):
 
 
 @pytest.mark.simulator
+def test_what_an_interface_says_outlives_a_loan_on_the_same_stream(bench):
+    """Who was lent the block gives it back; who read the interface may work on that stream until the block is freed."""
+    x = bench()
+    state = DeviceState(x.runtime)
+    buffer = state.empty(512, "uint8", x.S)
+    capsule = buffer.__dlpack__(stream=x.S.handle)
+    assert buffer.__cuda_array_interface__["stream"] == x.S.handle
+    del capsule
+    x.use(x.T, (buffer.access(), READ))                 # not fresh any more, and T knows S
+    late = x.work(x.S, (buffer.access(), READ))
+    x.use(x.T, (buffer.access(), WRITE))
+    assert x.ordered(late, x.T)
+
+
+@pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("writer", ["own", "legacy", "raw", "two", "reader"])
 def test_an_interface_names_a_stream_that_comes_after_all(bench, driver, writer, dropped):

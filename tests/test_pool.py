@@ -28,6 +28,7 @@ from xlogmem import (
     StreamPool,
 )
 from xlogmem._kernels import check
+from xlogmem.devices import DeviceState
 
 WHOLE, HALF, QUARTER, GRAIN = 4096, 2048, 1024, 256     # bytes of the one chunk that most tests have, and parts of it
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -212,6 +213,22 @@ def the_entries_of_a_sealed_home_are_kept_one_and_all(x: Bench) -> bool:
     b.free()
     x.alloc(x.T, HALF)
     return x.ordered(read, x.T) and x.ordered(write, x.T)
+
+
+@scenario(sealed="S", spare=1)
+def memory_that_was_lent_on_a_sealed_home(x: Bench) -> bool:
+    """Sealed is the promise of whoever allocated.  Who reads the interface works on the stream that it names, and T
+    knows S up to there: the library's own window was the last that was recorded."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(HALF // 4, "uint32", x.S)
+    assert buffer.__cuda_array_interface__["stream"] == x.S.handle
+    other = x.alloc(x.S, HALF)
+    x.use(x.T, (other, READ))
+    block = buffer.access()
+    late = x.work(x.S, (block, WRITE))
+    block.free()
+    x.alloc(x.T, HALF)
+    return x.ordered(late, x.T)
 
 
 @scenario()

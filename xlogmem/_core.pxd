@@ -41,6 +41,11 @@ cdef struct Entry:
     uint32_t kind
 
 
+cdef struct Lent:
+    StreamState* stream
+    bint pinned                 # until it is given back; else until the block is freed
+
+
 cdef cppclass Block:
     # What every use looks at comes first, in one line of the cache.
     uint64_t generation         # identity; 0 while the slot is empty
@@ -59,7 +64,7 @@ cdef cppclass Block:
     size_t nbytes
     bint adopted                # somebody else's memory: let go, not freed
     uint32_t pins               # lent to somebody who gives it back later: not freed before, as in a window
-    vector[StreamState*] lent   # somebody else works on it there, at any time and without telling
+    vector[Lent] lent           # somebody else works on it there, at any time and without telling
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: nobody wrote
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
     void* piece                 # what a resource that keeps frontiers knows the memory by

@@ -163,7 +163,7 @@ cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
 cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(block.lent.size()):
-        if block.lent[i] == stream:
+        if block.lent[i].stream == stream:
             return True
     return False
 
@@ -650,13 +650,21 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
 cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
     """Somebody else is given the memory, and may work on it on `stream` at any time (NULL: he named none that is known
     to live as long as he does).  With a pin until `take_back`, else until the block is freed.  False: it was."""
+    cdef Lent loan
+    cdef size_t i
     if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
         return False
     if pin:
         block.pins += 1
-    if stream != NULL and (pin or not is_lent(block, stream)):
-        block.lent.push_back(stream)
-        stream.blocks += 1
+    if stream == NULL:
+        return True
+    for i in range(block.lent.size() if not pin else 0):
+        if block.lent[i].stream == stream and (not block.lent[i].pinned or planted(defect.OFFER_ENDS_WITH_LOAN)):
+            return True                                 # once is enough
+    loan.stream = stream
+    loan.pinned = pin
+    block.lent.push_back(loan)
+    stream.blocks += 1
     return True
 
 
@@ -673,7 +681,7 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
     if block.generation == generation:                  # else disowned meanwhile: the bytes are somebody else's
         check(block.pins > 0, "what is given back was lent")
         for i in range(block.lent.size() if stream != NULL else 0):
-            if block.lent[i] == stream:
+            if block.lent[i].stream == stream and block.lent[i].pinned:
                 block.lent[i] = block.lent.back()
                 block.lent.pop_back()
                 stream.blocks -= 1
@@ -904,7 +912,7 @@ cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
         block.stream.blocks -= 1
         block.stream = NULL
     while unlikely(not block.lent.empty()):
-        block.lent.back().blocks -= 1
+        block.lent.back().stream.blocks -= 1
         block.lent.pop_back()
 
 
@@ -1170,7 +1178,7 @@ cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept n
 
     "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; what that stream
     knows already is left out.  A sealed home promises that all is recorded: its entries are enough, and whoever knows
-    those goes on knowing.
+    those goes on knowing.  Whoever was lent the block there promised nothing.
     """
     cdef OrderState* order = core.order
     cdef vector[Need]* frontier = &core.frontier
@@ -1179,7 +1187,7 @@ cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept n
     frontier.clear()
     order.operations += 1
     look(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
-    if home.discipline == SEALED:
+    if home.discipline == SEALED and (not is_lent(block, home) or planted(defect.SEALED_FREE_FORGETS_LOAN)):
         frontier.clear()
         for i in range(block.frontier.size()):
             entry.source = order.streams[block.frontier[i].stream]

@@ -107,12 +107,14 @@ def export_unordered(world: World, rng: Random) -> None:
 
 
 def borrow(world: World, rng: Random) -> None:
-    """Who was lent a block works on it, also when its owner has freed it."""
+    """Who was lent a block works on it, also when its owner has freed it; who read its interface, until then."""
     if world.depth or world.capturing:
         raise NothingToDo
     with world.lock:
-        choice = [(item, loan) for item in world.lent if not item.held and item.idle for loan in item.loans
-                  if loan.kept and loan.registration == loan.place.registration and not loan.place.gone
+        told = [(item, loan) for item in world.lent for loan in item.loans]
+        told += [(item, loan) for item in world.items for loan in item.offers]
+        choice = [(item, loan) for item, loan in told if not item.held and item.idle
+                  and loan.kept and loan.registration == loan.place.registration and not loan.place.gone
                   and world.usable(loan.place)]
         if not choice:
             raise NothingToDo
@@ -124,7 +126,7 @@ def borrow(world: World, rng: Random) -> None:
         world.say("synchronize")
         world.synchronize()
         work(world, rng, item, loan.place, "on what was lent")
-        if rng.random() < .5:
+        if loan.capsule is not None and rng.random() < .5:
             hand_in(world, item, loan)
     finally:
         with world.lock:
@@ -163,17 +165,21 @@ def offer(world: World, rng: Random) -> None:
         try:
             world.say(f"{item}.__cuda_array_interface__")
             item.quiet = True
+            with world.lock:                            # who is unregistered meanwhile is not whom it names
+                before = {place: place.registration for place in (*world.places, world.default)}
             handle = buffer_of(world, item).__cuda_array_interface__["stream"]
             with world.lock:
-                named = [place for place in (*world.places, world.default)
-                         if place.handle in (handle, handle - 1 if handle == 1 else handle) and world.usable(place)]
+                named = [place for place, registration in before.items() if registration == place.registration
+                         and place.handle in (handle, handle - 1 if handle == 1 else handle) and world.usable(place)]
                 if not named:
                     return
-                named[0].busy += 1
+                place = named[0]
+                place.busy += 1
+                item.offers.append(Loan(None, place, place.registration, True))
             try:
-                work(world, rng, item, named[0], "where the interface says")
+                work(world, rng, item, place, "where the interface says")
             finally:
-                world.leave_place(named[0])
+                world.leave_place(place)
         finally:
             with world.lock:
                 item.held -= 1

@@ -142,6 +142,7 @@ class Item:
         self.quiet = False                  # no unrecorded work any more: nobody promised to wait for it
         self.last_opaque: tuple[Place, int] | None = None   # the newest use was there, and wrote
         self.loans: list[Loan] = []         # who has it
+        self.offers: list[Loan] = []        # who read its interface: may work there until it is freed
 
     @property
     def idle(self) -> bool:
@@ -152,7 +153,11 @@ class Item:
 
 
 class Loan:
-    """A capsule of a block: whoever has it works on `place`; `kept`: the library knows that his stream lives."""
+    """Somebody was told of a block, and works on `place`.
+
+    `capsule` is what he has of it, until he gives that back; None, if he read the interface.  `kept`: the library knows
+    that his stream lives, which is so while the stream has this registration.
+    """
 
     def __init__(self, capsule: Any, place: Place, registration: int, kept: bool) -> None:
         self.capsule = capsule
