@@ -175,6 +175,7 @@ cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, b
 cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
 cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                           Failure* failure) except -1 nogil
+cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil
 
 # With the lock held; no driver call.
 cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil

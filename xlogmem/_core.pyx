@@ -6,7 +6,7 @@ address now.
 
 A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
 launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what
-happened. While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by
+happened.  While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by
 the last close.
 
 What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream,
@@ -24,7 +24,8 @@ after each use elsewhere of a block that will be freed there (the *hand-back*), 
 wait.
 
 A resource may keep frontiers itself (the pool does): then a free hands the block's over with the bytes and makes no
-driver call, and whoever gets the bytes next is ordered after it.
+driver call, and whoever gets the bytes next is ordered after it.  Without such a resource most frees make nobody wait
+either: a block that was only used where it is freed goes the short way (``used_at_home_alone``).
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
 owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
@@ -34,7 +35,7 @@ block the stream counts as opaque, and a *pin* puts the free off until they give
 Locks.  One lock guards a runtime: this room's tables and `_order`'s.  Under it there is no driver call, no GIL and
 no Python object.  Every operation here is a C function that runs without the GIL, does its bookkeeping in one
 acquisition and makes its driver calls outside.  What must not change meanwhile is protected by an open window, a
-pin or the state FREEING. Finalizers never take the lock: they push what they held on a lock-free list, which the
+pin or the state FREEING.  Finalizers never take the lock: they push what they held on a lock-free list, which the
 next operation drains.
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
@@ -1027,24 +1028,31 @@ cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Bl
                           Failure* failure) except -1 nogil:
     """The short way, for callers without a handle: free the block that is allocated there, if that makes nobody wait;
     else nothing is done, and the result is NULL.  The stream is busy and not capturing.  Without the lock."""
-    cdef Tracked* known
     cdef Block* block
-    cdef uint64_t base
     cdef int failed = 0
     result[0] = NULL
     fetch(core, stream)
     core.order.lock.lock()
-    known = floor_of(&core.index, ptr, &base)
-    if known != NULL and base == ptr:
-        block = core.blocks[known.slot]
-        if block.state == LIVE and not (block.windows or block.pins or block.adopted) and (
-                core.resource.frontiers != NULL or (block.home == stream and used_at_home_alone(core, block))):
-            if home_of(block) != stream:
-                set_home(block, stream)
-            result[0] = block
-            failed = free_now(core, block, True, failure)
+    block = live_block_at(core, ptr)
+    if block != NULL and not (block.windows or block.pins) and (
+            core.resource.frontiers != NULL or (block.home == stream and used_at_home_alone(core, block))):
+        if home_of(block) != stream:
+            set_home(block, stream)
+        result[0] = block
+        failed = free_now(core, block, True, failure)
     core.order.lock.unlock()
     return failed
+
+
+cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
+    """The block that is allocated there, NULL if there is none, or only adopted memory.  With the lock held."""
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&core.index, ptr, &base)
+    cdef Block* block
+    if known == NULL or base != ptr:
+        return NULL
+    block = core.blocks[known.slot]
+    return block if block.state == LIVE and not block.adopted else NULL
 
 
 cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogil:

@@ -23,7 +23,6 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
 from xlogmem._core cimport (
-    LIVE,
     Block,
     CoreState,
     allocate_on_busy,
@@ -34,6 +33,7 @@ from xlogmem._core cimport (
     keep_failure,
     keep_for_later,
     let_go_later,
+    live_block_at,
 )
 from xlogmem._cpp cimport atomic, mutex, unlikely, vector
 from xlogmem._driver cimport (
@@ -56,7 +56,6 @@ from xlogmem._driver cimport (
     stream_id,
     stream_is_capturing,
 )
-from xlogmem._index cimport Tracked, floor_of
 from xlogmem._order cimport (
     OPAQUE,
     Fence,
@@ -530,17 +529,6 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     else:
         free_seen(core, <uint64_t>ptr, state, not capturing)
     leave_context(&scope)
-
-
-cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
-    """With the lock held."""
-    cdef uint64_t base
-    cdef Tracked* known = floor_of(&core.index, ptr, &base)
-    cdef Block* block
-    if known == NULL or base != ptr:
-        return NULL
-    block = core.blocks[known.slot]
-    return block if block.state == LIVE and not block.adopted else NULL
 
 
 cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked) except -1 nogil:
