@@ -19,8 +19,11 @@ from typing import Any, Self, TypeVar
 from cuda.bindings import driver as cuda
 
 from xlogmem import _driver
+from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 from xlogmem.blocks import BlockState, DeviceBlock
+from xlogmem.buffers import Buffer, mint
+from xlogmem.devices import DeviceState
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, PoolMemoryResource
@@ -54,6 +57,7 @@ class Scene:
         self.runtime = DeviceRuntime(policy=policy or rng.choice(["adaptive", "lazy", "precise"]),
                                      resource=resource or AsyncMemoryResource(),
                                      stream_pool=StreamPool(max_streams=8))
+        self.state = DeviceState(self.runtime)          # of buffers
         self.blocks: list[DeviceBlock] = []
         self.lost_blocks = 0                            # that the runtime was right to give up
 
@@ -94,6 +98,15 @@ class Scene:
             self.kernels.fill(stream, at, 1, words)
         else:
             self.kernels.add(stream, at, 1, words)
+
+    def buffer(self, block: DeviceBlock) -> Buffer:
+        """Over the whole of a block."""
+        return mint(self.state._standing, self.runtime, 0, block, (NBYTES // 4,), DTYPES["uint32"])
+
+    def offer(self, block: DeviceBlock, stream: Any) -> None:
+        """Somebody reads the interface of a block, which names this stream."""
+        named = self.buffer(block).__cuda_array_interface__["stream"]
+        self.expect(named == stream.handle, f"the interface names {named:#x}, not {stream.handle:#x}")
 
     def prepare(self, stream: Any, *uses: tuple[DeviceBlock, str], **options: Any) -> LaunchRecorder:
         recorder = LaunchRecorder(stream, runtime=self.runtime, **options)
@@ -332,6 +345,32 @@ def work_before_its_stream_dies(world: World, rng: Random) -> None:
         block.free()
 
 
+@situation
+def an_interface_and_a_loan_on_one_stream(world: World, rng: Random) -> None:
+    """The loan ends; who read the interface goes on working there without telling, and T knows S as of before."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        loan = x.buffer(block).__dlpack__(stream=S.handle)
+        x.offer(block, S)
+        del loan
+        x.use(T, (block, READ))                         # not fresh any more
+        x.work(S.handle, block, READ)
+        x.use(T, (block, WRITE))
+
+
+@situation
+def an_address_that_comes_back_while_it_is_freed(world: World, rng: Random) -> None:
+    """Once the resource has the bytes anybody may get the address, and is who lives there."""
+    with Scene(world, rng) as x:
+        S = x.stream()
+        block = x.block(S)
+        new: list[DeviceBlock] = []
+        x.simulator.on_call("cuMemFreeAsync", lambda: new.append(x.block(S)), when="after")
+        block.free()
+        x.expect(x.runtime.find_block(new[0].ptr) == new[0].id, "a block cannot be found by its address")
+
+
 # ---------------------------------------------------------------------------------------------- pools
 def one_block() -> PoolMemoryResource:
     """A pool with room for one block: whoever takes one gets what the last owner had."""
@@ -390,6 +429,20 @@ def a_sealed_home_that_knows_a_reader(world: World, rng: Random) -> None:
         x.use(U, (block, READ))
         other = x.block(U)
         x.use(S, (other, READ))                         # S knows U
+        block.free()
+        x.work(T.handle, x.block(T), WRITE)
+
+
+@situation
+def a_sealed_home_where_somebody_reads_the_interface(world: World, rng: Random) -> None:
+    """He works there without telling, and T, which takes the memory, knows S only as of the interface."""
+    with Scene(world, rng, resource=PoolMemoryResource(maximum_pool_size=2 * NBYTES)) as x:
+        S, T = x.stream("sealed"), x.stream()
+        block, other = x.block(S), x.block(S)
+        x.offer(block, S)
+        x.use(S, (other, WRITE))
+        x.use(T, (other, READ))
+        x.work(S.handle, block, WRITE)
         block.free()
         x.work(T.handle, x.block(T), WRITE)
 
