@@ -515,6 +515,10 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(benc
     assert x.alloc(x.S, QUARTER).ptr == mine.ptr
     assert driver.calls("cuCtxSynchronize") == calls
     assert x.runtime.counters()["host_waits"] == host
+    filled.free()
+    whole = x.alloc(x.S, SIXTEEN)                       # until nothing else is left
+    assert whole.ptr == mine.ptr
+    assert driver.calls("cuCtxSynchronize") == calls + 1
     del theirs
     check(cuda.cuStreamDestroy(handle))
 

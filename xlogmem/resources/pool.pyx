@@ -363,16 +363,28 @@ cdef Span* new_span(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t nbytes) 
     return span
 
 
+cdef inline Span** seams_of(PoolState* pool, Span* span) noexcept nogil:
+    return &pool.far_seams if span.far else &pool.seams
+
+
+cdef void list_seam(PoolState* pool, Span* span, bint far) noexcept nogil:
+    """Between a span and the one below."""
+    cdef Span** newest
+    span.seamed = True
+    span.far = far
+    newest = seams_of(pool, span)
+    span.seam_before = NULL
+    span.seam_after = newest[0]
+    if newest[0] != NULL:
+        newest[0].seam_before = span
+    newest[0] = span
+
+
 cdef void note_seam(PoolState* pool, Span* span) noexcept nogil:
     """Between a span and the one below, if both are free."""
     if span == NULL or span.below == NULL or span.shelf == NULL or span.below.shelf == NULL or span.seamed:
         return
-    span.seamed = True
-    span.seam_before = NULL
-    span.seam_after = pool.seams
-    if pool.seams != NULL:
-        pool.seams.seam_before = span
-    pool.seams = span
+    list_seam(pool, span, False)
 
 
 cdef void forget_seam(PoolState* pool, Span* span) noexcept nogil:
@@ -382,7 +394,7 @@ cdef void forget_seam(PoolState* pool, Span* span) noexcept nogil:
     if span.seam_before != NULL:
         span.seam_before.seam_after = span.seam_after
     else:
-        pool.seams = span.seam_after
+        seams_of(pool, span)[0] = span.seam_after
     if span.seam_after != NULL:
         span.seam_after.seam_before = span.seam_before
 
@@ -424,21 +436,31 @@ cdef Span* put(PoolState* pool, Span* span) noexcept nogil:
 
 cdef bint join_seams(PoolState* pool, bint everywhere) noexcept nogil:
     """Join free neighbours, or only those that can be waited for on the device; was there anything to join?  Each seam
-    was made by a free or a split, so this costs those a constant each."""
+    was made by a free or a split and is looked at here once, and once more if everything is joined, so this costs those
+    a constant each."""
     cdef Span* span
-    cdef Span* lower
     cdef Span* following = pool.seams
     cdef bint joined = False
     while following != NULL:
         span = following
-        lower = span.below
         following = span.seam_after
-        if everywhere or not (is_out_of_reach(pool, span, NULL) or is_out_of_reach(pool, lower, NULL)):
-            withdraw(span)
-            withdraw(lower)
-            offer(pool, join(pool, lower, span))
+        if not everywhere and (is_out_of_reach(pool, span, NULL) or is_out_of_reach(pool, span.below, NULL)):
+            forget_seam(pool, span)
+            list_seam(pool, span, True)
+        else:
+            join_seam(pool, span)
             joined = True
+    while everywhere and pool.far_seams != NULL:
+        join_seam(pool, pool.far_seams)
+        joined = True
     return joined
+
+
+cdef void join_seam(PoolState* pool, Span* span) noexcept nogil:
+    cdef Span* lower = span.below
+    withdraw(span)
+    withdraw(lower)
+    offer(pool, join(pool, lower, span))
 
 
 cdef void adopt_rest(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
