@@ -83,6 +83,7 @@ def _clean_driver(_context):
         races += sim.simulator().races()
         sim.simulator().reset("eager")                  # lets go of callbacks, which hold what they use
     gc.collect()
+    gc.freeze()                                         # what outlives a test need not be walked after every later one
     check(cuda.cuCtxSynchronize())
     assert int(check(cuda.cuCtxGetCurrent())) == int(_context), "the test changed the current context"
     assert _driver.live_events()[0] == events_before, "events leaked"

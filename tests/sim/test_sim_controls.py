@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -406,10 +405,8 @@ def test_a_forked_child_has_no_driver():
 
 
 def test_the_watchdog_ends_a_deadlock():
-    start = time.monotonic()
     done = run("import threading, ctypes, sim_support as cu, test_sim_driver as t; cu.install(); cu.retain();"
                "keep = t.launch_host(0, threading.Event().wait); cu.sync(0)",
                XLOGMEM_SIM_DEADLOCK_S="0.3", PYTHONPATH=support_path())
     assert done.returncode == -signal.SIGABRT
     assert "deadlock" in done.stderr
-    assert time.monotonic() - start < 30
