@@ -1,7 +1,7 @@
 """Build of the compiled modules; everything static stands in pyproject.toml.
 
-XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation to
-speak of), ``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
+XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation),
+``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
 ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`.  The name is compiled in and shown by
 ``xlogmem info``.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-CHECKS = {"flags": ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
+CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python says so too, but not where CFLAGS is set
 BUILDS = {
     "release": {"flags": ["-O3"], "macros": NO_ASSERTIONS},
