@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from cuda.bindings import driver as cuda
 
@@ -18,6 +19,11 @@ from xlogmem.sim import Simulator
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 WORDS = 4096                                            # operations that one bench can mark
+
+
+def at(handle: int) -> SimpleNamespace:
+    """A stream that only its handle is known of, as `Bench.ordered` takes one."""
+    return SimpleNamespace(handle=handle)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cuda.bindings import driver as cuda
 
 os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
 
-from xlogmem import _driver, sim
+from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
 from xlogmem.errors import DriverNotFoundError
 
@@ -112,6 +112,23 @@ def kernels(_context):
     yield kernels
     check(cuda.cuCtxSynchronize())
     kernels.close()
+
+
+@pytest.fixture
+def state():
+    """A device state with a runtime of its own."""
+    state = DeviceState(DeviceRuntime())
+    yield state
+    state.__dict__.clear()                              # pytest keeps the state, which must not keep the runtime
+
+
+@pytest.fixture
+def memory():
+    """4 KiB that nobody tracks."""
+    ptr = int(check(cuda.cuMemAlloc(4096)))
+    yield ptr
+    check(cuda.cuCtxSynchronize())
+    check(cuda.cuMemFree(ptr))
 
 
 @pytest.fixture

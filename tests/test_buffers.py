@@ -43,13 +43,6 @@ from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 
 
-@pytest.fixture
-def state():
-    state = DeviceState(DeviceRuntime())
-    yield state
-    state.__dict__.clear()                              # pytest keeps the state, which must not keep the runtime
-
-
 def reason(call) -> str:
     with pytest.raises(StaleBufferError) as error:
         call()

@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench import READ, WRITE
+from bench import READ, WRITE, at
 from capsules import CPU, CUDA, Producer, Taken, look, name_of
 from cuda.bindings import driver as cuda
 
@@ -42,17 +41,6 @@ class ForeignStream:
 
     def __del__(self) -> None:
         check(cuda.cuStreamDestroy(self.handle))
-
-
-@pytest.fixture
-def state():
-    state = DeviceState(DeviceRuntime())
-    yield state
-    state.__dict__.clear()                              # pytest keeps the state, which must not keep the runtime
-
-
-def at(handle: int) -> SimpleNamespace:
-    return SimpleNamespace(handle=handle)
 
 
 def settle() -> None:
@@ -508,14 +496,6 @@ def test_a_consumer_who_captures_is_refused(bench, driver):
 
 
 # ---------------------------------------------------------------------------------------- taking over
-@pytest.fixture
-def memory():
-    ptr = int(check(cuda.cuMemAlloc(4096)))
-    yield ptr
-    check(cuda.cuCtxSynchronize())
-    check(cuda.cuMemFree(ptr))
-
-
 @pytest.mark.contract(189, 193)
 def test_a_foreign_array_becomes_a_tracked_block(state, memory):
     producer = Producer(memory, (8, 4), code=2, bits=32)

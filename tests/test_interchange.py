@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench import READ, WRITE
+from bench import READ, WRITE, at
 from capsules import CPU, ArrowDeviceArray, Producer, arrow_array
 from cuda.bindings import driver as cuda
 
@@ -45,25 +45,6 @@ class Array:
     @property
     def __cuda_array_interface__(self):
         return self.interface
-
-
-@pytest.fixture
-def state():
-    state = DeviceState(DeviceRuntime())
-    yield state
-    state.__dict__.clear()                              # pytest keeps the state, which must not keep the runtime
-
-
-@pytest.fixture
-def memory():
-    ptr = int(check(cuda.cuMemAlloc(4096)))
-    yield ptr
-    check(cuda.cuCtxSynchronize())
-    check(cuda.cuMemFree(ptr))
-
-
-def at(handle: int) -> SimpleNamespace:
-    return SimpleNamespace(handle=handle)
 
 
 @pytest.mark.contract(94, 189, 200)

@@ -72,7 +72,9 @@ from xlogmem._order cimport (
     touch,
 )
 from xlogmem.blocks cimport Core
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, DeviceMemoryResource
+from xlogmem.resources.base cimport DeviceMemoryResource
+
+from xlogmem.resources.base import ORDERS
 
 __all__ = ["ForeignMemoryResource"]
 
@@ -626,9 +628,6 @@ cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream
     cdef xlogmem_error error
     cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
     return foreign_failed(&error, failure) if failed else 0
-
-
-ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the capsule
