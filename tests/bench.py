@@ -26,6 +26,19 @@ def at(handle: int) -> SimpleNamespace:
     return SimpleNamespace(handle=handle)
 
 
+class ForeignStream:
+    """A stream of somebody else's library, destroyed with its object."""
+
+    def __init__(self) -> None:
+        self.handle = int(check(cuda.cuStreamCreate(1)))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+    def __del__(self) -> None:
+        check(cuda.cuStreamDestroy(self.handle))
+
+
 @dataclass(frozen=True)
 class Operation:
     """A kernel that was queued: the word that it wrote."""

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from bench import READ, WRITE, at
+from bench import READ, WRITE, ForeignStream, at
 from capsules import CPU, CUDA, Producer, Taken, look, name_of
 from cuda.bindings import driver as cuda
 
@@ -28,19 +28,6 @@ from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 
 LEGACY, PER_THREAD = 1, 2
-
-
-class ForeignStream:
-    """A stream of somebody else's library, destroyed with its object."""
-
-    def __init__(self) -> None:
-        self.handle = int(check(cuda.cuStreamCreate(1)))
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-    def __del__(self) -> None:
-        check(cuda.cuStreamDestroy(self.handle))
 
 
 def settle() -> None:

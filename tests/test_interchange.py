@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench import READ, WRITE, at
+from bench import READ, WRITE, ForeignStream, at
 from capsules import CPU, ArrowDeviceArray, Producer, arrow_array
 from cuda.bindings import driver as cuda
 
@@ -95,6 +95,71 @@ def test_what_an_interface_says_outlives_a_loan_on_the_same_stream(bench):
     late = x.work(x.S, (buffer.access(), READ))
     x.use(x.T, (buffer.access(), WRITE))
     assert x.ordered(late, x.T)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("how", ["interface", "loan", "loan given back"])
+def test_what_was_lent_on_a_stream_stays_so_under_another_discipline(bench, how):
+    """It is the same stream, and whoever was told of it knows nothing of our registrations."""
+    x = bench()
+    owner = ForeignStream()
+    x.runtime.register_stream(owner, discipline="opaque")
+    state = DeviceState(x.runtime)
+    buffer = state.empty(512, "uint8", owner)
+    if how == "interface":
+        assert buffer.__cuda_array_interface__["stream"] == owner.handle
+    else:
+        capsule = buffer.__dlpack__(stream=owner.handle)
+    x.runtime.register_stream(owner, discipline="ordinary")
+    x.use(x.T, (buffer.access(), READ))                 # not fresh any more
+    late = x.work(at(owner.handle), (buffer.access(), READ))
+    if how == "loan given back":
+        del capsule
+    x.use(x.T, (buffer.access(), WRITE))
+    assert x.ordered(late, x.T)
+    check(cuda.cuCtxSynchronize())
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("unregistered", [True, False])
+def test_what_was_lent_on_a_stream_that_is_gone_is_over(bench, unregistered):
+    """A block that lives long does not keep the registrations of all streams that its interface ever named."""
+    x = bench()
+    state = DeviceState(x.runtime)
+    buffer = state.empty(512, "uint8", x.S)
+    for _ in range(200):
+        owner = ForeignStream()
+        x.use(x.runtime.register_stream(owner), (buffer.access(), WRITE))
+        assert buffer.__cuda_array_interface__["stream"] == owner.handle
+        late = x.work(at(owner.handle), (buffer.access(), WRITE))
+        if unregistered:
+            x.runtime.unregister_stream(owner)
+            x.use(x.T, (buffer.access(), WRITE))
+            assert x.ordered(late, x.T)
+        x.runtime.reap_pending()
+    assert x.runtime.stream_count() < 100
+    assert len(buffer.access().frontier) < 100
+
+
+@pytest.mark.simulator
+def test_a_stream_that_an_interface_named_is_kept_as_long_as_the_buffer(bench):
+    """Its consumer has nothing but the handle."""
+    x = bench()
+    state = DeviceState(x.runtime)
+    buffer = state.empty(512, "uint8", x.S)
+    owner = ForeignStream()
+    gone = weakref.ref(owner)
+    x.use(owner, (buffer.access(), WRITE))
+    assert buffer.__cuda_array_interface__["stream"] == owner.handle
+    del owner
+    others = [ForeignStream() for _ in range(200)]
+    for other in others[:100]:
+        x.runtime.register_stream(other)                # sweeps what nobody else holds
+    assert gone() is not None
+    del buffer
+    for other in others[100:]:
+        x.runtime.register_stream(other)
+    assert gone() is None
 
 
 @pytest.mark.simulator

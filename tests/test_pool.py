@@ -524,6 +524,56 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(benc
 
 
 @simulated
+def test_a_tight_pool_joins_what_was_out_of_reach_once_a_fence_covers_it(bench, driver):
+    """T is a bare handle.  Its next commit records a fence, which the device can wait for."""
+    x = bench(resource=sixteen())
+    handle = int(check(cuda.cuStreamCreate(1)))
+    mine, theirs, between = x.alloc(x.S, QUARTER), x.runtime.allocate(QUARTER, handle), x.alloc(x.S, GRAIN)
+    other, filled = x.runtime.allocate(GRAIN, handle), x.alloc(x.S, 9 * QUARTER)
+    x.alloc(x.T, GRAIN).free()
+    mine.free()
+    theirs.free()
+    x.alloc(x.S, WHOLE).free()                          # looks at the two: out of reach so far
+    x.use(x.runtime.register_stream(handle), (other, WRITE))
+    calls = driver.calls("cuCtxSynchronize")
+    assert x.alloc(x.S, HALF).ptr == mine.ptr
+    assert driver.calls("cuCtxSynchronize") == calls
+    assert between.ptr < other.ptr
+    check(cuda.cuCtxSynchronize())
+    del theirs, other
+    check(cuda.cuStreamDestroy(handle))
+
+
+@simulated
+def test_where_nothing_else_fits_what_the_device_can_wait_for_comes_before_what_the_host_has_to(bench, driver):
+    """Of two pairs of neighbours one is covered by a fence meanwhile; the other is not, and comes first."""
+    x = bench(resource=sixteen())
+    handles = [int(check(cuda.cuStreamCreate(1))) for _ in range(2)]
+    x.alloc(x.T, SIXTEEN).free()
+    pairs, kept = [], []
+    for handle in handles:
+        pairs.append((x.alloc(x.S, QUARTER), x.runtime.allocate(QUARTER, handle)))
+        kept.append(x.alloc(x.S, GRAIN))
+    other = x.runtime.allocate(GRAIN, handles[1])
+    kept.append(x.alloc(x.S, SIXTEEN - 8 * QUARTER - 3 * GRAIN))
+    rest = x.alloc(x.S, 4 * QUARTER)
+    for block in (*pairs[0], *pairs[1], rest):
+        block.free()
+    kept += [x.alloc(x.S, HALF + GRAIN), x.alloc(x.S, HALF - GRAIN)]    # now nothing else is left
+    x.use(x.runtime.register_stream(handles[1]), (other, WRITE))
+    calls = driver.calls("cuCtxSynchronize")
+    kept.append(x.alloc(x.S, HALF))
+    assert kept[-1].ptr == pairs[1][0].ptr
+    assert driver.calls("cuCtxSynchronize") == calls
+    kept.append(x.alloc(x.S, HALF))
+    assert kept[-1].ptr == pairs[0][0].ptr
+    assert driver.calls("cuCtxSynchronize") == calls + 1
+    del pairs, other, block
+    for handle in handles:
+        check(cuda.cuStreamDestroy(handle))
+
+
+@simulated
 def test_a_tight_pool_takes_a_larger_span_where_the_tightest_is_of_a_stream_that_captures(bench):
     x = bench(resource=sixteen())
     own, between, theirs = x.alloc(x.S, WHOLE), x.alloc(x.S, GRAIN), x.alloc(x.T, QUARTER)

@@ -537,6 +537,23 @@ def test_another_discipline_is_an_heir(bench, driver):
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("first", ["allocated", "written", "read"])
+def test_a_stream_that_becomes_opaque_is_opaque_for_blocks_that_it_had(bench, first):
+    """From then on anybody queues work there at any time, on blocks of before too."""
+    x = bench()
+    owner, S = foreign(x)
+    block = x.alloc(S if first == "allocated" else x.T)
+    if first != "allocated":
+        x.use(S, (block, WRITE if first == "written" else READ))
+    opaque = x.runtime.register_stream(owner, discipline="opaque")
+    x.use(x.T, (block, READ))                           # not fresh any more
+    late = x.work(opaque, (block, READ))
+    x.use(x.U, (block, WRITE))
+    assert x.ordered(late, x.U)
+    block.free()
+
+
+@pytest.mark.simulator
 def test_dead_streams_give_their_places_back(bench, driver):
     """A thousand short-lived streams, each used: the tables do not grow, old positions keep their meaning."""
     x = bench()

@@ -87,6 +87,7 @@ from xlogmem._order cimport (
     record_fence,
     refuse_capturing,
     refuse_if_capturing,
+    registered_anew,
     settle,
     synchronize_all,
     touch,
@@ -156,17 +157,53 @@ cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
 cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return (source.discipline == OPAQUE and not planted(defect.OPAQUE_WORK_IGNORED)) or (
-        block.fresh and source == block.stream and source.discipline != SEALED
+        block.fresh and is_stream(block.stream, source) and source.discipline != SEALED
         and not planted(defect.FRESH_WORK_IGNORED)) or (
         not block.lent.empty() and is_lent(block, source) and not planted(defect.LENT_WORK_IGNORED))
+
+
+cdef inline bint is_stream(StreamState* named, StreamState* stream) noexcept nogil:
+    """Is `stream` the stream that was named, or its registration by now?"""
+    return named == stream or (named != NULL and unlikely(not named.alive) and registered_anew(named) == stream)
 
 
 cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(block.lent.size()):
-        if block.lent[i].stream == stream:
+        if is_stream(block.lent[i].stream, stream):
             return True
     return False
+
+
+cdef void carry_on(Block* block, EntryKind kind, StreamState* dead) noexcept nogil:
+    """An entry of a dead stream answers for what was queued until its last fence.  Where the stream goes on under
+    another discipline, and work on the block may be hidden there, an entry of that registration answers for the rest.
+    """
+    cdef StreamState* anew = registered_anew(dead)
+    if anew != NULL and hides_work(block, anew):
+        set_entry(block, WRITTEN if kind == HAS_READ and anew.discipline == OPAQUE else kind, anew.index, anew.count)
+
+
+cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
+    """Nothing is queued on a dead stream any more: what was lent there without a pin is over, unless the stream goes on
+    under another discipline.  Its entries answer for all of it."""
+    cdef StreamState* anew = registered_anew(dead)
+    cdef size_t i = 0
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream == dead.index:
+            block.frontier[i].position = dead.count
+    i = 0
+    while i < block.lent.size():
+        if block.lent[i].pinned or block.lent[i].stream != dead:
+            i += 1
+            continue
+        dead.blocks -= 1
+        if anew != NULL:
+            anew.blocks += 1
+            block.lent[i].stream = anew
+        else:
+            block.lent[i] = block.lent.back()
+            block.lent.pop_back()
 
 
 cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
@@ -177,17 +214,20 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
     that is harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not
     known yet into the needs: one for each source, with its newest position.
     """
-    cdef size_t i
+    cdef size_t i = 0
     cdef Entry* entry
     cdef StreamState* source
     home_of(block)
-    for i in range(block.frontier.size()):
+    while i < block.frontier.size():                    # it may grow
+        source = order.streams[block.frontier[i].stream]
+        if unlikely(not source.alive):
+            carry_on(block, <EntryKind>block.frontier[i].kind, source)
         entry = &block.frontier[i]
+        i += 1
         if entry.kind == HAS_READ and access == READ:
             continue
         if forgotten(entry.kind, access, ticket == NULL):
             continue
-        source = order.streams[entry.stream]
         if source != stream and hides_work(block, source) and not (
                 entry.kind != ALLOCATED and planted(defect.HIDDEN_RAISES_ONE_KIND)):
             begin(source, operation)
@@ -455,15 +495,18 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
 cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
+    cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
-            if (not use.block.lent.empty() and is_lent(use.block, order.streams[seen.stream])
-                    and not planted(defect.LENT_ENTRY_REMOVED)):
-                continue
-            if order.streams[seen.stream].discipline != OPAQUE or planted(defect.OPAQUE_ENTRY_REMOVED):
+            source = order.streams[seen.stream]
+            if not use.block.lent.empty() and is_lent(use.block, source) and not planted(defect.LENT_ENTRY_REMOVED):
+                if source.alive or seen.position < source.count:
+                    continue                            # more may stand behind it
+                end_loans(use.block, source)
+            if source.discipline != OPAQUE or planted(defect.OPAQUE_ENTRY_REMOVED):
                 remove_entry(use.block, seen)
         if planted(defect.FINISH_REMOVES_ALL):
             use.block.frontier.clear()
@@ -659,6 +702,12 @@ cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin)
         block.pins += 1
     if stream == NULL:
         return True
+    i = 0
+    while i < block.lent.size():
+        if block.lent[i].pinned or block.lent[i].stream.alive:
+            i += 1
+        else:
+            end_loans(block, block.lent[i].stream)      # takes it off the list, or names a stream that is alive
     for i in range(block.lent.size() if not pin else 0):
         if block.lent[i].stream == stream and (not block.lent[i].pinned or planted(defect.OFFER_ENDS_WITH_LOAN)):
             return True                                 # once is enough
@@ -687,8 +736,9 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
                 block.lent.pop_back()
                 stream.blocks -= 1
                 if not planted(defect.GIVEN_BACK_UNFILED):
-                    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN,
-                              stream.index, touch(stream))
+                    file_returned(block, stream, access)
+                    if not stream.alive and registered_anew(stream) != NULL:
+                        file_returned(block, registered_anew(stream), access)
                 break
         if stream == NULL and not planted(defect.GIVEN_BACK_UNFILED):
             core.escaped.push_back(block)
@@ -696,6 +746,10 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
             unpin_block(core, block)
     order.lock.unlock()
     return 0
+
+
+cdef void file_returned(Block* block, StreamState* stream, uint32_t access) noexcept nogil:
+    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index, touch(stream))
 
 
 cdef void unpin_block(CoreState* core, Block* block) noexcept nogil:

@@ -109,6 +109,7 @@ cdef enum Defect:
     # Memory that others have.
     LENT_WORK_IGNORED
     LENT_ENTRY_REMOVED
+    ANEW_FORGETS_OLD
     GIVEN_BACK_UNFILED
     FREED_WHILE_LENT
     LENT_UNORDERED

@@ -126,6 +126,7 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
 cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
 cdef bint may_be_gone(StreamState* stream) noexcept nogil
+cdef StreamState* registered_anew(StreamState* stream) noexcept nogil
 cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
 cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,

@@ -620,6 +620,16 @@ cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcep
             discard(order, fence)
 
 
+cdef StreamState* registered_anew(StreamState* stream) noexcept nogil:
+    """The registration under which the CUDA stream of a dead one goes on, with another discipline; NULL if it does not."""
+    cdef uint64_t number = stream.driver_id
+    while not stream.alive:
+        stream = stream.heir
+        if number == 0 or stream == NULL or stream.driver_id != number or planted(defect.ANEW_FORGETS_OLD):
+            return NULL
+    return stream
+
+
 cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
     """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
     lock."""

@@ -29,6 +29,7 @@ cdef class Buffer(BlockView):
     cdef uint64_t ptr           # of the first element
     cdef object owner           # of memory that is part of a block somebody else owns
     cdef bint consumed
+    cdef Stream told            # that an interface named last: whoever read it may not keep it
     cdef uint64_t _number       # 0: nobody asked yet
     cdef object __weakref__
     cdef const char* stale(self) noexcept

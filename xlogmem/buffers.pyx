@@ -739,10 +739,10 @@ cdef class Buffer(BlockView):
         try:
             if buffer.size:
                 buffer.lend_to(consumer, waits, &export.loan)
+            fill_tensor(export, buffer, <void*>buffer.ptr if buffer.size else NULL, CUDA, device[1])
         except BaseException:
             give_back(&export.loan)
             raise
-        fill_tensor(export, buffer, <void*>buffer.ptr if buffer.size else NULL, CUDA, device[1])
         export.versioned.flags = flags
         return capsule_of(export, versioned)
 
@@ -777,7 +777,7 @@ cdef class Buffer(BlockView):
             raise AttributeError(f"the CUDA array interface has no name for {self.dtype}: export it with DLPack")
         self.refuse_stale()
         if self.size:
-            offered = self.offered()
+            offered = self.told = self.offered()
             self.lend_to(offered, not planted(defect.OFFER_UNJOINED), NULL)
         return {"version": 3, "shape": self.shape, "typestr": self.kind.typestr,
                 "data": (self.ptr if self.size else 0, bool(self.readonly)),
@@ -785,7 +785,8 @@ cdef class Buffer(BlockView):
                 "stream": (offered.handle or LEGACY) if offered is not None else LEGACY}
 
     cdef Stream offered(self):
-        """A stream that others can be told of: it lives as long as the runtime, or somebody keeps it."""
+        """A stream that others can be told of: it lives as long as the runtime, or somebody keeps it, or this buffer
+        that named it last."""
         cdef Stream newest = self.last_write_stream
         if newest is None or (newest.state.raw and newest.state.thread == 0) or bound_elsewhere(newest.state):
             newest = self.place(None)

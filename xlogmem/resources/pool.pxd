@@ -33,7 +33,7 @@ cdef cppclass Span:
     Mark mark
     vector[Mark] more                       # the second and on
     bint seamed                             # free, as is the span below: they were not joined, and are listed
-    bint far                                # in the list of seams that only a wait for the whole context would join
+    bint far                                # in the list of seams that only the host could wait for when looked at last
     Span* seam_before
     Span* seam_after
 
@@ -74,7 +74,9 @@ cdef cppclass PoolState:
     Shelf* mixed                            # what several streams have to be waited for
     vector[Chunk*] chunks
     Span* seams                             # free neighbours that were not joined, the newest first
-    Span* far_seams                         # of these, what was found to be out of reach
+    Span* far_seams                         # of these, what was found to be out of reach: set aside for a while
+    size_t far                              # how many
+    size_t looks                            # requests since they were looked at
     vector[Span*] spare
     size_t size                             # bytes from upstream, those being asked for included
     size_t maximum

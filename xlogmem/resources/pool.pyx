@@ -324,6 +324,9 @@ cdef Span* choose_tightest(PoolState* pool, size_t nbytes, StreamState* stream, 
             known = best
         if known != NULL and not is_loose(known, nbytes):
             return known
+        pool.looks += 1
+        if pool.looks >= pool.far:
+            look_again(pool)
         if join_seams(pool, False):                     # the next time there is nothing to join
             return choose_tightest(pool, nbytes, stream, choose_known(pool, nbytes, stream))
     best = fitting_anywhere(pool, nbytes, NULL, LOOK_AT)
@@ -333,6 +336,10 @@ cdef Span* choose_tightest(PoolState* pool, size_t nbytes, StreamState* stream, 
         best = fitting(pool, pool.settled, nbytes, NULL, UINT64_MAX)
     if best == NULL:
         best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
+    if best == NULL:                                    # what the stream can wait for, rather than what the host has to
+        look_again(pool)
+        if join_seams(pool, False):
+            best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
     if best == NULL and join_seams(pool, True):
         best = fitting_anywhere(pool, nbytes, NULL, UINT64_MAX)
     return best
@@ -378,6 +385,7 @@ cdef void list_seam(PoolState* pool, Span* span, bint far) noexcept nogil:
     if newest[0] != NULL:
         newest[0].seam_before = span
     newest[0] = span
+    pool.far += far
 
 
 cdef void note_seam(PoolState* pool, Span* span) noexcept nogil:
@@ -397,6 +405,7 @@ cdef void forget_seam(PoolState* pool, Span* span) noexcept nogil:
         seams_of(pool, span)[0] = span.seam_after
     if span.seam_after != NULL:
         span.seam_after.seam_before = span.seam_before
+    pool.far -= span.far
 
 
 cdef Span* join(PoolState* pool, Span* lower, Span* upper) noexcept nogil:
@@ -434,10 +443,20 @@ cdef Span* put(PoolState* pool, Span* span) noexcept nogil:
     return span
 
 
+cdef void look_again(PoolState* pool) noexcept nogil:
+    """What was out of reach may not be any more: a fence came to cover it, its stream was unregistered, the host knows.
+    After as many requests as there are such seams, so that this costs each request a constant."""
+    cdef Span* span
+    pool.looks = 0
+    while pool.far_seams != NULL:
+        span = pool.far_seams
+        forget_seam(pool, span)
+        list_seam(pool, span, False)
+
+
 cdef bint join_seams(PoolState* pool, bint everywhere) noexcept nogil:
-    """Join free neighbours, or only those that can be waited for on the device; was there anything to join?  Each seam
-    was made by a free or a split and is looked at here once, and once more if everything is joined, so this costs those
-    a constant each."""
+    """Join free neighbours, or only those that can be waited for on the device, and put the others aside; was there
+    anything to join?"""
     cdef Span* span
     cdef Span* following = pool.seams
     cdef bint joined = False

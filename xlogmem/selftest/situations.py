@@ -360,6 +360,26 @@ def an_interface_and_a_loan_on_one_stream(world: World, rng: Random) -> None:
 
 
 @situation
+def a_stream_under_another_discipline(world: World, rng: Random) -> None:
+    """What could be hidden there before, or can be from now on, is waited for: it is the same stream."""
+    with Scene(world, rng) as x:
+        T = x.stream()
+        owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        before, after = (("opaque", "ordinary") if rng.random() < .5 else ("ordinary", "opaque"))
+        named = x.runtime.register_stream(owner, discipline=before)
+        block = x.block(named)
+        told = rng.random() < .5 or after == "ordinary"
+        if told:
+            x.offer(block, named)
+        x.runtime.register_stream(owner, discipline=after)
+        x.use(T, (block, READ))
+        x.work(owner.handle, block, READ)
+        x.use(T, (block, WRITE))
+        block.free()
+        x.runtime.reap_pending()
+
+
+@situation
 def an_address_that_comes_back_while_it_is_freed(world: World, rng: Random) -> None:
     """Once the resource has the bytes anybody may get the address, and is who lives there."""
     with Scene(world, rng) as x:
