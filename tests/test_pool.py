@@ -538,7 +538,7 @@ def test_a_tight_pool_joins_what_was_out_of_reach_once_a_fence_covers_it(bench, 
     calls = driver.calls("cuCtxSynchronize")
     assert x.alloc(x.S, HALF).ptr == mine.ptr
     assert driver.calls("cuCtxSynchronize") == calls
-    assert between.ptr < other.ptr
+    assert between.ptr < other.ptr < filled.ptr
     check(cuda.cuCtxSynchronize())
     del theirs, other
     check(cuda.cuStreamDestroy(handle))

@@ -175,20 +175,30 @@ cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
     return False
 
 
-cdef void carry_on(Block* block, EntryKind kind, StreamState* dead) noexcept nogil:
+cdef void carry_on(OrderState* order, Block* block) noexcept nogil:
     """An entry of a dead stream answers for what was queued until its last fence.  Where the stream goes on under
     another discipline, and work on the block may be hidden there, an entry of that registration answers for the rest.
     """
-    cdef StreamState* anew = registered_anew(dead)
-    if anew != NULL and hides_work(block, anew):
-        set_entry(block, WRITTEN if kind == HAS_READ and anew.discipline == OPAQUE else kind, anew.index, anew.count)
+    cdef StreamState* source
+    cdef StreamState* anew
+    cdef EntryKind kind
+    cdef size_t i
+    for i in range(block.frontier.size()):
+        source = order.streams[block.frontier[i].stream]
+        if source.alive:
+            continue
+        anew = registered_anew(source)
+        if anew != NULL and hides_work(block, anew):
+            kind = <EntryKind>block.frontier[i].kind
+            set_entry(block, WRITTEN if kind == HAS_READ and anew.discipline == OPAQUE else kind, anew.index,
+                      anew.count)
 
 
 cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
     """Nothing is queued on a dead stream any more: what was lent there without a pin is over, unless the stream goes on
     under another discipline.  Its entries answer for all of it."""
     cdef StreamState* anew = registered_anew(dead)
-    cdef size_t i = 0
+    cdef size_t i
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == dead.index:
             block.frontier[i].position = dead.count
@@ -214,20 +224,19 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
     that is harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not
     known yet into the needs: one for each source, with its newest position.
     """
-    cdef size_t i = 0
+    cdef size_t i
     cdef Entry* entry
     cdef StreamState* source
     home_of(block)
-    while i < block.frontier.size():                    # it may grow
-        source = order.streams[block.frontier[i].stream]
-        if unlikely(not source.alive):
-            carry_on(block, <EntryKind>block.frontier[i].kind, source)
+    if unlikely(order.renewed):
+        carry_on(order, block)
+    for i in range(block.frontier.size()):
         entry = &block.frontier[i]
-        i += 1
         if entry.kind == HAS_READ and access == READ:
             continue
         if forgotten(entry.kind, access, ticket == NULL):
             continue
+        source = order.streams[entry.stream]
         if source != stream and hides_work(block, source) and not (
                 entry.kind != ALLOCATED and planted(defect.HIDDEN_RAISES_ONE_KIND)):
             begin(source, operation)
@@ -695,14 +704,13 @@ cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin)
     """Somebody else is given the memory, and may work on it on `stream` at any time (NULL: he named none that is known
     to live as long as he does).  With a pin until `take_back`, else until the block is freed.  False: it was."""
     cdef Lent loan
-    cdef size_t i
+    cdef size_t i = 0
     if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
         return False
     if pin:
         block.pins += 1
     if stream == NULL:
         return True
-    i = 0
     while i < block.lent.size():
         if block.lent[i].pinned or block.lent[i].stream.alive:
             i += 1
@@ -749,7 +757,8 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
 
 
 cdef void file_returned(Block* block, StreamState* stream, uint32_t access) noexcept nogil:
-    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index, touch(stream))
+    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
+              touch(stream))
 
 
 cdef void unpin_block(CoreState* core, Block* block) noexcept nogil:

@@ -82,6 +82,7 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
+    bint renewed                # some stream was registered anew with another discipline
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams

@@ -612,6 +612,8 @@ cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcep
     cdef Fence* fence
     stream.alive.store(False)
     stream.heir = heir
+    if heir.driver_id and heir.driver_id == stream.driver_id:
+        order.renewed = True
     while not stream.ring.empty():
         fence = stream.ring.back()
         stream.ring.pop_back()
@@ -621,7 +623,7 @@ cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcep
 
 
 cdef StreamState* registered_anew(StreamState* stream) noexcept nogil:
-    """The registration under which the CUDA stream of a dead one goes on, with another discipline; NULL if it does not."""
+    """The registration under which the CUDA stream of a dead one goes on, with another discipline, or NULL."""
     cdef uint64_t number = stream.driver_id
     while not stream.alive:
         stream = stream.heir

@@ -632,7 +632,8 @@ cdef class Core:
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
             streams. For a stream that is known with another discipline this is `unregister_stream` with the new
-            registration as heir.
+            registration as heir; what others were lent on the stream, and an opaque stream's hidden work, goes on
+            there: of a stream that becomes opaque that means the blocks that it had before, too.
 
         Raises
         ------
