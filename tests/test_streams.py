@@ -3,6 +3,7 @@ them."""
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import warnings
 import weakref
@@ -16,6 +17,7 @@ from xlogmem import (
     BlockState,
     DeviceRuntime,
     DriverError,
+    PoolMemoryResource,
     StreamMisuseError,
     StreamPool,
     use,
@@ -517,39 +519,106 @@ def test_refused_unregistrations(bench, driver):
 
 
 @pytest.mark.simulator
-def test_another_discipline_is_an_heir(bench, driver):
+def test_another_discipline_is_the_same_registration(bench, driver):
     x = bench()
     owner, S = foreign(x)
     b = x.alloc(S)
     fill = x.work(S, (b, WRITE))
-    opaque = x.runtime.register_stream(owner, discipline="opaque")
-    assert opaque != S
-    assert opaque.discipline == "opaque"
-    assert not S.registered
-    assert x.runtime.register_stream(owner) == opaque
+    assert x.runtime.register_stream(owner, discipline="opaque") == S
+    assert S.registered
+    assert S.discipline == "opaque"
+    assert x.runtime.register_stream(owner) == x.runtime.register_stream(S, discipline="opaque") == S
     x.use(x.T, (b, READ))
     assert x.ordered(fill, x.T)
+    with x.recorder(S, (b, READ)), pytest.raises(StreamMisuseError, match="in use while changing its discipline"):
+        x.runtime.register_stream(owner, discipline="sealed")
     b.free()
-    with pytest.raises(ValueError, match="discipline"):
-        x.runtime.register_stream(owner, discipline="careless")
-    with pytest.raises(StreamMisuseError, match="acquire one"):
-        x.runtime.register_stream(x.T, discipline="opaque")
+    for what in (owner, S):
+        with pytest.raises(ValueError, match="discipline"):
+            x.runtime.register_stream(what, discipline="careless")
+    for own in (x.T, x.T.handle):
+        with pytest.raises(StreamMisuseError, match="keep their discipline"):
+            x.runtime.register_stream(own, discipline="opaque")
+    x.runtime.unregister_stream(S)
+    with pytest.raises(StreamMisuseError, match="unregistered while changing its discipline"):
+        x.runtime.register_stream(S, discipline="sealed")
+
+
+DISCIPLINES = ("ordinary", "opaque", "sealed")
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("first", ["allocated", "written", "read"])
-def test_a_stream_that_becomes_opaque_is_opaque_for_blocks_that_it_had(bench, first):
-    """From then on anybody queues work there at any time, on blocks of before too."""
+@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("last", [READ, WRITE])
+@pytest.mark.parametrize("first", ["allocated", "written", "read", "elsewhere"])
+def test_what_a_discipline_allowed_is_waited_for_under_another(bench, first, last, registered):
+    """Whatever disciplines the stream has one after the other: the work that each of them hides comes before T's."""
+    x = bench()
+    for chain in itertools.product(DISCIPLINES, repeat=4):
+        owner, S = foreign(x)
+        block = x.alloc(x.T if first == "elsewhere" else S)
+        if first in ("written", "read"):
+            x.use(S, (block, WRITE if first == "written" else READ))
+        hidden = []
+        for turn, discipline in enumerate(chain):
+            x.runtime.register_stream(owner, discipline=discipline)
+            if first == "elsewhere" and turn == 0:
+                x.use(S, (block, READ))
+            if discipline == "opaque" or (discipline == "ordinary" and first != "elsewhere"):
+                hidden.append(x.work(S, (block, WRITE)))
+            elif turn == 1:
+                x.use(S, (block, READ))                 # what is filed here replaces no older entry that hides work
+        if not registered:
+            x.runtime.unregister_stream(owner)
+        x.use(x.T, (block, last))
+        for operation in hidden:
+            assert x.ordered(operation, x.T), chain
+        block.free()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(DISCIPLINES, 2)))
+def test_a_discipline_that_changes_inside_a_window(bench, before, after):
+    """A writer removes the entries that it was ordered after, and not what was hidden behind them meanwhile."""
     x = bench()
     owner, S = foreign(x)
-    block = x.alloc(S if first == "allocated" else x.T)
-    if first != "allocated":
-        x.use(S, (block, WRITE if first == "written" else READ))
-    opaque = x.runtime.register_stream(owner, discipline="opaque")
-    x.use(x.T, (block, READ))                           # not fresh any more
-    late = x.work(opaque, (block, READ))
+    x.runtime.register_stream(owner, discipline=before)
+    block = x.alloc(x.U)
+    x.use(S, (block, WRITE))
+    with x.recorder(x.T, (block, WRITE)):
+        hidden = [x.work(S, (block, READ))] if before == "opaque" else []
+        x.runtime.register_stream(owner, discipline=after)
+    hidden += [x.work(S, (block, READ))] if after == "opaque" else []
     x.use(x.U, (block, WRITE))
-    assert x.ordered(late, x.U)
+    assert all(x.ordered(operation, x.U) for operation in hidden)
+    check(cuda.cuCtxSynchronize())
+    x.driver.clear_races()                              # of hidden readers and T's writer, which is theirs to order
+
+
+@pytest.mark.simulator
+def test_a_sealed_free_hands_over_what_was_hidden_before(bench):
+    """Into a pool, which gives the bytes to another stream: its own entries are not enough for what came before."""
+    x = bench(resource=PoolMemoryResource(maximum_pool_size=512))
+    owner, S = foreign(x)
+    block = x.alloc(S)
+    fill = x.work(S, (block, WRITE))
+    x.runtime.register_stream(owner, discipline="sealed")
+    block.free()
+    again = x.alloc(x.T)
+    assert x.ordered(fill, x.T)
+    again.free()
+
+
+@pytest.mark.simulator
+def test_a_stream_of_many_disciplines_keeps_one_place(bench):
+    x = bench()
+    owner, _S = foreign(x)
+    block = x.alloc(x.S)
+    places = x.runtime.stream_count()
+    for turn in range(300):
+        x.use(x.runtime.register_stream(owner, discipline=DISCIPLINES[turn % 3]), (block, READ))
+    assert x.runtime.stream_count() == places
+    assert len(block.frontier) == 3
     block.free()
 
 

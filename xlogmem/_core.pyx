@@ -87,7 +87,6 @@ from xlogmem._order cimport (
     record_fence,
     refuse_capturing,
     refuse_if_capturing,
-    registered_anew,
     settle,
     synchronize_all,
     touch,
@@ -115,6 +114,31 @@ cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t posi
     entry.kind = kind
     entry.stream = stream
     entry.position = position
+
+
+cdef inline void file_access(Block* block, StreamState* stream, uint32_t access, uint64_t position) noexcept nogil:
+    """An entry for work of this access; of unknown access it counts as written."""
+    if access != READ or may_hide_writes(stream, position):
+        set_entry(block, WRITTEN, stream.index, position)
+        return
+    if unlikely(stream.hidden != 0):
+        keep_hidden(block, stream)
+    set_entry(block, HAS_READ, stream.index, position)
+
+
+cdef void keep_hidden(Block* block, StreamState* stream) noexcept nogil:
+    """The reader's entry that a new one is about to replace may hide writes: they get an entry of their own."""
+    cdef size_t i
+    cdef size_t reader = block.frontier.size()
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream != stream.index:
+            continue
+        if block.frontier[i].kind == HAS_READ and block.frontier[i].position <= stream.hidden:
+            reader = i
+        elif block.frontier[i].kind == WRITTEN and block.frontier[i].position >= stream.hidden:
+            return                              # there is one
+    if reader < block.frontier.size():
+        set_entry(block, WRITTEN, stream.index, stream.hidden)
 
 
 cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
@@ -157,47 +181,28 @@ cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
 cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return (source.discipline == OPAQUE and not planted(defect.OPAQUE_WORK_IGNORED)) or (
-        block.fresh and is_stream(block.stream, source) and source.discipline != SEALED
+        block.fresh and source == block.stream and source.discipline != SEALED
         and not planted(defect.FRESH_WORK_IGNORED)) or (
         not block.lent.empty() and is_lent(block, source) and not planted(defect.LENT_WORK_IGNORED))
 
 
-cdef inline bint is_stream(StreamState* named, StreamState* stream) noexcept nogil:
-    """Is `stream` the stream that was named, or its registration by now?"""
-    return named == stream or (named != NULL and unlikely(not named.alive) and registered_anew(named) == stream)
+cdef inline bint may_hide_writes(StreamState* source, uint64_t position) noexcept nogil:
+    """What somebody was told to read on an opaque stream he may also write there, later and without a recorder; on one
+    that was opaque, until then."""
+    return (source.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)) or position <= source.hidden
 
 
 cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(block.lent.size()):
-        if is_stream(block.lent[i].stream, stream):
+        if block.lent[i].stream == stream:
             return True
     return False
 
 
-cdef void carry_on(OrderState* order, Block* block) noexcept nogil:
-    """An entry of a dead stream answers for what was queued until its last fence.  Where the stream goes on under
-    another discipline, and work on the block may be hidden there, an entry of that registration answers for the rest.
-    """
-    cdef StreamState* source
-    cdef StreamState* anew
-    cdef EntryKind kind
-    cdef size_t i
-    for i in range(block.frontier.size()):
-        source = order.streams[block.frontier[i].stream]
-        if source.alive:
-            continue
-        anew = registered_anew(source)
-        if anew != NULL and hides_work(block, anew):
-            kind = <EntryKind>block.frontier[i].kind
-            set_entry(block, WRITTEN if kind == HAS_READ and anew.discipline == OPAQUE else kind, anew.index,
-                      anew.count)
-
-
 cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
-    """Nothing is queued on a dead stream any more: what was lent there without a pin is over, unless the stream goes on
-    under another discipline.  Its entries answer for all of it."""
-    cdef StreamState* anew = registered_anew(dead)
+    """Nothing is queued on a dead stream any more: what was lent there without a pin is over, and its entries answer
+    for all of it."""
     cdef size_t i
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == dead.index:
@@ -208,12 +213,8 @@ cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
             i += 1
             continue
         dead.blocks -= 1
-        if anew != NULL:
-            anew.blocks += 1
-            block.lent[i].stream = anew
-        else:
-            block.lent[i] = block.lent.back()
-            block.lent.pop_back()
+        block.lent[i] = block.lent.back()
+        block.lent.pop_back()
 
 
 cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
@@ -228,21 +229,21 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
     cdef Entry* entry
     cdef StreamState* source
     home_of(block)
-    if unlikely(order.renewed):
-        carry_on(order, block)
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
-        if entry.kind == HAS_READ and access == READ:
+        source = order.streams[entry.stream]
+        if entry.kind == HAS_READ and access == READ and not may_hide_writes(source, entry.position):
             continue
         if forgotten(entry.kind, access, ticket == NULL):
             continue
-        source = order.streams[entry.stream]
         if source != stream and hides_work(block, source) and not (
                 entry.kind != ALLOCATED and planted(defect.HIDDEN_RAISES_ONE_KIND)):
             begin(source, operation)
             if source.touched == 0:
                 source.touched = source.count if planted(defect.HIDDEN_TAKES_NO_POSITION) else touch(source)
             entry.position = source.touched
+        elif unlikely(entry.position < source.hidden):
+            entry.position = source.hidden
         if ticket != NULL:
             ticket.push_back(entry[0])
         if source != stream:
@@ -511,6 +512,8 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
             source = order.streams[seen.stream]
+            if unlikely(seen.position < source.hidden):
+                continue                                # its discipline changed meanwhile
             if not use.block.lent.empty() and is_lent(use.block, source) and not planted(defect.LENT_ENTRY_REMOVED):
                 if source.alive or seen.position < source.count:
                     continue                            # more may stand behind it
@@ -519,10 +522,7 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
                 remove_entry(use.block, seen)
         if planted(defect.FINISH_REMOVES_ALL):
             use.block.frontier.clear()
-    # What somebody was told to read on an opaque stream he may also write there, later and without a recorder.
-    set_entry(use.block, WRITTEN if use.access & WRITE
-              or (stream.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)) else HAS_READ,
-              stream.index, window.position)
+    file_access(use.block, stream, use.access, window.position)
     if use.access & WRITE:
         use.block.writer = stream.number + 1
     if stream != use.block.stream:
@@ -683,8 +683,7 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
             access = READ
         if stream != block.stream and planted(defect.RECORD_ENDS_FRESHNESS):
             block.fresh = False
-        set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
-                  touch(stream))
+        file_access(block, stream, access, touch(stream))
         if access != READ:
             block.writer = stream.number + 1
         if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
@@ -715,7 +714,7 @@ cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin)
         if block.lent[i].pinned or block.lent[i].stream.alive:
             i += 1
         else:
-            end_loans(block, block.lent[i].stream)      # takes it off the list, or names a stream that is alive
+            end_loans(block, block.lent[i].stream)      # takes it off the list
     for i in range(block.lent.size() if not pin else 0):
         if block.lent[i].stream == stream and (not block.lent[i].pinned or planted(defect.OFFER_ENDS_WITH_LOAN)):
             return True                                 # once is enough
@@ -744,9 +743,7 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
                 block.lent.pop_back()
                 stream.blocks -= 1
                 if not planted(defect.GIVEN_BACK_UNFILED):
-                    file_returned(block, stream, access)
-                    if not stream.alive and registered_anew(stream) != NULL:
-                        file_returned(block, registered_anew(stream), access)
+                    file_access(block, stream, access, touch(stream))
                 break
         if stream == NULL and not planted(defect.GIVEN_BACK_UNFILED):
             core.escaped.push_back(block)
@@ -754,11 +751,6 @@ cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamSta
             unpin_block(core, block)
     order.lock.unlock()
     return 0
-
-
-cdef void file_returned(Block* block, StreamState* stream, uint32_t access) noexcept nogil:
-    set_entry(block, HAS_READ if access == READ and stream.discipline != OPAQUE else WRITTEN, stream.index,
-              touch(stream))
 
 
 cdef void unpin_block(CoreState* core, Block* block) noexcept nogil:

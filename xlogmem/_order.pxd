@@ -47,6 +47,7 @@ cdef cppclass StreamState:
     bint listed                 # the registry of foreign streams points here: not deleted before it looked
     uint64_t number             # the id that people see, never used again in this runtime
     uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
+    uint64_t hidden             # taken when its discipline changed last: see `change_discipline`
     vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
@@ -82,7 +83,6 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
-    bint renewed                # some stream was registered anew with another discipline
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
@@ -111,6 +111,8 @@ cdef inline uint64_t touch(StreamState* stream) noexcept nogil:
 # Unless it says otherwise, a function is called with the lock held and returns with it held.
 cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
+cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
+                           Failure* failure) noexcept nogil
 cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
                            Failure* failure) except -1 nogil
 cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil
@@ -127,7 +129,6 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
 cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
 cdef bint may_be_gone(StreamState* stream) noexcept nogil
-cdef StreamState* registered_anew(StreamState* stream) noexcept nogil
 cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
 cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
 cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,

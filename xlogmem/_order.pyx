@@ -16,6 +16,9 @@ knowledge
     For each stream the newest position that T is ordered after already, raised only after the driver accepted the
     wait, and transitive: waiting for S's fence also teaches T what S knew.  The host has knowledge too.
 
+A stream may get another discipline.  What the old one allowed was queued before a position that is taken then
+(``hidden``), and older entries of the stream count as that position.
+
 A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whoever has to
 be ordered after the dead stream waits for that; once the host has seen it complete nobody has to any more, and the
 stream's place is given to the next registration, which goes on counting where the dead one stopped, so that old
@@ -519,6 +522,23 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
     return stream
 
 
+cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
+                           Failure* failure) noexcept nogil:
+    """Other rules for what is queued there from now on.
+
+    Behind every older entry of the stream work may be hidden that the old discipline allowed: all of it was queued
+    before this position, to which whoever looks at such an entry raises it.
+    """
+    if not stream.alive or stream.windows:
+        failure.kind = STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD
+        failure.stream = stream.number
+        return 1
+    if not planted(defect.CHANGE_FORGETS_HIDDEN):
+        stream.hidden = touch(stream)
+    stream.discipline = discipline
+    return 0
+
+
 cdef bint is_heir(OrderState* order, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(order.streams.size()):
@@ -612,24 +632,12 @@ cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcep
     cdef Fence* fence
     stream.alive.store(False)
     stream.heir = heir
-    if heir.driver_id and heir.driver_id == stream.driver_id:
-        order.renewed = True
     while not stream.ring.empty():
         fence = stream.ring.back()
         stream.ring.pop_back()
         fence.filed = False
         if fence.pins == 0:
             discard(order, fence)
-
-
-cdef StreamState* registered_anew(StreamState* stream) noexcept nogil:
-    """The registration under which the CUDA stream of a dead one goes on, with another discipline, or NULL."""
-    cdef uint64_t number = stream.driver_id
-    while not stream.alive:
-        stream = stream.heir
-        if number == 0 or stream == NULL or stream.driver_id != number or planted(defect.ANEW_FORGETS_OLD):
-            return NULL
-    return stream
 
 
 cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:

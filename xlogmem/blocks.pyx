@@ -631,16 +631,17 @@ cdef class Core:
             anything with ``__cuda_stream__``.  The object is held while the stream is registered.
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
-            streams. For a stream that is known with another discipline this is `unregister_stream` with the new
-            registration as heir; what others were lent on the stream, and an opaque stream's hidden work, goes on
-            there: of a stream that becomes opaque that means the blocks that it had before, too.
+            streams. A stream that is known changes its discipline, for all blocks that were used there, and stays
+            the same registration. What the old one allowed is waited for all the same; that others are waited for on a
+            stream that became opaque (the hand-back) starts with the next use.
 
         Raises
         ------
         TypeError, ValueError
             This is no stream.
         StreamMisuseError
-            The stream is on another device, is capturing a graph, or is in use and would have to change its discipline.
+            The stream is on another device or is capturing a graph; or it would have to change its discipline, and is
+            one of the pool's own or has a window open.
 
         Warns
         -----
@@ -658,14 +659,8 @@ cdef class Core:
             with nogil:
                 tidy(&self.state)
             self.let_go()
-        if discipline is None or isinstance(stream, Stream):
-            found = self.streams.find(stream)
-            if discipline in (None, found.discipline):
-                return found
-            raise StreamMisuseError(f"{found!r} is registered as {found.discipline}; give the foreign stream itself to "
-                                    "register it anew" if found.foreign else
-                                    f"{found!r} is one of the pool's own: acquire one with discipline={discipline!r}")
-        return self.streams.register(stream, discipline)
+            return self.streams.register(stream, discipline)
+        return self.streams.find(stream)
 
     def unregister_stream(self, stream, *, heir=None):
         """Forget a foreign stream before its owner destroys it.

@@ -777,7 +777,8 @@ cdef class Buffer(BlockView):
             raise AttributeError(f"the CUDA array interface has no name for {self.dtype}: export it with DLPack")
         self.refuse_stale()
         if self.size:
-            offered = self.told = self.offered()
+            offered = self.offered()
+            self.told = offered if offered.foreign else None        # the pool's own live as long as the runtime
             self.lend_to(offered, not planted(defect.OFFER_UNJOINED), NULL)
         return {"version": 3, "shape": self.shape, "typestr": self.kind.typestr,
                 "data": (self.ptr if self.size else 0, bool(self.readonly)),

@@ -39,6 +39,7 @@ cdef class StreamRegistry:
     cdef Stream own(self, cy.CUstream handle, bint held)
     cdef Stream register(self, object what, object discipline)
     cdef int forget(self, Registration entry, Stream heir) except -1
+    cdef Stream under(self, Stream stream, int discipline)
     cdef Registration enlist(self, StreamState* state)
     cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle)
     cdef int strike(self, Registration entry) except -1

@@ -44,6 +44,7 @@ from xlogmem._order cimport (
     SEALED,
     OrderState,
     bury_stream,
+    change_discipline,
     own_stream,
     register_stream,
     this_thread,
@@ -468,11 +469,11 @@ cdef class StreamRegistry:
         cdef bint capturing = False
         cdef int failed, wanted
         wanted = -1 if discipline is None else discipline_of(discipline)
+        if isinstance(what, Stream):
+            return self.under(self.find(what), wanted)
         own = self.own(handle, True)
         if own is not None:
-            if wanted not in (-1, <int>own.state.discipline):
-                raise StreamMisuseError(f"{own!r} is one of the pool's own: acquire one with discipline={discipline!r}")
-            return own
+            return self.under(own, wanted)
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
@@ -504,9 +505,9 @@ cdef class StreamRegistry:
                 entry = self.enlist_unlisted(number, handle)
             if planted(defect.HANDLE_IS_IDENTITY):
                 entry = self.by_handle.get(<size_t>handle)
-            if entry is not None and entry.state.alive and wanted in (-1, <int>entry.state.discipline):
+            if entry is not None and entry.state.alive:
                 self.hold(entry, what)
-                return handle_of(self.ordering, entry.state)
+                return self.under(handle_of(self.ordering, entry.state), wanted)
             if wanted < 0:                                          # the default streams: somebody queues work there
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
                 if planted(defect.DEFAULT_STREAM_ORDINARY):
@@ -521,9 +522,6 @@ cdef class StreamRegistry:
                 self.ordering.state.lock.unlock()
             stream = handle_of(self.ordering, state)
             try:
-                entry = self.known.get(number)                      # finalizers may have run
-                if entry is not None and entry.state.alive:         # another discipline: the new registration inherits
-                    self.forget(entry, stream)
                 if <size_t>handle > PER_THREAD:
                     entry = self.by_handle.get(<size_t>handle)
                     if entry is None or not entry.state.alive:
@@ -543,6 +541,23 @@ cdef class StreamRegistry:
         if not flags & NON_BLOCKING and <size_t>handle > PER_THREAD:
             warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
                           "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
+        return stream
+
+    cdef Stream under(self, Stream stream, int discipline):
+        """The same stream, with this discipline from now on (-1: as it is)."""
+        cdef OrderState* order = &self.ordering.state
+        cdef Failure failure
+        cdef int failed
+        if discipline in (-1, <int>stream.state.discipline):
+            return stream
+        if not stream.foreign:
+            raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire another")
+        with nogil:
+            order.lock.lock()
+            failed = change_discipline(order, stream.state, <Discipline>discipline, &failure)
+            order.lock.unlock()
+        if failed:
+            raise_failure(&failure, "changing its discipline")
         return stream
 
     cdef Registration enlist(self, StreamState* state):

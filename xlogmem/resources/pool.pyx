@@ -445,7 +445,8 @@ cdef Span* put(PoolState* pool, Span* span) noexcept nogil:
 
 cdef void look_again(PoolState* pool) noexcept nogil:
     """What was out of reach may not be any more: a fence came to cover it, its stream was unregistered, the host knows.
-    After as many requests as there are such seams, so that this costs each request a constant."""
+    After as many requests as there are such seams, so that this costs each request a constant; and before the host
+    would have to wait for them, which leaves none."""
     cdef Span* span
     pool.looks = 0
     while pool.far_seams != NULL:

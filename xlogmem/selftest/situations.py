@@ -361,20 +361,29 @@ def an_interface_and_a_loan_on_one_stream(world: World, rng: Random) -> None:
 
 @situation
 def a_stream_under_another_discipline(world: World, rng: Random) -> None:
-    """What could be hidden there before, or can be from now on, is waited for: it is the same stream."""
+    """What could be hidden there before, or can be from now on, is waited for."""
     with Scene(world, rng) as x:
         T = x.stream()
         owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
-        before, after = (("opaque", "ordinary") if rng.random() < .5 else ("ordinary", "opaque"))
-        named = x.runtime.register_stream(owner, discipline=before)
+        disciplines = rng.sample(["ordinary", "opaque", "sealed"], 3)
+        named = x.runtime.register_stream(owner, discipline=disciplines[0])
         block = x.block(named)
-        told = rng.random() < .5 or after == "ordinary"
+        told = rng.random() < .5
         if told:
             x.offer(block, named)
-        x.runtime.register_stream(owner, discipline=after)
-        x.use(T, (block, READ))
-        x.work(owner.handle, block, READ)
-        x.use(T, (block, WRITE))
+        elsewhere = False
+        for discipline in disciplines:
+            x.runtime.register_stream(owner, discipline=discipline)
+            if told or discipline == "opaque" or (discipline == "ordinary" and not elsewhere):
+                x.work(owner.handle, block, READ if elsewhere else rng.choice([READ, WRITE]))
+            elif rng.random() < .5:
+                x.use(T, (block, READ))
+                elsewhere = True
+            elif rng.random() < .5:
+                x.use(named, (block, READ))
+        if rng.random() < .5:
+            x.runtime.unregister_stream(owner)
+        x.use(T, (block, rng.choice([READ, WRITE])))
         block.free()
         x.runtime.reap_pending()
 

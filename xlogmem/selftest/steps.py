@@ -617,14 +617,18 @@ def unregister(world: World, rng: Random) -> None:
 
 @step
 def discipline(world: World, rng: Random) -> None:
-    """Registered again with another discipline: a new registration, on the same stream."""
+    """Other rules for the same stream: what was hidden under the old ones stays hidden."""
     place = world.close_place(rng, *FOREIGN)
     chosen = rng.choice(["ordinary", "opaque", "sealed"])
     world.say(f"runtime.register_stream({place}, discipline={chosen!r})")
     try:
-        stream = world.runtime.register_stream(place.what, discipline=chosen)
-        if chosen != place.discipline:
-            world.new_registration(place, None)
+        stream = world.runtime.register_stream(world.name(place, rng), discipline=chosen)
+        if stream.discipline != chosen:
+            world.violation(f"{place} was registered as {chosen}, and is {stream.discipline}")
+        with world.lock:
+            for item in list(world.all_items) if chosen == "opaque" != place.discipline else ():
+                if item.place is place and item.elsewhere:
+                    item.quiet = True                   # nobody made it wait for those
             place.discipline = chosen
         if place.kind == "raw":
             place.keep = stream

@@ -479,7 +479,7 @@ class World:
         place.what = None
 
     def new_registration(self, place: Place, heir: Place | None) -> None:
-        """What the rules say about blocks of a stream that is registered no longer, or anew."""
+        """What the rules say about blocks of a stream that is registered no longer."""
         with self.lock:
             for item in list(self.all_items):
                 if item.place is place:
