@@ -544,6 +544,13 @@ def test_another_discipline_is_the_same_registration(bench, driver):
         x.runtime.register_stream(S, discipline="sealed")
 
 
+def covered_so_far(x, stream):
+    """There is a fence for what was filed there; what is queued later needs another one."""
+    block = x.alloc(stream)
+    x.use(x.V, (block, READ))
+    block.free()
+
+
 DISCIPLINES = ("ordinary", "opaque", "sealed")
 
 
@@ -562,6 +569,7 @@ def test_what_a_discipline_allowed_is_waited_for_under_another(bench, first, las
         hidden = []
         for turn, discipline in enumerate(chain):
             x.runtime.register_stream(owner, discipline=discipline)
+            covered_so_far(x, S)
             if first == "elsewhere" and turn == 0:
                 x.use(S, (block, READ))
             if discipline == "opaque" or (discipline == "ordinary" and first != "elsewhere"):
@@ -585,6 +593,7 @@ def test_a_discipline_that_changes_inside_a_window(bench, before, after):
     x.runtime.register_stream(owner, discipline=before)
     block = x.alloc(x.U)
     x.use(S, (block, WRITE))
+    covered_so_far(x, S)
     with x.recorder(x.T, (block, WRITE)):
         hidden = [x.work(S, (block, READ))] if before == "opaque" else []
         x.runtime.register_stream(owner, discipline=after)
@@ -598,9 +607,11 @@ def test_a_discipline_that_changes_inside_a_window(bench, before, after):
 @pytest.mark.simulator
 def test_a_sealed_free_hands_over_what_was_hidden_before(bench):
     """Into a pool, which gives the bytes to another stream: its own entries are not enough for what came before."""
-    x = bench(resource=PoolMemoryResource(maximum_pool_size=512))
+    x = bench(resource=PoolMemoryResource(maximum_pool_size=1024))
     owner, S = foreign(x)
     block = x.alloc(S)
+    covered_so_far(x, S)
+    x.alloc(x.V).free()                                 # the other half of the pool is V's, which is not done with it
     fill = x.work(S, (block, WRITE))
     x.runtime.register_stream(owner, discipline="sealed")
     block.free()

@@ -551,7 +551,8 @@ cdef class StreamRegistry:
         if discipline in (-1, <int>stream.state.discipline):
             return stream
         if not stream.foreign:
-            raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire another")
+            raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
+                                    "another")
         with nogil:
             order.lock.lock()
             failed = change_discipline(order, stream.state, <Discipline>discipline, &failure)

@@ -363,7 +363,7 @@ def an_interface_and_a_loan_on_one_stream(world: World, rng: Random) -> None:
 def a_stream_under_another_discipline(world: World, rng: Random) -> None:
     """What could be hidden there before, or can be from now on, is waited for."""
     with Scene(world, rng) as x:
-        T = x.stream()
+        T, U = x.stream(), x.stream()
         owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
         disciplines = rng.sample(["ordinary", "opaque", "sealed"], 3)
         named = x.runtime.register_stream(owner, discipline=disciplines[0])
@@ -374,6 +374,7 @@ def a_stream_under_another_discipline(world: World, rng: Random) -> None:
         elsewhere = False
         for discipline in disciplines:
             x.runtime.register_stream(owner, discipline=discipline)
+            x.use(U, (x.block(named), READ))            # a fence for what was filed so far
             if told or discipline == "opaque" or (discipline == "ordinary" and not elsewhere):
                 x.work(owner.handle, block, READ if elsewhere else rng.choice([READ, WRITE]))
             elif rng.random() < .5:
