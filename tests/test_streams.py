@@ -574,7 +574,7 @@ def test_what_a_discipline_allowed_is_waited_for_under_another(bench, first, las
                 x.use(S, (block, READ))
             if discipline == "opaque" or (discipline == "ordinary" and first != "elsewhere"):
                 hidden.append(x.work(S, (block, WRITE)))
-            elif turn == 1:
+            elif turn:
                 x.use(S, (block, READ))                 # what is filed here replaces no older entry that hides work
         if not registered:
             x.runtime.unregister_stream(owner)
