@@ -5,18 +5,19 @@ import importlib.util
 import random
 
 import pytest
+from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem import DeviceRuntime, StreamMisuseError, launch, use
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import Kernels
+from xlogmem._kernels import Kernels, check
 
 HAVE_RMM = importlib.util.find_spec("rmm") is not None
 if HAVE_RMM:
     import rmm
     import rmm.mr
     import rmm.statistics
-    from rmm.pylibrmm.stream import Stream
+    from rmm.pylibrmm.stream import DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream
 
     import xlogmem.rmm
     from xlogmem.rmm import RmmMemoryResource, RuntimeMemoryResource
@@ -74,7 +75,7 @@ def test_rmm_counts_what_we_count(current):
     statistics = rmm.mr.StatisticsResourceAdaptor(RuntimeMemoryResource(runtime))
     rmm.mr.set_current_device_resource(statistics)
     chance = random.Random(7)
-    streams = [rmm.pylibrmm.stream.DEFAULT_STREAM, rmm.pylibrmm.stream.PER_THREAD_DEFAULT_STREAM, Stream(), Stream()]
+    streams = [DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream(), Stream()]
     kept: list[rmm.DeviceBuffer] = []
     for _ in range(2000):
         if kept and chance.random() < 0.5:
@@ -103,6 +104,30 @@ def test_data_comes_back_through_every_resource_below(current):
         buffers.clear()
         runtime.reap_pending()
         assert runtime.bytes_outstanding == 0
+
+
+def pool_of(ptr: int) -> int:
+    return int(check(cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr)))
+
+
+@pytest.mark.parametrize("kind", ["pool of its own", "view"])
+def test_memory_of_an_asynchronous_resource_is_of_its_pool(kind, current):
+    """The driver is called directly, for the pool that RMM has, and RMM is asked for what it refuses."""
+    theirs = rmm.mr.CudaAsyncMemoryResource()
+    ptr = theirs.allocate(256, DEFAULT_STREAM)
+    pool = pool_of(ptr)
+    theirs.deallocate(ptr, 256, DEFAULT_STREAM)
+    below = theirs if kind != "view" else rmm.mr.CudaAsyncViewMemoryResource(cuda.CUmemoryPool(pool))
+    runtime = DeviceRuntime(resource=RmmMemoryResource(below))
+    ours = RuntimeMemoryResource(runtime)
+    for stream in (DEFAULT_STREAM, Stream(), PER_THREAD_DEFAULT_STREAM):
+        buffers = [rmm.DeviceBuffer(size=1000, stream=stream, mr=ours) for _ in range(3)]
+        assert {pool_of(buffer.ptr) for buffer in buffers} == {pool}
+        buffers.clear()
+    with pytest.raises(MemoryError, match="out_of_memory"):
+        rmm.DeviceBuffer(size=1 << 50, mr=ours)
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
 
 
 def test_enable_keeps_a_pool_and_notices_a_reinitialize(monkeypatch, current):

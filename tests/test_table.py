@@ -20,7 +20,7 @@ from xlogmem import DeviceMemoryResource, DeviceRuntime, DriverError, PoolMemory
 from xlogmem._kernels import check
 from xlogmem._table import ForeignMemoryResource, table
 
-FAILED, OUT_OF_MEMORY, FINDS_DEVICE = 1, 2, 1           # as in xlogmem.h
+FAILED, OUT_OF_MEMORY, FINDS_DEVICE, CUDA_POOL = 1, 2, 1, 2         # as in xlogmem.h
 VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
 
 ENVIRONMENT = {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}
@@ -782,6 +782,67 @@ def test_a_resource_built_before_there_were_flags_has_none():
     hold.free(hold.allocate(8))
     in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
     assert all(bump.contexts)
+    hold.close()
+
+
+# ---------------------------------------------------------------------------------------------- ... that are CUDA pools
+@pytest.mark.simulator
+def test_a_cuda_pool_is_called_once_and_the_driver_from_then_on():
+    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    pointers = [hold.allocate(8) for _ in range(3)]
+    assert bump.calls == [("allocate", 1)]
+    pool = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+    assert len({int(check(cuda.cuPointerGetAttribute(pool, ptr))) for ptr in pointers}) == 1
+    for ptr in pointers:
+        hold.free(ptr)
+    assert len(bump.calls) == 1
+    assert runtime.live_bytes == 0
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_what_the_driver_refuses_a_cuda_pool_is_asked_for(driver):
+    """It says what is wrong in its own words, or knows what to do."""
+    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    hold.free(hold.allocate(8))
+    driver.fail("cuMemAllocFromPoolAsync", code=OUT_OF_MEMORY)
+    hold.free(hold.allocate(8))
+    assert bump.calls == [("allocate", 1)] * 2
+    bump.refuse = FAILED, b"not today"
+    driver.fail("cuMemAllocFromPoolAsync", code=999)
+    with pytest.raises(Refused, match="not today"):
+        hold.allocate(8)
+    bump.calls.clear()
+    bump.refuse = None
+    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))        # the resource finds its device
+    assert [name for name, _ in bump.calls] == ["allocate", "deallocate"]
+    assert runtime.live_bytes == 0
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_free_of_a_cuda_pool_that_the_driver_refuses_is_told_and_tried_again(driver):
+    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    ptr = hold.allocate(8)
+    driver.fail("cuMemFreeAsync", code=999)
+    hold.free(ptr)
+    assert runtime.live_bytes == 8
+    with pytest.raises(DriverError, match="cuMemFreeAsync"):
+        runtime.reap_pending()
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
+    assert bump.calls == [("allocate", 1)]
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_memory_of_no_cuda_pool_is_asked_of_its_resource(driver):
+    """Whatever its flags say: there is no pool to ask instead."""
+    bump, _, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    for _ in range(2):
+        driver.fail("cuPointerGetAttribute", code=1)
+        hold.free(hold.allocate(8))
+    assert bump.calls == [("allocate", 1)] * 2
     hold.close()
 
 

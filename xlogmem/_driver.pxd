@@ -84,6 +84,10 @@ cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, 
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
+cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil
+cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                               Failure* failure) except -1 nogil
+cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
 cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
                  Failure* failure) except -1 nogil

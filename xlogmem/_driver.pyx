@@ -603,6 +603,23 @@ cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) exce
     return 0
 
 
+cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:
+    """The CUDA pool that this memory was allocated from, NULL if there is none.  Any thread, capture or not."""
+    if cy.cuPointerGetAttribute(pool, cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) != cy.CUDA_SUCCESS:
+        pool[0] = NULL
+    return 0
+
+
+# As the driver is, for callers who have made the device current and know of captures.
+cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                               Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+
+
+cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
+
+
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:
     """Whether the driver knows this host memory, and copies from it later than the call returns."""
     cdef unsigned int kind = 0

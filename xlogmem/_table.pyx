@@ -50,6 +50,9 @@ from xlogmem._driver cimport (
     context_of,
     enter_context,
     leave_context,
+    pool_allocate_plainly,
+    pool_free_plainly,
+    pool_of_pointer,
     process_is_closing,
     process_was_forked,
     stream_context,
@@ -86,6 +89,7 @@ cdef extern from "xlogmem.h":
     enum: XLOGMEM_FAILED
     enum: XLOGMEM_OUT_OF_MEMORY
     enum: XLOGMEM_FINDS_DEVICE
+    enum: XLOGMEM_CUDA_POOL
 
     ctypedef struct xlogmem_error:
         int32_t kind
@@ -630,6 +634,38 @@ cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream
     return foreign_failed(&error, failure) if failed else 0
 
 
+# A resource that only hands on what a CUDA pool gives.  The layers between here and the driver (RMM's, the CUDA
+# runtime's) cost as much as all of our bookkeeping, because the driver has taken the cache for itself.
+cdef struct Pooled:
+    xlogmem_upstream* upstream
+    atomic[size_t] pool                     # 0: not seen yet
+
+
+cdef int pooled_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
+                         Failure* failure) except -1 nogil:
+    cdef Pooled* pooled = <Pooled*>self
+    cdef cy.CUmemoryPool pool = <cy.CUmemoryPool>pooled.pool.load()
+    cdef cy.CUdeviceptr address = 0
+    if pool != NULL and not pool_allocate_plainly(pool, nbytes, stream, &address, failure):
+        ptr[0] = address
+        return 0
+    if foreign_allocate(pooled.upstream, nbytes, stream, ptr, failure):     # RMM's own exception, for one
+        return 1
+    if pool == NULL:
+        pool_of_pointer(ptr[0], &pool)
+        pooled.pool.store(<size_t>pool)
+    return 0
+
+
+cdef int pooled_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
+                           Failure* failure) except -1 nogil:
+    if not pool_free_plainly(ptr, stream, failure):
+        return 0
+    if failure.code not in (cy.CUDA_ERROR_INVALID_CONTEXT, cy.CUDA_ERROR_NOT_INITIALIZED):
+        return 1
+    return foreign_deallocate((<Pooled*>self).upstream, ptr, nbytes, stream, failure)       # may know its context
+
+
 @cython.no_gc_clear                         # __dealloc__ needs the capsule
 cdef class ForeignMemoryResource(DeviceMemoryResource):
     """A resource that is written in C or C++ outside of xlogmem.
@@ -645,6 +681,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     """
 
     cdef readonly object capsule
+    cdef Pooled pooled
 
     def __init__(self, capsule, ordinal=0, *, order="stream"):
         cdef xlogmem_upstream* upstream
@@ -668,6 +705,11 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
         self.table.allocate = foreign_allocate
         self.table.deallocate = foreign_deallocate
         self.table.trim = NULL
+        if upstream.size >= sizeof(xlogmem_upstream) and upstream.flags & XLOGMEM_CUDA_POOL:
+            self.pooled.upstream = upstream
+            self.table.self = &self.pooled
+            self.table.allocate = pooled_allocate
+            self.table.deallocate = pooled_deallocate
 
     def __dealloc__(self):
         if self.capsule is not None and process_is_closing():

@@ -64,7 +64,11 @@ typedef struct xlogmem_table {
 enum xlogmem_flags {
     /* The functions are content with the context that the table's caller has, as RMM's resources are: whoever calls
      * RMM has made the device current.  Without it they are called with the device's context current. */
-    XLOGMEM_FINDS_DEVICE = 1
+    XLOGMEM_FINDS_DEVICE = 1,
+    /* All memory is cuMemAllocFromPoolAsync's, of one CUDA pool and without anything besides, and is given back to
+     * cuMemFreeAsync.  Then the driver is called directly, in the context that the table's caller has, once the first
+     * allocation has shown which pool it is; what the driver refuses goes through the functions. */
+    XLOGMEM_CUDA_POOL = 2
 };
 
 /* A resource for xlogmem.ForeignMemoryResource, in a capsule of the name XLOGMEM_UPSTREAM.  Called without the GIL,

@@ -104,6 +104,9 @@ class RmmMemoryResource(ForeignMemoryResource):
     -----
     RMM's rules hold as without xlogmem: whoever allocates or frees through RMM has made the device current, and what
     RMM's resources do while a graph is being captured somewhere in the process is theirs to know.
+
+    An asynchronous resource of RMM's hands on what its CUDA pool gives: for that pool the driver is called directly,
+    and RMM again when the driver refuses.
     """
 
     def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, order: str | None = None) -> None:

@@ -15,7 +15,12 @@ from libcpp.optional cimport optional
 from rmm.librmm.memory_resource cimport device_async_resource_ref
 from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
 
-from rmm.mr import CudaMemoryResource, LimitingResourceAdaptor
+from rmm.mr import (
+    CudaAsyncMemoryResource,
+    CudaAsyncViewMemoryResource,
+    CudaMemoryResource,
+    LimitingResourceAdaptor,
+)
 
 from xlogmem._table import table
 from xlogmem.blocks import Core
@@ -49,8 +54,8 @@ cdef extern from *:
     static inline std::optional<cython_device_async_resource_ref> xlogmem_ref(xlogmem_rmm::runtime_resource& resource) {
         return cython_device_async_resource_ref{rmm::device_async_resource_ref{resource}};
     }
-    static inline xlogmem_rmm::upstream* xlogmem_make_upstream(cython_device_async_resource_ref resource) {
-        return new xlogmem_rmm::upstream{static_cast<rmm::device_async_resource_ref>(resource)};
+    static inline xlogmem_rmm::upstream* xlogmem_make_upstream(cython_device_async_resource_ref resource, bool pool) {
+        return new xlogmem_rmm::upstream{static_cast<rmm::device_async_resource_ref>(resource), pool};
     }
     static inline xlogmem_rmm::any_resource* xlogmem_copy(cython_device_async_resource_ref resource) {
         return new xlogmem_rmm::any_resource{static_cast<rmm::device_async_resource_ref>(resource)};
@@ -58,7 +63,7 @@ cdef extern from *:
     """
     runtime_resource* xlogmem_make_resource(xlogmem_table* functions, void* runtime) except +
     optional[device_async_resource_ref] xlogmem_ref(runtime_resource&) except + nogil
-    upstream* xlogmem_make_upstream(device_async_resource_ref) except + nogil
+    upstream* xlogmem_make_upstream(device_async_resource_ref, bint pool) except + nogil
     any_resource* xlogmem_copy(device_async_resource_ref) except + nogil
 
 cdef xlogmem_table* core = <xlogmem_table*>PyCapsule_GetPointer(table, XLOGMEM_TABLE)
@@ -135,13 +140,18 @@ cdef void drop_upstream(object capsule) noexcept:
     Py_DECREF(mr)
 
 
+# Exactly these; a class derived from one may do something besides.
+CUDA_POOLS = (CudaAsyncMemoryResource, CudaAsyncViewMemoryResource)
+
+
 def upstream_of(DeviceMemoryResource mr not None):
     """A capsule for `ForeignMemoryResource`.  It owns a copy of the C++ resource, and holds the Python object, without
     which a callback would be a dangling pointer."""
+    cdef bint pool = type(mr) in CUDA_POOLS
     cdef device_async_resource_ref resource = mr.get_mr()
     cdef upstream* made
     with nogil:
-        made = xlogmem_make_upstream(resource)
+        made = xlogmem_make_upstream(resource, pool)
     capsule = PyCapsule_New(made.functions(), XLOGMEM_UPSTREAM, drop_upstream)
     PyCapsule_SetContext(capsule, <void*>mr)
     Py_INCREF(mr)

@@ -133,7 +133,10 @@ static_assert(std::is_nothrow_move_constructible_v<runtime_resource>);
 // Any RMM resource, for xlogmem.ForeignMemoryResource.  Owns a copy of it.
 class upstream {
  public:
-  explicit upstream(rmm::device_async_resource_ref mr) : mr_{mr} {}
+  upstream(rmm::device_async_resource_ref mr, bool is_cuda_pool) : mr_{mr}
+  {
+    if (is_cuda_pool) { functions_.flags |= XLOGMEM_CUDA_POOL; }
+  }
   upstream(upstream const&)            = delete;
   upstream& operator=(upstream const&) = delete;
 
