@@ -2,11 +2,11 @@
 
     python benchmarks/rmm_pairs.py [--json FILE]
 
-A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for the arena
-on a stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone,
-under RMM's statistics (what an adaptor costs at least) and under `RuntimeMemoryResource`, without and with our pool
-between, turn by turn in one process; and then each pair by itself while a Python thread is busy, beside RMM's callback
-resource.
+A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on a
+stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone, under RMM's
+statistics (what an adaptor costs at least), under RMM's tracking (which knows each allocation too, and nothing of
+streams) and under `RuntimeMemoryResource`, without and with our pool between, turn by turn in one process; and then
+each pair by itself while a Python thread is busy, beside RMM's callback resource.
 """
 from __future__ import annotations
 
@@ -63,13 +63,14 @@ def main() -> None:
     below = {"cuda async": asynchronous, "arena": rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30),
              "pool": rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30, 1 << 30)}
     candidates = {name: {
-        "alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr), "under xlogmem": under(mr),
+        "alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr),
+        "under tracking": rmm.mr.TrackingResourceAdaptor(mr), "under xlogmem": under(mr),
         "under its pool": under(mr, pool=True)} for name, mr in below.items()}
     candidates["cuda async"]["as callbacks"] = callback
     candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
-    candidates["arena, own stream"] = candidates["arena"]
     own = Stream()
-    handles = {"arena, own stream": own.__cuda_stream__()[1]}
+    handles = {f"{name}, own stream": own.__cuda_stream__()[1] for name in ("cuda async", "arena")}
+    candidates |= {name: candidates[name.split(",")[0]] for name in handles}
     figures: dict[str, dict[str, list[float]]] = {
         name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}
     for _ in range(REPEATS):
