@@ -121,6 +121,35 @@ def test_what_was_lent_on_a_stream_stays_so_under_another_discipline(bench, how)
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("given_back", [True, False])
+@pytest.mark.parametrize("after", ["ordinary", "sealed", None])
+def test_a_reader_who_may_have_written_stays_one_after_he_was_waited_for(bench, after, given_back):
+    """What is lent to be read raises the reader's entry once more, past the time when its stream was opaque."""
+    x = bench()
+    owner = ForeignStream()
+    S = x.runtime.register_stream(owner)
+    block = x.alloc(x.U)
+    x.use(x.U, (block, WRITE))
+    x.use(S, (block, READ))
+    array = Array(shape=(512,), data=(block.ptr, True))
+    state = DeviceState(x.runtime)
+    buffer = from_cuda_array(array, producer=x.U, state=state)
+    capsule = buffer.__dlpack__(stream=S.handle, max_version=(1, 0))
+    x.runtime.register_stream(owner, discipline="opaque")
+    x.use(x.V, (x.alloc(S), READ))                      # a fence for what was filed so far
+    late = x.work(S, (block, WRITE))
+    x.runtime.register_stream(owner, discipline=after or "sealed")
+    if after is None:
+        x.runtime.unregister_stream(owner)
+    x.use(x.T, (block, READ))
+    if given_back:
+        del capsule
+    x.use(x.V, (block, READ))
+    assert x.ordered(late, x.V)
+    check(cuda.cuCtxSynchronize())
+
+
+@pytest.mark.simulator
 @pytest.mark.parametrize("unregistered", [True, False])
 def test_what_was_lent_on_a_stream_that_is_gone_is_over(bench, unregistered):
     """A block that lives long does not keep the registrations of all streams that its interface ever named."""

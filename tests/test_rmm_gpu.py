@@ -1,6 +1,7 @@
 """What RMM shows on a GPU only: its own streams and copies, its current device, and whether its counts are ours."""
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import random
 
@@ -21,6 +22,7 @@ if HAVE_RMM:
 
     import xlogmem.rmm
     from xlogmem.rmm import RmmMemoryResource, RuntimeMemoryResource
+    from xlogmem.rmm._binding import upstream_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAVE_RMM, reason="needs RMM")]
 WORDS, ROUNDS, DELAY_NS = 1 << 16, 30, 300_000
@@ -110,6 +112,16 @@ def pool_of(ptr: int) -> int:
     return int(check(cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr)))
 
 
+def flags_of(mr: rmm.mr.DeviceMemoryResource) -> int:
+    """Of the xlogmem_upstream that is made for it: its last member."""
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = upstream_of(mr)
+    at = get_pointer(capsule, b"xlogmem.upstream")
+    size = ctypes.c_uint32.from_address(at + 4).value
+    return ctypes.c_uint64.from_address(at + size - 8).value
+
+
 @pytest.mark.parametrize("kind", ["pool of its own", "view"])
 def test_memory_of_an_asynchronous_resource_is_of_its_pool(kind, current):
     """The driver is called directly, for the pool that RMM has, and RMM is asked for what it refuses."""
@@ -120,6 +132,8 @@ def test_memory_of_an_asynchronous_resource_is_of_its_pool(kind, current):
     below = theirs if kind != "view" else rmm.mr.CudaAsyncViewMemoryResource(cuda.CUmemoryPool(pool))
     runtime = DeviceRuntime(resource=RmmMemoryResource(below))
     ours = RuntimeMemoryResource(runtime)
+    assert flags_of(theirs) == flags_of(below) == 3     # as in xlogmem.h: finds its device, is a CUDA pool
+    assert flags_of(type("Derived", (rmm.mr.CudaAsyncMemoryResource,), {})()) == 1
     for stream in (DEFAULT_STREAM, Stream(), PER_THREAD_DEFAULT_STREAM):
         buffers = [rmm.DeviceBuffer(size=1000, stream=stream, mr=ours) for _ in range(3)]
         assert {pool_of(buffer.ptr) for buffer in buffers} == {pool}

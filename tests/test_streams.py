@@ -557,7 +557,7 @@ DISCIPLINES = ("ordinary", "opaque", "sealed")
 @pytest.mark.simulator
 @pytest.mark.parametrize("registered", [True, False])
 @pytest.mark.parametrize("last", [READ, WRITE])
-@pytest.mark.parametrize("first", ["allocated", "written", "read", "elsewhere"])
+@pytest.mark.parametrize("first", ["allocated", "written", "read", "elsewhere", "replaced"])
 def test_what_a_discipline_allowed_is_waited_for_under_another(bench, first, last, registered):
     """Whatever disciplines the stream has one after the other: the work that each of them hides comes before T's."""
     x = bench()
@@ -566,13 +566,16 @@ def test_what_a_discipline_allowed_is_waited_for_under_another(bench, first, las
         block = x.alloc(x.T if first == "elsewhere" else S)
         if first in ("written", "read"):
             x.use(S, (block, WRITE if first == "written" else READ))
+        elif first == "replaced":                       # by a writer: S, where it will be freed, has no entry
+            x.use(x.U, (block, WRITE))
+            check(cuda.cuStreamSynchronize(x.U.handle))
         hidden = []
         for turn, discipline in enumerate(chain):
             x.runtime.register_stream(owner, discipline=discipline)
             covered_so_far(x, S)
             if first == "elsewhere" and turn == 0:
                 x.use(S, (block, READ))
-            if discipline == "opaque" or (discipline == "ordinary" and first != "elsewhere"):
+            if discipline == "opaque" or (discipline == "ordinary" and first not in ("elsewhere", "replaced")):
                 hidden.append(x.work(S, (block, WRITE)))
             elif turn:
                 x.use(S, (block, READ))                 # what is filed here replaces no older entry that hides work
@@ -602,6 +605,44 @@ def test_a_discipline_that_changes_inside_a_window(bench, before, after):
     assert all(x.ordered(operation, x.U) for operation in hidden)
     check(cuda.cuCtxSynchronize())
     x.driver.clear_races()                              # of hidden readers and T's writer, which is theirs to order
+
+
+@pytest.mark.simulator
+def test_an_opaque_heir_may_hide_work_as_on_what_was_allocated_there(bench):
+    x = bench(opaque="S")
+    owner, former = foreign(x)
+    block = x.alloc(former)
+    x.use(x.T, (block, WRITE))
+    x.runtime.unregister_stream(owner, heir=x.S)
+    x.use(x.T, (block, WRITE))                          # with a hand-back to the heir
+    late = x.work(x.S, (block, WRITE))
+    x.use(x.T, (block, WRITE))
+    assert x.ordered(late, x.T)
+    block.free()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("how", ["use", "free", "drop"])
+@pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
+def test_a_raw_stream_that_changed_its_discipline_may_be_destroyed(bench, policy, how):
+    """As before: what was filed there is covered by a fence that is there."""
+    x = bench(policy=policy)
+    stream = check(cuda.cuStreamCreate(NON_BLOCKING))
+    S = x.runtime.register_stream(int(stream))
+    block = x.alloc(x.T)
+    wrote = x.use(S, (block, WRITE))
+    x.runtime.register_stream(int(stream), discipline="sealed")
+    check(cuda.cuStreamDestroy(stream))
+    if how == "use":
+        x.use(x.T, (block, READ))
+        block.free()
+    elif how == "free":
+        block.free()
+    else:
+        del block
+        x.runtime.reap_pending()
+    assert x.ordered(wrote, x.T)
+    x.runtime.reap_pending()
 
 
 @pytest.mark.simulator

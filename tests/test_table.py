@@ -651,9 +651,20 @@ class Bump:
         self.contexts: list[int] = []
         self.flags = flags
         self.refuse: tuple[int, bytes] | None = None
+        self.pool: cuda.CUmemoryPool | None = None
+        if flags & CUDA_POOL:
+            properties = cuda.CUmemPoolProps()
+            properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            self.pool = check(cuda.cuMemPoolCreate(properties))
         self.functions = ALLOCATE(self.allocate), DEALLOCATE(self.deallocate)
         self.upstream = Upstream(version, ctypes.sizeof(Upstream), None, *self.functions, flags)
         self.capsule = NEW_CAPSULE(ctypes.addressof(self.upstream), b"xlogmem.upstream", None)
+
+    def close(self, hold: Hold) -> None:
+        hold.close()
+        check(cuda.cuCtxSynchronize())
+        check(cuda.cuMemPoolDestroy(self.pool))
 
     @contextlib.contextmanager
     def on_device(self):
@@ -673,7 +684,8 @@ class Bump:
             error[0].kind, error[0].text = self.refuse
             return 1
         with self.on_device():
-            ptr[0] = int(check(cuda.cuMemAllocAsync(nbytes, stream)))
+            ptr[0] = int(check(cuda.cuMemAllocFromPoolAsync(nbytes, self.pool, stream) if self.pool is not None
+                               else cuda.cuMemAllocAsync(nbytes, stream)))
         return 0
 
     def deallocate(self, _self, ptr, nbytes, stream, error):
@@ -776,74 +788,79 @@ def test_a_free_that_waits_on_the_host_has_the_device_current():
 
 @pytest.mark.simulator
 def test_a_resource_built_before_there_were_flags_has_none():
-    bump = Bump(flags=FINDS_DEVICE)
+    bump = Bump()
+    bump.upstream.flags = FINDS_DEVICE | CUDA_POOL      # what happens to stand behind it
     bump.upstream.size -= ctypes.sizeof(U64)
     hold = Hold(DeviceRuntime(resource=ForeignMemoryResource(bump.capsule)))
     hold.free(hold.allocate(8))
     in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
     assert all(bump.contexts)
+    assert len(bump.calls) == 4
     hold.close()
 
 
 # ---------------------------------------------------------------------------------------------- ... that are CUDA pools
+every_pool = pytest.mark.parametrize("flags", [CUDA_POOL, FINDS_DEVICE | CUDA_POOL])
+
+
+@every_pool
 @pytest.mark.simulator
-def test_a_cuda_pool_is_called_once_and_the_driver_from_then_on():
-    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+def test_a_cuda_pool_is_called_once_and_the_driver_from_then_on(flags):
+    bump, runtime, hold = over_c(flags)
     pointers = [hold.allocate(8) for _ in range(3)]
     assert bump.calls == [("allocate", 1)]
     pool = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
-    assert len({int(check(cuda.cuPointerGetAttribute(pool, ptr))) for ptr in pointers}) == 1
+    assert {int(check(cuda.cuPointerGetAttribute(pool, ptr))) for ptr in pointers} == {int(bump.pool)}
     for ptr in pointers:
         hold.free(ptr)
     assert len(bump.calls) == 1
     assert runtime.live_bytes == 0
-    hold.close()
+    bump.close(hold)
 
 
+@every_pool
 @pytest.mark.simulator
-def test_what_the_driver_refuses_a_cuda_pool_is_asked_for(driver):
+def test_what_the_driver_refuses_a_cuda_pool_is_asked_for(flags, driver):
     """It says what is wrong in its own words, or knows what to do."""
-    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    bump, runtime, hold = over_c(flags)
     hold.free(hold.allocate(8))
-    driver.fail("cuMemAllocFromPoolAsync", code=OUT_OF_MEMORY)
-    hold.free(hold.allocate(8))
-    assert bump.calls == [("allocate", 1)] * 2
+    for code in (OUT_OF_MEMORY, 201, 700):
+        driver.fail("cuMemAllocFromPoolAsync", code=code)
+        ptr = hold.allocate(8)
+        driver.fail("cuMemFreeAsync", code=code)
+        hold.free(ptr)
+    assert [name for name, _ in bump.calls] == ["allocate", *["allocate", "deallocate"] * 3]
     bump.refuse = FAILED, b"not today"
     driver.fail("cuMemAllocFromPoolAsync", code=999)
     with pytest.raises(Refused, match="not today"):
         hold.allocate(8)
-    bump.calls.clear()
     bump.refuse = None
-    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))        # the resource finds its device
-    assert [name for name, _ in bump.calls] == ["allocate", "deallocate"]
+    hold.free(hold.allocate(8))
     assert runtime.live_bytes == 0
-    hold.close()
+    assert not runtime.lost
+    bump.close(hold)
 
 
 @pytest.mark.simulator
-def test_a_free_of_a_cuda_pool_that_the_driver_refuses_is_told_and_tried_again(driver):
-    bump, runtime, hold = over_c(FINDS_DEVICE | CUDA_POOL)
-    ptr = hold.allocate(8)
-    driver.fail("cuMemFreeAsync", code=999)
-    hold.free(ptr)
-    assert runtime.live_bytes == 8
-    with pytest.raises(DriverError, match="cuMemFreeAsync"):
-        runtime.reap_pending()
-    runtime.reap_pending()
-    assert runtime.bytes_outstanding == 0
-    assert bump.calls == [("allocate", 1)]
-    hold.close()
-
-
-@pytest.mark.simulator
-def test_memory_of_no_cuda_pool_is_asked_of_its_resource(driver):
-    """Whatever its flags say: there is no pool to ask instead."""
+def test_a_cuda_pool_that_finds_its_device_is_asked_by_threads_that_have_none_current():
     bump, _, hold = over_c(FINDS_DEVICE | CUDA_POOL)
+    hold.free(hold.allocate(8))
+    bump.calls.clear()
+    in_a_thread_without_context(lambda: hold.free(hold.allocate(8)))
+    assert [name for name, _ in bump.calls] == ["allocate", "deallocate"]
+    bump.close(hold)
+
+
+@every_pool
+@pytest.mark.simulator
+def test_memory_of_no_cuda_pool_is_its_resource_s(flags, driver):
+    """Whatever its flags say: there is no pool to ask instead."""
+    bump, _, hold = over_c(flags)
     for _ in range(2):
         driver.fail("cuPointerGetAttribute", code=1)
         hold.free(hold.allocate(8))
-    assert bump.calls == [("allocate", 1)] * 2
-    hold.close()
+    assert [name for name, _ in bump.calls] == ["allocate", "deallocate"] * 2
+    bump.close(hold)
 
 
 @pytest.mark.simulator

@@ -100,6 +100,7 @@ cdef cppclass Window:
     HandBack hand_back
     bint is_open
     bint exclusive              # a conflicting window on another stream is an error
+    uint32_t changes            # of disciplines, before it was opened
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block

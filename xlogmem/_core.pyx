@@ -19,9 +19,9 @@ event: a position is a number, and `_order` records events only where a stream h
 People fill new memory without telling anybody.  So until a use on another stream has been filed, a block is
 *fresh*: its entries on its own stream are raised to a new position of that stream before anybody else is ordered
 after them, which covers whatever was queued there so far.  Streams whose owner queues work on blocks at any time
-(cuDF's) are *opaque*: the same holds for all entries of such a stream, for ever, and the stream itself is ordered
-after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner cannot be told to
-wait.
+(cuDF's) are *opaque*: the same holds for all entries of such a stream as long as it is that, and the stream itself is
+ordered after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner cannot be told
+to wait.
 
 A resource may keep frontiers itself (the pool does): then a free hands the block's over with the bytes and makes no
 driver call, and whoever gets the bytes next is ordered after it.  Without such a resource most frees make nobody wait
@@ -117,27 +117,30 @@ cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t posi
 
 
 cdef inline void file_access(Block* block, StreamState* stream, uint32_t access, uint64_t position) noexcept nogil:
-    """An entry for work of this access; of unknown access it counts as written."""
-    if access != READ or may_hide_writes(stream, position):
-        set_entry(block, WRITTEN, stream.index, position)
-        return
-    if unlikely(stream.hidden != 0):
-        keep_hidden(block, stream)
-    set_entry(block, HAS_READ, stream.index, position)
+    """An entry for work of this access; of unknown access it counts as written.  What somebody was told to read on an
+    opaque stream he may also write there, later and without a recorder."""
+    cdef EntryKind kind = HAS_READ
+    if access != READ or (stream.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)):
+        kind = WRITTEN
+    elif unlikely(stream.hidden != 0):
+        raise_hidden(block, stream)
+    set_entry(block, kind, stream.index, position)
 
 
-cdef void keep_hidden(Block* block, StreamState* stream) noexcept nogil:
-    """The reader's entry that a new one is about to replace may hide writes: they get an entry of their own."""
+cdef void raise_hidden(Block* block, StreamState* stream) noexcept nogil:
+    """The stream has had another discipline (see `change_discipline`): entries of before count as `hidden`.  A reader's
+    may hide writes, if the stream was opaque, which get an entry of their own."""
     cdef size_t i
-    cdef size_t reader = block.frontier.size()
+    cdef bint may_have_written = False
+    cdef bint has_written = False
     for i in range(block.frontier.size()):
         if block.frontier[i].stream != stream.index:
             continue
-        if block.frontier[i].kind == HAS_READ and block.frontier[i].position <= stream.hidden:
-            reader = i
-        elif block.frontier[i].kind == WRITTEN and block.frontier[i].position >= stream.hidden:
-            return                              # there is one
-    if reader < block.frontier.size():
+        if block.frontier[i].position <= stream.hidden:
+            block.frontier[i].position = stream.hidden
+            may_have_written |= block.frontier[i].kind == HAS_READ
+        has_written |= block.frontier[i].kind == WRITTEN
+    if may_have_written and not has_written:
         set_entry(block, WRITTEN, stream.index, stream.hidden)
 
 
@@ -168,6 +171,24 @@ cdef void find_heir(Block* block) noexcept nogil:
         if not planted(defect.HEIR_FILES_NOTHING):
             set_entry(block, ALLOCATED, dead.index, dead.count)
         set_home(block, dead.heir)
+    if block.home != NULL and block.home.discipline == OPAQUE:
+        set_entry(block, ALLOCATED, block.home.index, touch(block.home))    # as what was allocated there has
+
+
+cdef void raise_changed(OrderState* order, Block* block) noexcept nogil:
+    """Some streams have had another discipline: those of this block count as what they were, too.  A home that is
+    opaque has an entry for as long; one that became it may have lost its entry before."""
+    cdef StreamState* home = block.home
+    cdef StreamState* source
+    cdef bint found = home == NULL or home.hidden == 0 or planted(defect.CHANGE_FORGETS_HOME)
+    cdef size_t i
+    for i in range(block.frontier.size()):              # what is added on the way is as it has to be
+        source = order.streams[block.frontier[i].stream]
+        found |= source == home
+        if source.hidden != 0:
+            raise_hidden(block, source)
+    if not found:
+        set_entry(block, ALLOCATED, home.index, home.hidden)
 
 
 cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
@@ -186,12 +207,6 @@ cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
         not block.lent.empty() and is_lent(block, source) and not planted(defect.LENT_WORK_IGNORED))
 
 
-cdef inline bint may_hide_writes(StreamState* source, uint64_t position) noexcept nogil:
-    """What somebody was told to read on an opaque stream he may also write there, later and without a recorder; on one
-    that was opaque, until then."""
-    return (source.discipline == OPAQUE and not planted(defect.OPAQUE_READ_IS_READ)) or position <= source.hidden
-
-
 cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(block.lent.size()):
@@ -204,6 +219,8 @@ cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
     """Nothing is queued on a dead stream any more: what was lent there without a pin is over, and its entries answer
     for all of it."""
     cdef size_t i
+    if unlikely(dead.hidden != 0):
+        raise_hidden(block, dead)
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == dead.index:
             block.frontier[i].position = dead.count
@@ -229,21 +246,21 @@ cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t ac
     cdef Entry* entry
     cdef StreamState* source
     home_of(block)
+    if unlikely(order.changes != 0):
+        raise_changed(order, block)
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
-        source = order.streams[entry.stream]
-        if entry.kind == HAS_READ and access == READ and not may_hide_writes(source, entry.position):
+        if entry.kind == HAS_READ and access == READ:
             continue
         if forgotten(entry.kind, access, ticket == NULL):
             continue
+        source = order.streams[entry.stream]
         if source != stream and hides_work(block, source) and not (
                 entry.kind != ALLOCATED and planted(defect.HIDDEN_RAISES_ONE_KIND)):
             begin(source, operation)
             if source.touched == 0:
                 source.touched = source.count if planted(defect.HIDDEN_TAKES_NO_POSITION) else touch(source)
             entry.position = source.touched
-        elif unlikely(entry.position < source.hidden):
-            entry.position = source.hidden
         if ticket != NULL:
             ticket.push_back(entry[0])
         if source != stream:
@@ -467,6 +484,7 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
         return 1
     window.ticket.clear()
     window.needs.clear()
+    window.changes = order.changes
     for i in range(window.uses.size()):
         use = &window.uses[i]
         use.first = window.ticket.size()
@@ -512,8 +530,6 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
         for i in range(use.first, use.end):
             seen = &window.ticket[i]
             source = order.streams[seen.stream]
-            if unlikely(seen.position < source.hidden):
-                continue                                # its discipline changed meanwhile
             if not use.block.lent.empty() and is_lent(use.block, source) and not planted(defect.LENT_ENTRY_REMOVED):
                 if source.alive or seen.position < source.count:
                     continue                            # more may stand behind it
@@ -527,6 +543,15 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
         use.block.writer = stream.number + 1
     if stream != use.block.stream:
         use.block.fresh = False
+
+
+cdef void leave_changed(OrderState* order, Window* window) noexcept nogil:
+    """A stream got another discipline while the window was open.  What may be hidden behind its entries is more than
+    the launch was ordered after: they stay."""
+    cdef size_t i
+    for i in range(window.ticket.size()):
+        if window.ticket[i].position < order.streams[window.ticket[i].stream].hidden:
+            window.ticket[i].position = 0               # no entry has this one
 
 
 cdef void note_home(Window* window, Use* use) noexcept nogil:
@@ -562,6 +587,8 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
         core.counters.uses += 1
         if not planted(defect.POSITION_AT_PREPARE):
             window.position = touch(stream)
+        if unlikely(window.changes != core.order.changes):
+            leave_changed(core.order, window)
         for i in range(window.uses.size()):
             use = &window.uses[i]
             if i > 0 and i + 1 == window.uses.size() and planted(defect.COMMIT_STOPS_HALF_WAY):

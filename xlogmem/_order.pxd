@@ -83,6 +83,7 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
+    uint32_t changes            # of disciplines
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
@@ -112,7 +113,7 @@ cdef inline uint64_t touch(StreamState* stream) noexcept nogil:
 cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
 cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
-                           Failure* failure) noexcept nogil
+                           Failure* failure) except -1 nogil
 cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
                            Failure* failure) except -1 nogil
 cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil

@@ -523,19 +523,29 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
 
 
 cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
-                           Failure* failure) noexcept nogil:
-    """Other rules for what is queued there from now on.
+                           Failure* failure) except -1 nogil:
+    """Other rules for what is queued there from now on; nothing, if they are the same.
 
-    Behind every older entry of the stream work may be hidden that the old discipline allowed: all of it was queued
-    before this position, to which whoever looks at such an entry raises it.
+    Behind the older entries of the stream work may be hidden that the old discipline allowed: all of it was queued
+    before this position, to which whoever looks at such an entry raises it.  The context is current.  Releases the
+    lock.
     """
+    cdef Failure ignored
+    cdef Fence* fence
+    if stream.alive and stream.discipline == discipline:
+        return 0
     if not stream.alive or stream.windows:
         failure.kind = STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD
         failure.stream = stream.number
         return 1
     if not planted(defect.CHANGE_FORGETS_HIDDEN):
         stream.hidden = touch(stream)
+        order.changes += 1
     stream.discipline = discipline
+    if stream.raw and not bound_elsewhere(stream):      # the fences that there are do not cover the raised entries
+        order.in_flight += 1
+        record_fence(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
+        order.in_flight -= 1
     return 0
 
 

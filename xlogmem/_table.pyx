@@ -653,17 +653,17 @@ cdef int pooled_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t
         return 1
     if pool == NULL:
         pool_of_pointer(ptr[0], &pool)
-        pooled.pool.store(<size_t>pool)
+        if pool != NULL:
+            pooled.pool.store(<size_t>pool)
     return 0
 
 
 cdef int pooled_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
                            Failure* failure) except -1 nogil:
-    if not pool_free_plainly(ptr, stream, failure):
+    cdef Pooled* pooled = <Pooled*>self
+    if pooled.pool.load() and not pool_free_plainly(ptr, stream, failure):
         return 0
-    if failure.code not in (cy.CUDA_ERROR_INVALID_CONTEXT, cy.CUDA_ERROR_NOT_INITIALIZED):
-        return 1
-    return foreign_deallocate((<Pooled*>self).upstream, ptr, nbytes, stream, failure)       # may know its context
+    return foreign_deallocate(pooled.upstream, ptr, nbytes, stream, failure)
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the capsule

@@ -631,9 +631,10 @@ cdef class Core:
             anything with ``__cuda_stream__``.  The object is held while the stream is registered.
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
-            streams. A stream that is known changes its discipline, for all blocks that were used there, and stays
-            the same registration. What the old one allowed is waited for all the same; that others are waited for on a
-            stream that became opaque (the hand-back) starts with the next use.
+            streams. A stream that is known changes its discipline and stays the same registration. What the old one
+            allowed is waited for all the same. From then on others are ordered after what is queued on a stream that
+            became opaque as far as a block was used there, or will be freed there; it is made to wait for them (the
+            hand-back) from the next use on.
 
         Raises
         ------
@@ -641,7 +642,7 @@ cdef class Core:
             This is no stream.
         StreamMisuseError
             The stream is on another device or is capturing a graph; or it would have to change its discipline, and is
-            one of the pool's own or has a window open.
+            one of the pool's own, was unregistered, or has a window open.
 
         Warns
         -----

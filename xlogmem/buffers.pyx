@@ -778,7 +778,7 @@ cdef class Buffer(BlockView):
         self.refuse_stale()
         if self.size:
             offered = self.offered()
-            self.told = offered if offered.foreign else None        # the pool's own live as long as the runtime
+            self.told = offered if offered.foreign else None        # own ones live as long as the runtime, and are few
             self.lend_to(offered, not planted(defect.OFFER_UNJOINED), NULL)
         return {"version": 3, "shape": self.shape, "typestr": self.kind.typestr,
                 "data": (self.ptr if self.size else 0, bool(self.readonly)),

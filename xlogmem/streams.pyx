@@ -75,6 +75,16 @@ cdef int discipline_of(object name) except -1:
     return DISCIPLINES[name]
 
 
+cdef int discipline_now(OrderState* order, StreamState* state):
+    """It may change in another thread."""
+    cdef int now
+    with nogil:
+        order.lock.lock()
+        now = <int>state.discipline
+        order.lock.unlock()
+    return now
+
+
 # ---------------------------------------------------------------------------------------------- handles
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
@@ -132,7 +142,8 @@ cdef class Stream:
         """
         if self.state == NULL:
             raise StreamMisuseError("the stream was never made")
-        return {value: name for name, value in DISCIPLINES.items()}[self.state.discipline]
+        now = discipline_now(&self.ordering.state, self.state)
+        return next(name for name, value in DISCIPLINES.items() if value == now)
 
     @property
     def registered(self):
@@ -495,7 +506,7 @@ cdef class StreamRegistry:
         # which whoever forgets the registration needs.
         entry = self.known.get(number)
         if (entry is not None and entry.state.alive and (entry.owner is not None or PyIndex_Check(what))
-                and (wanted == -1 or wanted == <int>entry.state.discipline)):
+                and (wanted == -1 or wanted == discipline_now(&self.ordering.state, entry.state))):
             return handle_of(self.ordering, entry.state)
         with self.lock:
             if len(self.known) >= self.sweep_at:
@@ -547,16 +558,20 @@ cdef class StreamRegistry:
         """The same stream, with this discipline from now on (-1: as it is)."""
         cdef OrderState* order = &self.ordering.state
         cdef Failure failure
+        cdef Scope scope
         cdef int failed
-        if discipline in (-1, <int>stream.state.discipline):
+        if discipline == -1 or discipline == discipline_now(order, stream.state):
             return stream
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
                                     "another")
         with nogil:
-            order.lock.lock()
-            failed = change_discipline(order, stream.state, <Discipline>discipline, &failure)
-            order.lock.unlock()
+            failed = enter_context(order.context, &scope, &failure)
+            if not failed:
+                order.lock.lock()
+                failed = change_discipline(order, stream.state, <Discipline>discipline, &failure)
+                order.lock.unlock()
+                leave_context(&scope)
         if failed:
             raise_failure(&failure, "changing its discipline")
         return stream
@@ -688,7 +703,8 @@ cdef class StreamRegistry:
                     continue
             elif entry.owner is None:
                 continue                                            # destroyed maybe: the driver crashes if asked
-            elif <size_t>entry.state.handle == LEGACY or entry.state.discipline == OPAQUE:
+            elif (<size_t>entry.state.handle == LEGACY
+                  or discipline_now(&self.ordering.state, entry.state) == OPAQUE):
                 continue                                            # somebody queues work there, registered or not
             if entry.owner is not None and Py_REFCNT(<PyObject*>entry.owner) > 1:
                 continue

@@ -66,8 +66,8 @@ enum xlogmem_flags {
      * RMM has made the device current.  Without it they are called with the device's context current. */
     XLOGMEM_FINDS_DEVICE = 1,
     /* All memory is cuMemAllocFromPoolAsync's, of one CUDA pool and without anything besides, and is given back to
-     * cuMemFreeAsync.  Then the driver is called directly, in the context that the table's caller has, once the first
-     * allocation has shown which pool it is; what the driver refuses goes through the functions. */
+     * cuMemFreeAsync.  Then the driver is called directly, in the context in which the functions would be, once the
+     * first allocation has shown which pool it is; what the driver refuses goes through the functions. */
     XLOGMEM_CUDA_POOL = 2
 };
 

@@ -28,7 +28,7 @@ from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, Xl
 from xlogmem.launch import LaunchRecorder
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, PoolMemoryResource
 from xlogmem.runtime import DeviceRuntime
-from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused
+from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused, sure
 from xlogmem.streams import StreamPool
 
 __all__ = ["SITUATIONS"]
@@ -378,7 +378,8 @@ def a_stream_under_another_discipline(world: World, rng: Random) -> None:
             if told or discipline == "opaque" or (discipline == "ordinary" and not elsewhere):
                 x.work(owner.handle, block, READ if elsewhere else rng.choice([READ, WRITE]))
             elif rng.random() < .5:
-                x.use(T, (block, READ))
+                x.use(T, (block, rng.choice([READ, WRITE])))
+                sure(cuda.cuStreamSynchronize, T.handle)
                 elsewhere = True
             elif rng.random() < .5:
                 x.use(named, (block, READ))

@@ -218,6 +218,8 @@ def leave(world: World, window: Open, how: str) -> None:
             if (place.discipline == "opaque" and claim.access != READ
                     and claim.alone and claim.use == item.uses):
                 item.last_opaque = place, place.registration
+        heard = [claim.item for claim in window.claims if claim.access != READ and claim.alone
+                 and claim.use == claim.item.uses and is_heard(claim.item, window)]
     trouble = True
     try:
         recorder = window.recorder
@@ -236,7 +238,16 @@ def leave(world: World, window: Open, how: str) -> None:
         if trouble:                                     # the hand-back failed, or comes later
             for claim in window.claims:
                 claim.item.quiet = True
+        elif launched:
+            for item in heard:
+                item.unheard = False
         world.release(place, window.claims, launched)
+
+
+def is_heard(item: Item, window: Open) -> bool:
+    """Will the block's home be made to wait for this use?"""
+    return (item.place is not None and item.place is not window.place and item.home is item.place
+            and item.place.discipline == "opaque" and window.handback == "all")
 
 
 def drop_recorder(window: Open, how: str) -> None:
@@ -384,7 +395,8 @@ def may_hide(world: World, item: Item, place: Place) -> bool:
         return False
     if item.last_opaque and item.last_opaque == (place, place.registration) and place.discipline == "opaque":
         return True
-    if place is not item.place or item.quiet or place.registration != item.registration or item.home is not place:
+    if (place is not item.place or item.quiet or item.unheard or place.registration != item.registration
+            or item.home is not place):
         return False
     return place.discipline == "opaque" or (place.discipline == "ordinary" and not item.elsewhere)
 
@@ -628,7 +640,7 @@ def discipline(world: World, rng: Random) -> None:
         with world.lock:
             for item in list(world.all_items) if chosen == "opaque" != place.discipline else ():
                 if item.place is place and item.elsewhere:
-                    item.quiet = True                   # nobody made it wait for those
+                    item.unheard = True                 # nobody made it wait for those
             place.discipline = chosen
         if place.kind == "raw":
             place.keep = stream

@@ -140,6 +140,7 @@ class Item:
         self.lent = False                   # adopted from another runtime: has to be let go on its own stream
         self.unsure = False                 # a failure left open where it will be freed
         self.quiet = False                  # no unrecorded work any more: nobody promised to wait for it
+        self.unheard = False                # ... until its home was made to wait for all who used it elsewhere
         self.last_opaque: tuple[Place, int] | None = None   # the newest use was there, and wrote
         self.loans: list[Loan] = []         # who has it
         self.offers: list[Loan] = []        # who read its interface: may work there until it is freed
