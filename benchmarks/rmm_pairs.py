@@ -2,11 +2,12 @@
 
     python benchmarks/rmm_pairs.py [--json FILE]
 
-A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on a
-stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone, under RMM's
+A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on
+a stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone, under RMM's
 statistics (what an adaptor costs at least), under RMM's tracking (which knows each allocation too, and nothing of
-streams) and under `RuntimeMemoryResource`, without and with our pool between, turn by turn in one process; and then
-each pair by itself while a Python thread is busy, beside RMM's callback resource.
+streams) and under `RuntimeMemoryResource`, without and with our pool between, turn by turn in one process.  What is
+added is the difference to the resource alone in the same turn, because a host's clock may change by a factor of two
+from one to the next.  And then each pair by itself while a Python thread is busy, beside RMM's callback resource.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ import xlogmem.rmm
 from xlogmem.bench._loops import Allocator
 from xlogmem.rmm._binding import upstream_of
 
-REPEATS, CALLS, NBYTES = 9, 20_000, 1 << 20
+REPEATS, CALLS, NBYTES = 90, 2_000, 1 << 20
 
 
 def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
@@ -54,6 +55,14 @@ def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, i
     return {"median": took[calls // 2], "p99": took[calls * 99 // 100], "max": took[-1]}
 
 
+def added(kinds: dict[str, list[float]], kind: str) -> str:
+    """To the resource alone, turn by turn: the median, and the middle half."""
+    if kind == "alone":
+        return ""
+    extra = sorted(more - alone for more, alone in zip(kinds[kind], kinds["alone"], strict=True))
+    return f"{statistics.median(extra):+7.0f} [{extra[len(extra) // 4]:+.0f}, {extra[-1 - len(extra) // 4]:+.0f}]"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE")
@@ -77,10 +86,10 @@ def main() -> None:
         for name, kinds in candidates.items():
             for kind, mr in kinds.items():
                 figures[name][kind].append(loops(mr).pairs(NBYTES, [handles.get(name, 0)], CALLS) / CALLS)
-    print(f"{'ns per pair, best (median)':40} RMM {rmm.__version__}, Python {platform.python_version()}")
+    print(f"{'ns per pair: best (median), added':42} RMM {rmm.__version__}, Python {platform.python_version()}")
     for name, kinds in figures.items():
         for kind, times in kinds.items():
-            print(f"{name + ', ' + kind:40}{min(times):9.0f} ({statistics.median(times):.0f})")
+            print(f"{name + ', ' + kind:42}{min(times):7.0f} ({statistics.median(times):5.0f}) {added(kinds, kind)}")
     busy = {"under xlogmem": busy_percentiles(candidates["cuda async"]["under xlogmem"], 20_000),
             "as callbacks": busy_percentiles(callback, 500)}
     for name, row in busy.items():

@@ -16,7 +16,7 @@ from cuda.bindings import driver as cuda
 from xlogmem import DeviceRuntime, DeviceState, from_cuda_array, from_dlpack, use
 from xlogmem._kernels import Kernels, check
 
-ROUNDS, OWN_ROUNDS, WORDS, LATE = 1000, 200, 1 << 14, 50_000        # nanoseconds that producers and readers are late
+ROUNDS, OWN_ROUNDS, WORDS, LATE = 1000, 200, 1 << 14, 300_000       # nanoseconds that producers and readers are late
 
 
 def needs(name: str, module: str) -> pytest.MarkDecorator:
