@@ -87,6 +87,10 @@ def timed(pipeline: Callable[[], Any], mr: rmm.mr.DeviceMemoryResource) -> float
     return time.perf_counter() - started
 
 
+def tracked(resource: xlogmem.DeviceMemoryResource) -> rmm.mr.DeviceMemoryResource:
+    return xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime(resource=resource))
+
+
 def over_another() -> xlogmem.rmm.RmmMemoryResource:
     """One of its own, so that what it keeps is not what the others allocated."""
     return xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource())
@@ -146,6 +150,10 @@ def main() -> None:
             figures[name][candidate] = row
             print(f"    {candidate:13} {in_words(row)}")
     rmm.mr.set_current_device_resource(alone)
+    # What a pair takes depends on what its CUDA pool has been through, by a factor of two: so on one pool for all.
+    below = xlogmem.rmm.RmmMemoryResource(alone)
+    candidates = {ALONE: alone, "under xlogmem": tracked(below),
+                  "with its pool": tracked(xlogmem.PoolMemoryResource(below))}
     loops: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(9):
         for name, mr in candidates.items():

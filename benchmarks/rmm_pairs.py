@@ -3,7 +3,8 @@
     python benchmarks/rmm_pairs.py [--json FILE]
 
 A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on
-a stream of RMM's own too, whose handle has to be looked at each time.  Each resource is measured alone, under RMM's
+streams of RMM's own too: one whose handle has to be looked at each time, and one that Python code used with xlogmem,
+which holds it.  Each resource is measured alone, under RMM's
 statistics (what an adaptor costs at least), under RMM's tracking (which knows each allocation too, and nothing of
 streams) and under `RuntimeMemoryResource`, without and with our pool between, turn by turn in one process.  What is
 added is the difference to the resource alone in the same turn, because a host's clock may change by a factor of two
@@ -77,8 +78,13 @@ def main() -> None:
         "under its pool": under(mr, pool=True)} for name, mr in below.items()}
     candidates["cuda async"]["as callbacks"] = callback
     candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
-    own = Stream()
-    handles = {f"{name}, own stream": own.__cuda_stream__()[1] for name in ("cuda async", "arena")}
+    streams = {"own stream": Stream(), "held stream": Stream()}
+    handles = {f"{name}, {kind}": stream.__cuda_stream__()[1]
+               for name in ("cuda async", "arena") for kind, stream in streams.items()}
+    for kinds in list(candidates.values()):
+        for mr in kinds.values():
+            if isinstance(mr, xlogmem.rmm.RuntimeMemoryResource):
+                mr.runtime.register_stream(streams["held stream"])
     candidates |= {name: candidates[name.split(",")[0]] for name in handles}
     figures: dict[str, dict[str, list[float]]] = {
         name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}

@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from bench import ForeignStream
 from conftest import SIMULATED
 from cuda.bindings import driver as cuda
 
@@ -335,6 +336,22 @@ def test_default_streams_are_not_asked_for_their_number_twice(bench_and_hold, dr
     for handle in (0, 1, b.S.handle):
         hold.free(hold.allocate(8, handle), handle)
     assert driver.calls("cuStreamGetId") <= before + 1  # ours, at first sight
+
+
+@pytest.mark.simulator
+def test_a_stream_whose_owner_is_held_is_not_asked_for_its_number(bench_and_hold, driver):
+    """It cannot have been destroyed; one that was let go of, and nobody holds, is asked again."""
+    b, hold = bench_and_hold
+    owner = ForeignStream()
+    stream = b.runtime.register_stream(owner)
+    hold.free(hold.allocate(8, owner.handle), owner.handle)
+    before = driver.calls("cuStreamGetId")
+    hold.free(hold.allocate(8, owner.handle), owner.handle)
+    assert driver.calls("cuStreamGetId") == before
+    b.runtime.unregister_stream(stream)
+    for asked in (1, 3):                                # at first sight, and then with each call
+        hold.free(hold.allocate(8, owner.handle), owner.handle)
+        assert driver.calls("cuStreamGetId") >= before + asked
 
 
 @pytest.mark.simulator

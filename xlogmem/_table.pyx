@@ -8,8 +8,9 @@ it (dropping a runtime, writing to the log) is left as an *errand*, which the in
 comes to it, or the next `open`.
 
 Streams come as bare handles.  One is registered at first sight, as opaque, because whoever allocates here queues work
-that nobody records.  The driver uses handles again, so all but the default streams and our own are asked for their
-number each time; a registration whose handle turned out to mean another stream is buried, the new one is its heir.
+that nobody records.  The driver uses handles again, so all but the default streams, our own and those whose owner we
+hold are asked for their number each time; a registration whose handle turned out to mean another stream is buried, the
+new one is its heir.
 """
 import logging
 
@@ -273,7 +274,7 @@ cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** r
     if failed:
         return 1
     state = seen_before(opened, handle, thread)
-    if state == NULL or (state.driver_id and <size_t>handle > PER_THREAD and not capturing[0]):
+    if state == NULL or (<bint>state.raw and <size_t>handle > PER_THREAD and not capturing[0]):
         if capturing[0]:                                # asking for the number would spoil the capture
             failure.kind = STREAM_IS_CAPTURING
             failure.stream = <size_t>handle
