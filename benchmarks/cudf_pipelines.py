@@ -24,12 +24,11 @@ import cupy
 import pylibcudf as plc
 import rmm
 import rmm.mr
+import rmm_pairs
 
 import xlogmem
 import xlogmem.cudf
 import xlogmem.rmm
-from xlogmem.bench._loops import Allocator
-from xlogmem.rmm._binding import upstream_of
 
 ROWS = 2_000_000
 ALONE = "alone"
@@ -155,11 +154,12 @@ def main() -> None:
     candidates = {ALONE: alone, "under xlogmem": tracked(below),
                   "with its pool": tracked(xlogmem.PoolMemoryResource(below))}
     loops: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(9):
+    for _ in range(rmm_pairs.REPEATS):
         for name, mr in candidates.items():
-            loops[name].append(Allocator.of(upstream_of(mr)).pairs(1 << 20, [0], 20_000) / 20_000)
-    print("a pair from C++, ns: " + ", ".join(f"{name} {min(it):.0f} (median {statistics.median(it):.0f})"
-                                             for name, it in loops.items()))
+            loops[name].append(rmm_pairs.loops(mr).pairs(rmm_pairs.NBYTES, [0], rmm_pairs.CALLS) / rmm_pairs.CALLS)
+    print("a pair from C++, ns: " + ", ".join(
+        f"{name} {min(it):.0f} (median {statistics.median(it):.0f}) {rmm_pairs.added(loops, name)}".rstrip()
+        for name, it in loops.items()))
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"cudf": cudf.__version__, "rmm": rmm.__version__, "python": sys.version, "rows": ROWS,
