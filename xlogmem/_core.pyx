@@ -129,7 +129,7 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
 
 cdef void raise_hidden(Block* block, StreamState* stream) noexcept nogil:
     """The stream has had another discipline (see `change_discipline`): entries of before count as `hidden`.  A reader's
-    may hide writes, if the stream was opaque, which get an entry of their own."""
+    may hide writes, because the stream may have been opaque: they get an entry of their own."""
     cdef size_t i
     cdef bint may_have_written = False
     cdef bint has_written = False
