@@ -674,6 +674,41 @@ def test_a_stream_of_many_disciplines_keeps_one_place(bench):
     block.free()
 
 
+class Named:
+    """Names somebody's stream, as Numba's ``external_stream`` does, and does not keep it alive."""
+
+    external = True
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def synchronize(self) -> None: ...
+
+
+ExternalStream = type("ExternalStream", (Named,), {"external": None})   # CuPy's and PyTorch's class is called that
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", [Named, ExternalStream, int])
+def test_an_object_that_only_names_a_stream_keeps_none_alive(bench, driver, kind):
+    """The registry's sweep asks streams that only it holds; these may be destroyed, and asking would crash."""
+    x = bench()
+    block = x.alloc(x.S)
+    streams = [check(cuda.cuStreamCreate(NON_BLOCKING)) for _ in range(40)]
+    for stream in streams[:20]:
+        x.use(x.runtime.register_stream(kind(int(stream))), (block, READ))
+    for stream in streams[:20]:
+        check(cuda.cuStreamDestroy(stream))
+    for stream in streams[20:]:
+        x.use(x.runtime.register_stream(kind(int(stream))), (block, READ))
+    x.use(x.T, (block, WRITE))                          # by fences that are there
+    for stream in streams[20:]:
+        check(cuda.cuStreamDestroy(stream))
+    block.free()
+    x.runtime.reap_pending()
+    assert driver.races() == []
+
+
 @pytest.mark.simulator
 def test_dead_streams_give_their_places_back(bench, driver):
     """A thousand short-lived streams, each used: the tables do not grow, old positions keep their meaning."""

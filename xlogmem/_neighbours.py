@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["keeper_of", "stream_of"]
+__all__ = ["keeper_of", "keeps", "stream_of"]
 
 LEGACY = 1                                  # CU_STREAM_LEGACY
 
@@ -25,17 +25,24 @@ def stream_of(array: Any) -> Any:
     return None
 
 
+def keeps(stream: Any) -> bool:
+    """Does the object keep its stream alive?  CuPy's and PyTorch's ``ExternalStream`` and what Numba's
+    ``external_stream`` gives only name one, as an int does."""
+    return (getattr(stream, "external", None) is not True
+            and all(kind.__name__ != "ExternalStream" for kind in type(stream).__mro__))
+
+
 def keeper_of(handle: int, ordinal: int) -> Any:
     """The object that keeps a stream alive, if the stream is the current one of a library that is in use; else None."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
         stream = cupy.cuda.get_current_stream()
-        if stream.ptr == handle and not isinstance(stream, cupy.cuda.ExternalStream):
+        if stream.ptr == handle and keeps(stream):
             return stream
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         stream = torch.cuda.current_stream(ordinal)
-        if stream.cuda_stream == handle:
+        if stream.cuda_stream == handle and keeps(stream):
             return stream
     bridge = sys.modules.get("jax._src.xla_bridge")     # asking JAX for its devices would start it
     if bridge is not None and bridge.backends_are_initialized():

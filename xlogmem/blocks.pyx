@@ -628,7 +628,8 @@ cdef class Core:
         ----------
         stream : object
             An int (the ``CUstream``), or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings:
-            anything with ``__cuda_stream__``.  The object is held while the stream is registered.
+            anything with ``__cuda_stream__``.  The object is held while the stream is registered; one that only names
+            somebody's stream (an ``ExternalStream``) is as good as an int.
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
             streams. A stream that is known changes its discipline and stays the same registration. What the old one

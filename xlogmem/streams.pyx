@@ -53,6 +53,7 @@ from xlogmem._order cimport (
 )
 
 from xlogmem import _driver
+from xlogmem._neighbours import keeps
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 
 __all__ = ["Stream", "StreamPool"]
@@ -423,6 +424,11 @@ cdef int device_of(object what) except -1:
     return ordinal
 
 
+cdef bint may_own(object what) except -1:
+    """May the object keep the stream alive that it stands for?"""
+    return not (PyIndex_Check(what) or type(what).__module__.startswith("cuda.bindings")) and keeps(what)
+
+
 @cython.final
 cdef class Registration:
     """One foreign stream."""
@@ -505,7 +511,7 @@ cdef class StreamRegistry:
         # Without the lock, which somebody may keep who waits for a full queue; without letting go of the GIL either,
         # which whoever forgets the registration needs.
         entry = self.known.get(number)
-        if (entry is not None and entry.state.alive and (entry.owner is not None or PyIndex_Check(what))
+        if (entry is not None and entry.state.alive and (entry.owner is not None or not may_own(what))
                 and (wanted == -1 or wanted == discipline_now(&self.ordering.state, entry.state))):
             return handle_of(self.ordering, entry.state)
         with self.lock:
@@ -618,7 +624,7 @@ cdef class StreamRegistry:
 
     cdef int hold(self, Registration entry, object what) except -1:
         """Keep the first object that the stream came in, if that can keep it alive."""
-        if entry.owner is None and not PyIndex_Check(what) and not type(what).__module__.startswith("cuda.bindings"):
+        if entry.owner is None and may_own(what):
             entry.owner = what
             entry.state.raw.store(False)
             self.by_owner[id(what)] = entry
