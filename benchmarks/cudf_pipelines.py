@@ -86,10 +86,6 @@ def timed(pipeline: Callable[[], Any], mr: rmm.mr.DeviceMemoryResource) -> float
     return time.perf_counter() - started
 
 
-def tracked(resource: xlogmem.DeviceMemoryResource) -> rmm.mr.DeviceMemoryResource:
-    return xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime(resource=resource))
-
-
 def over_another() -> xlogmem.rmm.RmmMemoryResource:
     """One of its own, so that what it keeps is not what the others allocated."""
     return xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource())
@@ -150,13 +146,12 @@ def main() -> None:
             print(f"    {candidate:13} {in_words(row)}")
     rmm.mr.set_current_device_resource(alone)
     # What a pair takes depends on what its CUDA pool has been through, by a factor of two: so on one pool for all.
-    below = xlogmem.rmm.RmmMemoryResource(alone)
-    candidates = {ALONE: alone, "under xlogmem": tracked(below),
-                  "with its pool": tracked(xlogmem.PoolMemoryResource(below))}
+    candidates = {ALONE: alone, "under xlogmem": rmm_pairs.under(alone),
+                  "with its pool": rmm_pairs.under(alone, pool=True)}
     loops: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rmm_pairs.REPEATS):
         for name, mr in candidates.items():
-            loops[name].append(rmm_pairs.loops(mr).pairs(rmm_pairs.NBYTES, [0], rmm_pairs.CALLS) / rmm_pairs.CALLS)
+            loops[name].append(rmm_pairs.pair_ns(mr))
     print("a pair from C++, ns: " + ", ".join(
         f"{name} {min(it):.0f} (median {statistics.median(it):.0f}) {rmm_pairs.added(loops, name)}".rstrip()
         for name, it in loops.items()))

@@ -4,11 +4,11 @@
 
 A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on
 streams of RMM's own too: one whose handle has to be looked at each time, and one that Python code used with xlogmem,
-which holds it.  Each resource is measured alone, under RMM's
-statistics (what an adaptor costs at least), under RMM's tracking (which knows each allocation too, and nothing of
-streams) and under `RuntimeMemoryResource`, without and with our pool between, turn by turn in one process.  What is
-added is the difference to the resource alone in the same turn, because a host's clock may change by a factor of two
-from one to the next.  And then each pair by itself while a Python thread is busy, beside RMM's callback resource.
+which holds it.  Each resource is measured alone, under RMM's statistics (what an adaptor costs at least), under RMM's
+tracking (which knows each allocation too, and nothing of streams) and under `RuntimeMemoryResource`, without and with
+our pool between, turn by turn in one process.  What is added is the difference to the resource alone in the same turn,
+because a host's clock may change by a factor of two from one to the next.  And then each pair by itself while a Python
+thread is busy, beside RMM's callback resource.
 """
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ REPEATS, CALLS, NBYTES = 90, 2_000, 1 << 20
 
 def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
     return Allocator.of(upstream_of(mr))
+
+
+def pair_ns(mr: rmm.mr.DeviceMemoryResource, handle: int = 0) -> float:
+    """One turn."""
+    return loops(mr).pairs(NBYTES, [handle], CALLS) / CALLS
 
 
 def under(below: rmm.mr.DeviceMemoryResource, pool: bool = False) -> rmm.mr.DeviceMemoryResource:
@@ -91,7 +96,7 @@ def main() -> None:
     for _ in range(REPEATS):
         for name, kinds in candidates.items():
             for kind, mr in kinds.items():
-                figures[name][kind].append(loops(mr).pairs(NBYTES, [handles.get(name, 0)], CALLS) / CALLS)
+                figures[name][kind].append(pair_ns(mr, handles.get(name, 0)))
     print(f"{'ns per pair: best (median), added':42} RMM {rmm.__version__}, Python {platform.python_version()}")
     for name, kinds in figures.items():
         for kind, times in kinds.items():

@@ -573,19 +573,29 @@ cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -
     return _check(failure, "cuMemPoolTrimTo", result)
 
 
+# As the driver is, for callers who have made the device current and know of captures.
+cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                               Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+
+
+cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
+
+
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                        Failure* failure) except -1 nogil:
     cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream)
+    cdef int failed = pool_allocate_plainly(pool, nbytes, stream, ptr, failure)
     restore_capture(mode)
-    return _check(failure, "cuMemAllocFromPoolAsync", result)
+    return failed
 
 
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
     cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuMemFreeAsync(ptr, stream)
+    cdef int failed = pool_free_plainly(ptr, stream, failure)
     restore_capture(mode)
-    return _check(failure, "cuMemFreeAsync", result)
+    return failed
 
 
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
@@ -608,16 +618,6 @@ cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 no
     if cy.cuPointerGetAttribute(pool, cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) != cy.CUDA_SUCCESS:
         pool[0] = NULL
     return 0
-
-
-# As the driver is, for callers who have made the device current and know of captures.
-cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
-                               Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
-
-
-cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
 
 
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:

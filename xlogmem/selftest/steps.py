@@ -638,9 +638,10 @@ def discipline(world: World, rng: Random) -> None:
         if stream.discipline != chosen:
             world.violation(f"{place} was registered as {chosen}, and is {stream.discipline}")
         with world.lock:
-            for item in list(world.all_items) if chosen == "opaque" != place.discipline else ():
-                if item.place is place and item.elsewhere:
-                    item.unheard = True                 # nobody made it wait for those
+            if chosen == "opaque" and place.discipline != "opaque":
+                for item in list(world.all_items):
+                    if item.place is place and item.elsewhere:
+                        item.unheard = True             # nobody made it wait for those
             place.discipline = chosen
         if place.kind == "raw":
             place.keep = stream
