@@ -3,13 +3,15 @@
 XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation),
 ``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
 ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`.  The name is compiled in and shown by
-``xlogmem info``.
+``xlogmem info``.  Builds with checks compile a copy of the sources, in which the defects of tests/defects.toml are
+planted: see tests/helpers/planted.py.
 
 The binding of RMM is built where librmm and rmm are, which are build requirements; builds made by hand without them say
 so and leave it out, or fail with XLOGMEM_RMM=require.
 """
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from contextlib import suppress
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python says so too, but not where CFLAGS is set
@@ -119,15 +122,43 @@ def rmm_binding() -> list[Extension]:
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
 
 
-def module(path: str) -> Extension:
-    return Extension(path.removesuffix(".pyx").replace("/", "."), [path], language="c++",
-                     include_dirs=[include, "xlogmem/include", str(Path(path).parent)],
-                     depends=[HEADER, *map(str, Path(path).parent.glob("*.hpp"))],
+def sources() -> Path:
+    """The folder that has the package's Cython sources, relative to here: the checkout or, where checks are compiled in,
+    a copy with the planted defects."""
+    if build == "release":
+        return Path()
+    specification = importlib.util.spec_from_file_location("planted", HERE / "tests/helpers/planted.py")
+    planted = importlib.util.module_from_spec(specification)
+    sys.modules["planted"] = planted                    # dataclasses look there
+    specification.loader.exec_module(planted)
+    planted.write_copy(HERE / "xlogmem", HERE / "build/planted/xlogmem")
+    return Path("build/planted")
+
+
+def module(root: Path, path: Path) -> Extension:
+    """A module and its pages, which lie in a folder of its name."""
+    pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.pxi")
+    return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
+                     include_dirs=[include, "xlogmem/include", str((root / path).parent)],
+                     depends=[HEADER, *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
                      define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
 
 
+class BuildExtensions(build_ext):
+    """Compiles everything again where the last build in this checkout was of another kind."""
+
+    def run(self) -> None:
+        stamp = HERE / "build/kind"
+        self.force = self.force or not stamp.exists() or stamp.read_text() != build
+        super().run()
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.write_text(build)
+
+
+os.chdir(HERE)
+root = sources()
 modules = cythonize(
-    [*(module(str(path.relative_to(HERE))) for path in sorted(HERE.glob("xlogmem/**/*.pyx"))
+    [*(module(root, path.relative_to(root)) for path in sorted(root.glob("xlogmem/**/*.pyx"))
        if path.parent.name != "rmm"), *rmm_binding()],
     build_dir="build/cython",
     compiler_directives={
@@ -155,4 +186,4 @@ simulator = Extension(
                      *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])],  # one C++ runtime to watch
 )
 
-setup(ext_modules=[*modules, simulator])
+setup(ext_modules=[*modules, simulator], cmdclass={"build_ext": BuildExtensions})

@@ -29,7 +29,7 @@ FORGE = r"\.git"                                        # of git and of the forg
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # what pip adds
-COMPILED = r".*\.(pyx|pxd|cpp|hpp|map)|.*/\.clang-format"   # all else below xlogmem/ is in a wheel as it is
+COMPILED = r".*\.(pyx|pxd|pxi|cpp|hpp|map)|.*/\.clang-format"   # all else below xlogmem/ is in a wheel as it is
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
              "ld-linux-aarch64.so.1"}
 # cuda-bindings finds the driver, not the linker; RMM's symbols are in a namespace of each release.

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 RECORDED = Path(__file__).with_name("instructions.json")
-TOLERANCE = .03
+TOLERANCE = .01
 FEW, MANY = 200, 1200
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "lookup by address, 10,000 live")

@@ -28,8 +28,6 @@ from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
-from xlogmem cimport _defects as defect
-from xlogmem._defects cimport planted
 
 cdef extern from *:
     """
@@ -76,7 +74,7 @@ cdef bint process_is_closing() noexcept nogil:
 
 
 cdef bint process_was_forked() noexcept nogil:
-    return xlogmem_forked and not planted(defect.FORK_UNNOTICED)
+    return xlogmem_forked
 
 
 # ---------------------------------------------------------------------------------------------- start
@@ -357,8 +355,6 @@ cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 n
     are refused in every thread, and spoil his capture, unless the thread is in relaxed mode.  These calls are made
     in it; the mode returned is given to `restore_capture`."""
     cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
-    if planted(defect.CAPTURES_DISTURBED):
-        mode = cy.CU_STREAM_CAPTURE_MODE_GLOBAL
     cy.cuThreadExchangeStreamCaptureMode(&mode)
     return mode
 

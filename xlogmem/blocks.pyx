@@ -13,7 +13,6 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 
-from xlogmem cimport _defects as defect
 from xlogmem._core cimport (
     ALLOCATED,
     FREED,
@@ -38,7 +37,6 @@ from xlogmem._core cimport (
     tidy,
 )
 from xlogmem._cpp cimport atomic, vector
-from xlogmem._defects cimport planted
 from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
@@ -197,12 +195,12 @@ cdef class Core:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
         if stream_pool.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
-        if resource.table.order == UNDECLARED and not planted(defect.UNDECLARED_RESOURCE_TAKEN):
+        if resource.table.order == UNDECLARED:
             raise StreamMisuseError(
                 f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
                 "neither that its frees are ordered on a stream nor that they take effect at once. Set order = "
                 "'stream' or order = 'host' in the class")
-        if resource.context is not stream_pool.ordering.context and not planted(defect.OTHER_DEVICE_RESOURCE_TAKEN):
+        if resource.context is not stream_pool.ordering.context:
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
                 f"{resource.context.ordinal}")
@@ -376,7 +374,7 @@ cdef class Core:
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
             address = interface["data"][0]
-            if 0 in interface["shape"] and not planted(defect.EMPTY_ARRAY_REFUSED):
+            if 0 in interface["shape"]:
                 return 2
         elif PyIndex_Check(what):
             address = PyNumber_Index(what)

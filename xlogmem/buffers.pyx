@@ -27,10 +27,8 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport int64_t
 
-from xlogmem cimport _defects as defect
 from xlogmem._arrow cimport array_capsule, schema_capsule
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
-from xlogmem._defects cimport planted
 from xlogmem._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, Export, capsule_of, new_export
 from xlogmem._driver cimport (
     Failure,
@@ -732,7 +730,7 @@ cdef class Buffer(BlockView):
             flags |= READ_ONLY
         if any(stride % <int64_t>buffer.itemsize for stride in buffer.strides):
             raise BufferError("the strides are no whole numbers of elements")
-        waits = handle != -1 and not planted(defect.LENT_UNORDERED)
+        waits = handle != -1
         if buffer.size and handle != -1:
             consumer = self.core.kept_stream(handle) or self.core.stream_of(handle)
         export = new_export()
@@ -779,7 +777,7 @@ cdef class Buffer(BlockView):
         if self.size:
             offered = self.offered()
             self.told = offered if offered.foreign else None        # own ones live as long as the runtime, and are few
-            self.lend_to(offered, not planted(defect.OFFER_UNJOINED), NULL)
+            self.lend_to(offered, True, NULL)
         return {"version": 3, "shape": self.shape, "typestr": self.kind.typestr,
                 "data": (self.ptr if self.size else 0, bool(self.readonly)),
                 "strides": None if self.contiguous() else self.strides, "mask": None,

@@ -7,7 +7,6 @@ import warnings
 
 cimport cython
 
-from xlogmem cimport _defects as defect
 from xlogmem._core cimport (
     CANCELLED,
     HAND_BACK_ALL,
@@ -26,7 +25,6 @@ from xlogmem._core cimport (
     prepare,
     take_window,
 )
-from xlogmem._defects cimport planted
 from xlogmem._driver cimport Failure, process_was_forked
 from xlogmem._order cimport OrderState
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, resolver_of
@@ -129,8 +127,6 @@ cdef class LaunchRecorder:
     cdef int register(self, object what, int access, str method) except -1:
         self.refuse_busy()
         if self.preflighted or self.done:
-            if self.window.is_open and planted(defect.LATE_USE_VOIDS_COMMIT):
-                self.finish(CANCELLED)
             raise StreamMisuseError(
                 f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files "
                 "what was preflighted. Register everything first")
@@ -285,7 +281,7 @@ cdef class LaunchRecorder:
 
     def __exit__(self, kind, exception, traceback):
         if not self.done:
-            self.finish(CANCELLED if kind is not None and planted(defect.EXCEPTION_FILES_NOTHING) else LAUNCHED)
+            self.finish(LAUNCHED)
 
     @property
     def mode(self):

@@ -18,8 +18,6 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject
 
-from xlogmem cimport _defects as defect
-from xlogmem._defects cimport planted
 from xlogmem._driver cimport (
     DRIVER_FAILED,
     STREAM_IS_CAPTURING,
@@ -451,8 +449,7 @@ cdef class StreamRegistry:
         """The handle of a stream, which is registered at first sight."""
         cdef Registration found
         if isinstance(what, Stream):
-            if (<Stream>what).state == NULL or ((<Stream>what).ordering is not self.ordering
-                                                and not planted(defect.OTHER_RUNTIME_STREAM_TAKEN)):
+            if (<Stream>what).state == NULL or (<Stream>what).ordering is not self.ordering:
                 raise StreamMisuseError(f"{what!r} belongs to another runtime")
             return <Stream>what
         found = self.by_owner.get(id(what))
@@ -505,7 +502,7 @@ cdef class StreamRegistry:
             failure.kind = STREAM_IS_CAPTURING
             failure.stream = <size_t>handle
             raise_failure(&failure, "registering it")
-        if context != self.ordering.context.handle and not planted(defect.OTHER_DEVICE_STREAM_TAKEN):
+        if context != self.ordering.context.handle:
             raise StreamMisuseError(f"stream {<size_t>handle:#x} belongs to another context or device than this "
                                     f"runtime (device {self.ordering.context.ordinal})")
         # Without the lock, which somebody may keep who waits for a full queue; without letting go of the GIL either,
@@ -520,15 +517,11 @@ cdef class StreamRegistry:
             entry = self.known.get(number)
             if entry is None or not entry.state.alive:
                 entry = self.enlist_unlisted(number, handle)
-            if planted(defect.HANDLE_IS_IDENTITY):
-                entry = self.by_handle.get(<size_t>handle)
             if entry is not None and entry.state.alive:
                 self.hold(entry, what)
                 return self.under(handle_of(self.ordering, entry.state), wanted)
             if wanted < 0:                                          # the default streams: somebody queues work there
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
-                if planted(defect.DEFAULT_STREAM_ORDINARY):
-                    wanted = ORDINARY
             with nogil:
                 self.ordering.state.lock.lock()
                 state = register_stream(&self.ordering.state, handle, <Discipline>wanted)

@@ -1,10 +1,11 @@
 """``xlogmem selftest --defects``: does the oracle notice each rule being broken?
 
-Each defect that a debug build can plant (`xlogmem._defects`) gets a process of its own, because a broken rule may end
-it or never let it end; there the programs run until one goes wrong.  This module is also what such a process runs.
+Each defect that a build with checks can plant (tests/defects.toml) gets a process of its own, because a broken rule may
+end it or never let it end; there the programs run until one goes wrong.  This module is also what such a process runs.
 """
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xlogmem._defects import DEFECTS, plant, reached
+from xlogmem._driver import BUILD
 
 __all__ = ["Result", "available", "count", "find_all"]
 
@@ -38,26 +39,26 @@ class Result:
 
 def available() -> bool:
     """Are there defects in this build?"""
-    try:
-        plant(next(iter(DEFECTS)))
-    except RuntimeError:
-        return False
-    plant(None)
-    return True
+    return BUILD != "release"
+
+
+def _planted() -> Any:
+    """The module that selects a defect; release builds have none."""
+    return importlib.import_module("xlogmem._defects")
 
 
 def count() -> int:
-    return len(DEFECTS)
+    return len(_planted().DEFECTS)
 
 
 def find_all(seconds: float) -> Iterator[Result]:
     """Look for each defect for so many seconds at most, several at a time."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lambda name: _find(name, seconds), DEFECTS)
+        yield from pool.map(lambda name: _find(name, seconds), _planted().DEFECTS)
 
 
 def _find(name: str, seconds: float) -> Result:
-    rule = DEFECTS[name].rule
+    rule = _planted().DEFECTS[name].rule
     command = [sys.executable, "-m", "xlogmem.selftest.defects", name, str(seconds)]
     environment = os.environ | {"XLOGMEM_SIM_QUIET": "1"}
     try:
@@ -84,7 +85,7 @@ def _hunt(name: str, seconds: float) -> None:
     from xlogmem.cli import start_driver
 
     start_driver()
-    plant(name)
+    _planted().plant(name)
     seen = ""
 
     def begin(report: selftest.Report) -> None:
@@ -93,7 +94,7 @@ def _hunt(name: str, seconds: float) -> None:
     report = selftest.run(selftest.Settings(programs=None, seconds=seconds, shrink=False), begin)
     if report.failure:
         seen = report.failure.violations[0]
-    print(json.dumps({"seen": seen, "reached": reached()}), flush=True)
+    print(json.dumps({"seen": seen, "reached": _planted().reached()}), flush=True)
     os._exit(0)                                         # what is left of a broken runtime is nobody's business
 
 

@@ -1,0 +1,247 @@
+"""Planted defects: reads `tests/defects.toml` and applies it to a copy of the sources, which a debug build compiles.
+
+Used by setup.py for builds with checks (XLOGMEM_BUILD=debug, asan, tsan) and by the test that every edit still fits.
+Needs nothing but the standard library, because builds run it.
+"""
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TABLE", "Defect", "Edit", "MisfitError", "apply", "load", "write_copy"]
+
+TABLE = Path(__file__).parents[1] / "defects.toml"
+PLANTED = re.compile(r"\bplanted\(defect\.([A-Z_]+)\)")
+FUNCTION = re.compile(r"^( *)(?:cdef|cpdef|def)\b[^=\n]*?\b(\w+)\(")
+COPIED = ("*.pyx", "*.pxd", "*.pxi", "*.hpp", "__init__.py")
+
+
+class MisfitError(ValueError):
+    """The table and the sources do not belong together."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In the function `function` of `file`, the lines `old` become `new`."""
+
+    file: str
+    function: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.function}:\n{self.old}"
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One broken rule: `rule` is what it breaks, `what` is what happens instead."""
+
+    name: str
+    rule: str
+    what: str
+    edits: tuple[Edit, ...] = ()
+    edited_with: tuple[str, ...] = field(default=())
+
+    @property
+    def constant(self) -> str:
+        return self.name.upper().replace("-", "_")
+
+
+def load(table: Path = TABLE) -> list[Defect]:
+    """The table, in its order.
+
+    Raises
+    ------
+    MisfitError
+        A name stands twice, or a defect is planted by no edit.
+    """
+    defects = [Defect(row["name"], row["rule"], row["what"],
+                      tuple(Edit(edit["file"], edit["in"], edit["old"], edit["new"]) for edit in row.get("edit", ())),
+                      tuple(row.get("edited_with", ())))
+               for row in tomllib.loads(table.read_text())["defect"]]
+    named = {defect.name: defect for defect in defects}
+    if len(named) != len(defects):
+        raise MisfitError("a name of a defect stands twice")
+    for defect in defects:
+        planted = {name for owner in (defect.name, *defect.edited_with)
+                   for edit in named[owner].edits for name in PLANTED.findall(edit.new)}
+        if defect.constant not in planted:
+            raise MisfitError(f"no edit plants {defect.name}")
+    constants = {defect.constant for defect in defects}
+    for defect in defects:
+        for edit in defect.edits:
+            if unknown := set(PLANTED.findall(edit.new)) - constants:
+                raise MisfitError(f"{edit} plants what has no row: {', '.join(sorted(unknown))}")
+    return defects
+
+
+def _functions(text: str, name: str) -> Iterator[tuple[int, int]]:
+    """Where functions of this name begin and end, as offsets."""
+    lines = text.splitlines(keepends=True)
+    offsets = [0]
+    for line in lines:
+        offsets.append(offsets[-1] + len(line))
+    for number, line in enumerate(lines):
+        found = FUNCTION.match(line)
+        if not found or found[2] != name:
+            continue
+        end = number + 1
+        while end < len(lines) and ")" not in "".join(lines[number:end]):
+            end += 1                                    # the arguments take several lines
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(f"{found[1]} ")):
+            end += 1
+        yield offsets[number], offsets[end]
+
+
+def _place(text: str, edit: Edit) -> int:
+    """Where the old text stands.
+
+    Raises
+    ------
+    MisfitError
+        It does not stand in its function exactly once.
+    """
+    places = [start + match.start()
+              for start, end in _functions(text, edit.function)
+              for match in re.finditer(rf"^{re.escape(edit.old)}", text[start:end], re.MULTILINE)]
+    if len(places) != 1:
+        raise MisfitError(f"the text of this edit stands {len(places)} times: {edit}")
+    return places[0]
+
+
+def apply(text: str, edits: list[Edit]) -> str:
+    """The text with all edits, which must not overlap."""
+    places = sorted((_place(text, edit), edit) for edit in edits)
+    for (place, edit), (following, other) in zip(places, places[1:], strict=False):
+        if place + len(edit.old) > following:
+            raise MisfitError(f"two edits overlap: {edit}\nand {other}")
+    for place, edit in reversed(places):
+        text = text[:place] + edit.new + text[place + len(edit.old):]
+    return text
+
+
+def edited_files(package: Path, defects: list[Defect]) -> dict[str, str]:
+    """The texts of all files that the table edits, with the edits; by path below the package."""
+    edits: dict[str, list[Edit]] = {}
+    for defect in defects:
+        for edit in defect.edits:
+            edits.setdefault(edit.file, []).append(edit)
+    return {file: apply((package / file).read_text(), found) for file, found in edits.items()}
+
+
+def _with_imports(text: str) -> str:
+    """A module's text that can say ``planted(defect.NAME)``."""
+    first = re.search(r"^(?:from \S+ cimport|cimport) ", text, re.MULTILINE)
+    if first is None:
+        raise MisfitError("a module with planted defects has no cimport")
+    return (f"{text[:first.start()]}from xlogmem cimport _defects as defect\n"
+            f"from xlogmem._defects cimport planted\n{text[first.start():]}")
+
+
+def write_copy(package: Path, target: Path) -> None:
+    """Copy what is compiled of the package, with all defects planted; files that are as they were are left alone."""
+    defects = load()
+    texts = edited_files(package, defects)
+    pages = {file for file in texts if file.endswith(".pxi")}
+    for path in sorted(package.glob("**/*.pyx")):
+        file = str(path.relative_to(package))
+        text = texts.get(file, path.read_text())
+        included = {str(Path(file).parent / page) for page in re.findall(r'^include "([^"]+)"', text, re.MULTILINE)}
+        if file in texts or included & pages:
+            texts[file] = _with_imports(text)
+    texts |= generated(defects)
+    kept = set(texts)
+    for pattern in COPIED:
+        for path in package.glob(f"**/{pattern}"):
+            file = str(path.relative_to(package))
+            kept.add(file)
+            texts.setdefault(file, path.read_text())
+    for file, text in texts.items():
+        path = target / file
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for path in [path for path in target.glob("**/*") if path.is_file()]:
+        if str(path.relative_to(target)) not in kept:   # of an earlier layout
+            path.unlink()
+
+
+def clear(target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def generated(defects: list[Defect]) -> dict[str, str]:
+    """`xlogmem._defects`, the module that selects one of them at run time."""
+    rows: dict[str, Any] = {defect.name: (number, defect.rule, defect.what)
+                            for number, defect in enumerate(defects, 1)}
+    enum = "\n".join(f"    {defect.constant}" for defect in defects)
+    return {
+        "_defects.pxd": HEAD.format(enum=enum),
+        "_defects.pyx": MODULE.format(rows="".join(f"    {name!r}: PlantedDefect{row!r},\n"
+                                                   for name, row in rows.items())),
+    }
+
+
+HEAD = """\
+# Generated from tests/defects.toml for builds with checks.
+cdef enum Defect:
+    NO_DEFECT
+{enum}
+
+cdef bint planted(Defect defect) noexcept nogil
+"""
+
+MODULE = '''\
+"""The defects of tests/defects.toml, one of which can be planted at a time.  Generated for builds with checks."""
+import os
+from collections import namedtuple
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport atomic
+
+__all__ = ["DEFECTS", "PlantedDefect", "plant", "reached"]
+
+cdef atomic[int] selected                   # one for all compiled modules, which ask through `planted`
+cdef atomic[uint64_t] hits
+
+PlantedDefect = namedtuple("PlantedDefect", "number rule what")
+
+DEFECTS = {{
+{rows}}}
+
+
+cdef bint planted(Defect defect) noexcept nogil:
+    if selected.load() != defect:
+        return False
+    hits.fetch_add(1)
+    return True
+
+
+def plant(name):
+    """Plant a defect in this process, instead of the one planted before; None: in none.
+
+    Raises
+    ------
+    ValueError
+        There is no defect of this name.
+    """
+    if name is not None and name not in DEFECTS:
+        raise ValueError(f"defect {{name!r}} is unknown; choose one of {{', '.join(DEFECTS)}}")
+    selected.store(NO_DEFECT if name is None else DEFECTS[name].number)
+    hits.store(0)
+
+
+def reached():
+    """How often the code broke its rule since the last `plant`."""
+    return hits.load()
+
+
+plant(os.environ.get("XLOGMEM_DEFECT") or None)
+'''

@@ -1,0 +1,131 @@
+# TODO
+
+cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
+    """Live bytes become pending: a reap may release them once the host has seen a position taken after the free was
+    queued (W26).  A stream keeps a bounded number of markers: neighbours are merged, on the newer position."""
+    cdef vector[Marker]* markers
+    cdef Marker* marker
+    cdef size_t i
+    if unlikely(home.index >= core.pending.size()):
+        core.pending.resize(home.index + 1)
+    markers = &core.pending[home.index]
+    if unlikely(markers.size() >= MARKERS):
+        for i in range(<size_t>MARKERS // 2):
+            marker = &markers[0][2 * i]
+            markers[0][i].position = marker[1].position
+            markers[0][i].nbytes = marker[0].nbytes + marker[1].nbytes
+        markers.resize(MARKERS // 2)
+    marker = &markers.emplace_back()
+    marker.position = touch(home)
+    marker.nbytes = nbytes
+    core.pending_bytes += nbytes
+
+
+cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
+    """Subtract the pending bytes whose markers the host has seen complete."""
+    cdef vector[Marker]* markers = &core.pending[home.index]
+    cdef size_t i, kept = 0
+    for i in range(markers.size()):
+        if knows(core.order, NULL, home, markers[0][i].position):
+            check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
+            core.pending_bytes -= markers[0][i].nbytes
+        else:
+            markers[0][kept] = markers[0][i]
+            kept += 1
+    markers.resize(kept)
+
+
+cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
+    """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete
+    now.  Every stream is visited; what failed stays pending and is told (W28)."""
+    cdef OrderState* order = core.order
+    cdef StreamState* home
+    cdef Failure failure
+    cdef Scope scope
+    cdef size_t i
+    if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
+        failures.push_back(failure)
+        return 0
+    if blocking and note(core, settle_escaped(core, &failure), &failure):
+        failures.push_back(failure)
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    for i in range(order.streams.size()):
+        home = order.streams[i]
+        if i < core.pending.size() and not core.pending[i].empty():
+            if note(core, reap_stream(core, home, blocking, &failure), &failure):
+                failures.push_back(failure)
+            release_seen(core, home)
+        if note(core, settle(order, home, blocking, &failure), &failure):
+            failures.push_back(failure)
+    order.in_flight -= 1
+    if core.untold or (core.stuck and core.dropped.load() != NULL):
+        failures.push_back(core.stuck_failure)
+        core.stuck_failure.kind = NO_FAILURE            # told once: the caller owns the exception now
+        core.untold = False
+        core.stuck = 0
+    order.lock.unlock()
+    leave_context(&scope)
+    return 0
+
+
+cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
+    """Teach the host the frees of the stream, by waiting for the newest or by asking from the oldest on.  With the lock
+    held, releases it."""
+    cdef uint64_t oldest
+    if blocking:
+        return host_waits_from_afar(core.order, home, core.pending[home.index].back().position, failure)
+    while not core.pending[home.index].empty():
+        oldest = core.pending[home.index][0].position
+        if ask_host(core.order, home, oldest, failure):
+            return 1
+        if not knows(core.order, NULL, home, oldest):
+            break
+        release_seen(core, home)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- lookup and end
+cdef inline void describe(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
+    found.ptr = base
+    found.generation = known.generation
+    found.nbytes = known.nbytes
+    found.slot = known.slot
+    found.stream = NULL
+    if known.stream != <uint32_t>NO_STREAM:             # its place is not given away while it has blocks
+        found.stream = order.streams[known.stream]
+
+
+cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&core.index, ptr, &base)
+    if known == NULL or ptr - base >= known.nbytes:
+        return False
+    describe(core.order, base, known, found)
+    return True
+
+
+cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
+    cdef Block* block
+    core.order.lock.lock()
+    block = core.blocks[slot]
+    core.order.lock.unlock()
+    return block
+
+
+cdef int tear_down(CoreState* core) except -1 nogil:
+    """Free what is left: no handle of a block, a stream or a recorder exists any more."""
+    cdef Failure ignored
+    cdef Scope scope
+    cdef int failed
+    if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
+        return 0
+    core.order.lock.lock()
+    failed = bury_foreign(core.order, &ignored)
+    core.order.lock.unlock()
+    if not failed:                                      # else foreign streams, destroyed maybe, would be touched
+        settle_escaped(core, &ignored)
+        drain(core)
+    leave_context(&scope)
+    return 0

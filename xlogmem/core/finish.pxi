@@ -1,0 +1,187 @@
+# TODO
+
+cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
+    cdef OrderState* order = core.order
+    cdef StreamState* stream = window.stream
+    cdef StreamState* source
+    cdef Entry* seen
+    cdef size_t i
+    if use.access & WRITE:
+        for i in range(use.first, use.end):
+            seen = &window.ticket[i]
+            source = order.streams[seen.stream]
+            if not use.block.lent.empty() and is_lent(use.block, source):
+                if source.alive or seen.position < source.count:
+                    continue                            # more may stand behind it
+                end_loans(use.block, source)
+            if source.discipline != OPAQUE:
+                remove_entry(use.block, seen)
+    file_access(use.block, stream, use.access, window.position)
+    if use.access & WRITE:
+        use.block.writer = stream.number + 1
+    if stream != use.block.stream:
+        use.block.fresh = False
+
+
+cdef void leave_changed(OrderState* order, Window* window) noexcept nogil:
+    """A stream got another discipline while the window was open.  What may be hidden behind its entries is more than
+    the launch was ordered after: they stay."""
+    cdef size_t i
+    for i in range(window.ticket.size()):
+        if window.ticket[i].position < order.streams[window.ticket[i].stream].hidden:
+            window.ticket[i].position = 0               # no entry has this one
+
+
+cdef void note_home(Window* window, Use* use) noexcept nogil:
+    """Copied now: once the window is closed the block may be freed."""
+    cdef StreamState* home = home_of(use.block)
+    cdef Need entry
+    cdef size_t i
+    if home == NULL or home.discipline != OPAQUE or home == window.stream:
+        return
+    if window.hand_back == HAND_BACK_WRITES and not use.access & WRITE:
+        return
+    for i in range(window.homes.size()):
+        if window.homes[i].source == home:
+            return
+    entry.source = home
+    entry.position = window.position
+    entry.stage = CONTENTS
+    window.homes.push_back(entry)
+
+
+cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
+    """Close the windows and file the launch, or forget it if nothing was launched.  Called with the lock held; refuses
+    nothing and makes no driver call.  True if `finish_rest` has to follow."""
+    cdef StreamState* stream = window.stream
+    cdef Policy policy = core.order.policy
+    cdef Use* use
+    cdef size_t i
+    window.is_open = False
+    window.record = False
+    window.homes.clear()
+    window.claimed.clear()
+    if outcome == LAUNCHED:
+        core.counters.uses += 1
+        window.position = touch(stream)
+        if unlikely(window.changes != core.order.changes):
+            leave_changed(core.order, window)
+        for i in range(window.uses.size()):
+            use = &window.uses[i]
+            file_use(core, window, use)
+            note_home(window, use)
+        window.record = policy == PRECISE or (stream.raw and policy == ADAPTIVE)
+        if policy == ADAPTIVE and stream.credit:
+            stream.credit -= 1
+            window.record = True
+    elif outcome == CANCELLED:
+        core.counters.cancelled += 1
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        check(use.block.windows > 0, "a window that closes was open")
+        check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0,
+              "a block is not freed inside a window")
+        use.block.windows -= 1
+        if use.access & WRITE:
+            use.block.writers -= 1
+        if use.block.state == RETIRED and use.block.windows == 0 and use.block.pins == 0:
+            use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
+            window.claimed.push_back(use.block)
+    stream.windows -= 1
+    if not (window.record or not window.homes.empty() or not window.claimed.empty()):
+        return False
+    stream.busy += 1                                    # instead of the window, until `finish_rest` is done
+    core.order.in_flight += 1
+    return True
+
+
+cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
+
+    A fence that cannot be recorded now is recorded when it is needed.  A free that fails is tried again by the next
+    call.  Only a hand-back that failed on the stream and on the host is a failure, reported after everything else was
+    done.
+    """
+    cdef OrderState* order = core.order
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef Scope scope
+    cdef size_t i
+    cdef int failed = enter_context(order.context, &scope, failure)
+    cdef bint entered = not failed
+    order.lock.lock()
+    if failed:                                          # the claimed frees are kept for a later call
+        for i in range(window.claimed.size()):
+            keep_for_later(core, window.claimed[i], failure)
+        failed = not window.homes.empty()
+    else:
+        if window.record and not bound_elsewhere(window.stream):
+            note(core, record_fence(order, window.stream, &fence, &ignored), &ignored)
+        for i in range(window.homes.size()):
+            if hand_back(order, window.homes[i].source, window.stream, window.position,
+                         &ignored if failed else failure):
+                failed = 1
+        for i in range(window.claimed.size()):
+            free_for_somebody_else(core, window.claimed[i])
+    window.stream.busy -= 1
+    order.in_flight -= 1
+    order.lock.unlock()
+    if entered:
+        leave_context(&scope)
+    return note(core, failed, failure)
+
+
+cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
+                   Failure* failure) except -1 nogil:
+    """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
+    there later is ordered.  Called with the lock held, releases it."""
+    cdef int failed = 1
+    if not home.alive:
+        return 0                                        # unregistered meanwhile: no hidden work there any more
+    if not bound_elsewhere(home):
+        home.busy += 1
+        failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+                  or order_after(order, home, stream, position, failure))
+        home.busy -= 1
+    if failed:
+        failed = host_waits_for(order, stream, position, failure)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- work without a window
+cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
+                    Failure* failure) except -1 nogil:
+    """Work is already queued that nobody prepared: file it, remove nothing, keep the block fresh.  Of unknown
+    access (0) it counts as written, so that later readers are ordered after it too (W5).  On a retired block it
+    files, then refuses."""
+    cdef OrderState* order = core.order
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef Block* block
+    cdef Scope scope
+    cdef bint known
+    cdef int failed = 0
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    block = core.blocks[slot] if slot < core.blocks.size() else NULL
+    known = block != NULL and block.generation == generation and block.state in (LIVE, RETIRED)
+    if not stream.alive:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = stream.number
+        failed = 1
+    elif known:
+        file_access(block, stream, access, touch(stream))
+        if access != READ:
+            block.writer = stream.number + 1
+        if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
+            record_fence(order, stream, &fence, &ignored)
+    if not failed and (not known or block.state == RETIRED):
+        failure.kind = BLOCK_IS_STALE
+        failure.generation = generation
+        failure.argument = 0
+        failed = 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return failed

@@ -1,0 +1,191 @@
+# TODO
+
+cdef inline uint64_t _at(vector[uint64_t]* known, uint32_t index) noexcept nogil:
+    return known[0][index] if index < known.size() else 0
+
+
+cdef inline void _raise_to(vector[uint64_t]* known, uint32_t index, uint64_t position) noexcept nogil:
+    if index >= known.size():
+        known.resize(index + 1)
+    known[0][index] = larger(known[0][index], position)
+
+
+cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+    """Is `stream` (NULL: the host) ordered after the position already?"""
+    if stream == source or _at(&order.host_known, source.index) >= position:
+        return True
+    return stream != NULL and _at(&stream.known, source.index) >= position
+
+
+cdef void _learn(vector[uint64_t]* known, StreamState* source, Fence* fence) noexcept nogil:
+    cdef uint32_t i
+    check(fence.position <= source.count, "nobody knows a position that was not taken")
+    _raise_to(known, source.index, fence.position)
+    for i in range(<uint32_t>fence.known.size()):
+        if fence.known[i]:
+            _raise_to(known, i, fence.known[i])
+
+
+# ---------------------------------------------------------------------------------------------- fences
+cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
+    """The oldest fence that covers the position, NULL if there is none; a dead stream answers with its last."""
+    cdef size_t i
+    if not source.alive:
+        return source.last
+    for i in range(source.ring.size()):
+        if source.ring[i].position >= position:
+            return source.ring[i]
+    return NULL
+
+
+cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
+    if fence.event != NULL:
+        give_event(order.events, fence.event)
+    del fence
+
+
+cdef void unpin(OrderState* order, Fence* fence) noexcept nogil:
+    """A call, or a tombstone, does not use the fence any more."""
+    check(fence.pins > 0, "a fence that is let go was in use")
+    fence.pins -= 1
+    if fence.pins == 0 and not fence.filed:
+        discard(order, fence)
+
+
+cdef void unfile(StreamState* source, size_t place) noexcept nogil:
+    """Out of the ring."""
+    cdef size_t k
+    source.ring[place].filed = False
+    for k in range(place + 1, source.ring.size()):
+        source.ring[k - 1] = source.ring[k]
+    source.ring.pop_back()
+
+
+cdef Fence* _fence_to_record(OrderState* order, StreamState* source) noexcept nogil:
+    """A fence in no ring: the oldest of a full ring that nobody is using, else a new one without an event."""
+    cdef size_t i
+    cdef Fence* fence
+    if source.ring.size() >= order.ring:
+        for i in range(source.ring.size()):
+            fence = source.ring[i]
+            if fence.pins == 0:
+                unfile(source, i)
+                return fence
+    fence = new Fence()
+    fence.event = NULL
+    fence.pins = 0
+    fence.filed = False
+    return fence
+
+
+cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
+    """Into the ring, oldest first: two records may have overlapped."""
+    cdef size_t place = source.ring.size()
+    source.ring.push_back(fence)
+    while place > 0 and source.ring[place - 1].position > fence.position:
+        source.ring[place] = source.ring[place - 1]
+        place -= 1
+    source.ring[place] = fence
+    fence.filed = True
+
+
+cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
+    """Record a fence on the stream, which is alive and not bound to another thread.  Releases the lock.
+
+    Position and knowledge are sampled before the call and the fence is filed after it: what somebody commits meanwhile
+    is not claimed, and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is
+    asked again after recording, because a capture may have begun under our feet and the event may then belong to it.
+    """
+    cdef Fence* fence = _fence_to_record(order, source)
+    cdef bint capturing = False
+    cdef int failed = 0
+    fence.position = source.count
+    fence.known = source.known
+    source.uncovered = 0
+    source.busy += 1
+    order.lock.unlock()
+    if fence.event == NULL:
+        failed = take_event(order.events, &fence.event, failure)
+    if not failed:
+        failed = stream_is_capturing(source.handle, &capturing, failure)
+    if not failed and not capturing:
+        failed = event_record(fence.event, source.handle, failure)
+        if not failed:
+            failed = stream_is_capturing(source.handle, &capturing, failure)
+    if not failed and capturing:
+        failure.kind = SOURCE_IS_CAPTURING
+        failure.stream = source.number
+        failed = 1
+    order.lock.lock()
+    source.busy -= 1
+    check(fence.pins == 0, "a fence in use is not recorded again")
+    check(fence.position <= source.count, "a fence covers no position that was not taken")
+    if failed:
+        discard(order, fence)
+        return 1
+    order.counters.records += 1
+    _file(source, fence)
+    result[0] = fence
+    return 0
+
+
+cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
+    """A per-thread default stream can be named in its own thread only."""
+    return stream.thread != 0 and stream.thread != xlogmem_this_thread()
+
+
+cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
+                             Failure* failure) except -1 nogil:
+    """Fail with `kind` while a graph is being captured on the stream.  Releases the lock."""
+    cdef bint capturing = False
+    cdef int failed
+    stream.busy += 1
+    order.lock.unlock()
+    failed = stream_is_capturing(stream.handle, &capturing, failure)
+    order.lock.lock()
+    stream.busy -= 1
+    if failed or not capturing:
+        return failed
+    failure.kind = kind
+    failure.stream = stream.number
+    return 1
+
+
+cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -1 nogil:
+    """cuCtxSynchronize fails during any capture in the context and spoils it (seen on an H200, in relaxed mode too).
+    Look at the streams that exist (`own`: at our own only); captures on others cannot be seen.  Releases the lock."""
+    cdef StreamState* stream
+    cdef int refused = 0
+    cdef size_t i
+    order.in_flight += 1                        # nobody is deleted meanwhile
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if not stream.alive or <bint>stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
+            continue
+        if refuse_if_capturing(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
+            refused = 1                         # a stream that cannot be asked is not known to capture
+            break
+    order.in_flight -= 1
+    return refused
+
+
+cdef int synchronize_all(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
+    """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
+    lock."""
+    cdef vector[uint64_t] positions
+    cdef uint32_t i
+    cdef int failed
+    if refuse_captures(order, own, failure):
+        return 1
+    positions.resize(order.streams.size())
+    for i in range(<uint32_t>order.streams.size()):
+        positions[i] = order.streams[i].count
+    order.lock.unlock()
+    failed = context_synchronize(failure)
+    order.lock.lock()
+    if failed:
+        return 1
+    order.counters.host_waits += 1
+    for i in range(<uint32_t>positions.size()):
+        _raise_to(&order.host_known, i, positions[i])
+    return 0

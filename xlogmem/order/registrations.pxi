@@ -1,0 +1,179 @@
+# TODO
+
+cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
+    """The stream of the pool that has this handle, which lives as long as the runtime; NULL if none has."""
+    cdef size_t i
+    for i in range(order.streams.size()):
+        if order.streams[i].handle == handle and order.streams[i].driver_id == 0:
+            return order.streams[i]
+    return NULL
+
+
+cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
+    """A new registration, in the place of a dead stream that nobody needs any more if there is one."""
+    cdef StreamState* stream = new StreamState()
+    cdef StreamState* dead
+    cdef size_t i
+    stream.handle = handle
+    stream.discipline = discipline
+    stream.alive.store(True)
+    stream.number = order.registrations
+    order.registrations += 1
+    for i in range(order.streams.size() if order.in_flight == 0 else 0):
+        dead = order.streams[i]
+        if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
+                and dead.handles.load() == 0 and not dead.listed and not is_heir(order, dead)):
+            stream.index = dead.index
+            stream.count = dead.count           # positions of the dead one stay what they were: known to the host
+            order.streams[i] = stream
+            del dead
+            return stream
+    stream.index = order.streams.size()
+    order.streams.push_back(stream)
+    return stream
+
+
+cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
+                           Failure* failure) except -1 nogil:
+    """Other rules for what is queued there from now on; nothing, if they are the same.
+
+    Behind the older entries of the stream work may be hidden that the old discipline allowed: all of it was queued
+    before this position, to which whoever looks at such an entry raises it.  The context is current.  Releases the
+    lock.
+    """
+    cdef Failure ignored
+    cdef Fence* fence
+    if stream.alive and stream.discipline == discipline:
+        return 0
+    if not stream.alive or stream.windows:
+        failure.kind = STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD
+        failure.stream = stream.number
+        return 1
+    stream.hidden = touch(stream)
+    order.changes += 1
+    stream.discipline = discipline
+    if stream.raw and not bound_elsewhere(stream):      # the fences that there are do not cover the raised entries
+        order.in_flight += 1
+        record_fence(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
+        order.in_flight -= 1
+    return 0
+
+
+cdef bint is_heir(OrderState* order, StreamState* stream) noexcept nogil:
+    cdef size_t i
+    for i in range(order.streams.size()):
+        if order.streams[i].heir == stream:
+            return True
+    return False
+
+
+cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
+                           Failure* failure) except -1 nogil:
+    """Record a last fence, which answers for every position of the stream from now on.  Releases the lock.
+
+    Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  Everything
+    is looked at again after the fence was recorded; on a failure the stream simply stays registered.
+    """
+    cdef Fence* fence = NULL
+    if may_die(stream, heir, failure):
+        return 1
+    touch(stream)                           # hidden work so far: fills of fresh blocks, opaque work
+    if bound_elsewhere(stream):
+        return bury_stream(order, stream, heir, failure)
+    if record_fence(order, stream, &fence, failure):
+        if failure.kind == SOURCE_IS_CAPTURING:
+            failure.kind = STREAM_IS_CAPTURING
+        return 1
+    if may_die(stream, heir, failure):
+        return 1
+    if fence.position < stream.count:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
+    stream.last = fence
+    die(order, stream, heir)
+    return 0
+
+
+cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil:
+    """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
+    The host waits for the whole context.  Releases the lock."""
+    cdef uint64_t position
+    if may_die(stream, heir, failure):
+        return 1
+    position = touch(stream)
+    if synchronize_all(order, failure) or may_die(stream, heir, failure):
+        return 1
+    if position < stream.count:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    die(order, stream, heir)
+    return 0
+
+
+cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil:
+    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is touched again; the host
+    waits for the whole context once.  Releases the lock."""
+    cdef StreamState* stream
+    cdef bint any = False
+    cdef size_t i
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.driver_id and stream.alive:
+            touch(stream)
+            any = True
+    if not any:
+        return 0
+    if synchronize_all(order, failure, True):
+        return 1
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.driver_id and stream.alive:
+            die(order, stream, order.streams[0])
+    return 0
+
+
+cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexcept nogil:
+    if not stream.alive or not heir.alive or stream == heir:
+        failure.kind = STREAM_IS_DEAD
+        failure.stream = heir.number if stream.alive else stream.number
+        return 1
+    if stream.windows or stream.busy:
+        failure.kind = STREAM_IS_IN_USE
+        failure.stream = stream.number
+        return 1
+    return 0
+
+
+cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcept nogil:
+    cdef Fence* fence
+    stream.alive.store(False)
+    stream.heir = heir
+    while not stream.ring.empty():
+        fence = stream.ring.back()
+        stream.ring.pop_back()
+        fence.filed = False
+        if fence.pins == 0:
+            discard(order, fence)
+
+
+cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
+    """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
+    lock."""
+    cdef Fence* fence
+    cdef int failed
+    if stream.alive or stream.last == NULL:
+        return 0
+    order.in_flight += 1
+    if blocking:
+        failed = host_waits_for(order, stream, stream.count, failure)
+    else:
+        failed = ask_host(order, stream, stream.count, failure)
+    if not failed and stream.last != NULL and knows(order, NULL, stream, stream.count):
+        fence = stream.last
+        stream.last = NULL
+        unpin(order, fence)
+    order.in_flight -= 1
+    return failed
