@@ -2,7 +2,7 @@
 
 An array carries one event.  Ours is recorded on a stream that was ordered after all who wrote the memory, and goes back
 to the spare ones when the array is released: on any thread, with or without the GIL, so the release gives back a
-`Loan`, as a DLPack deleter does.
+`Export`, as a DLPack deleter does.
 
 What the arrays mean stands in `buffers` and `interchange`; here are the structs and who owns them.
 """
@@ -15,14 +15,14 @@ from libc.string cimport memcpy, memset, strlen
 
 from xlogmem._core cimport LAUNCHED
 from xlogmem._driver cimport Scope, enter_context, event_record, leave_context, take_event
-from xlogmem.blocks cimport give_back
+from xlogmem.blocks cimport release_export
 
 cdef const char* SCHEMA = "arrow_schema"
 cdef const char* ARRAY = "arrow_device_array"
 
-cdef cppclass Shown:
+cdef cppclass ArrowExport:
     # What a consumer's array hangs on; the consumer has moved the struct itself somewhere else.
-    Loan loan
+    Export base
     const void* buffers[2]      # which elements are valid: all; the data
 
 
@@ -54,15 +54,15 @@ cdef object schema_capsule(str text):
 
 
 # ---------------------------------------------------------------------------------------------- arrays out
-cdef void delete_shown(void* shell) noexcept nogil:
-    cdef Shown* shown = <Shown*>shell
-    del shown
+cdef void delete_export(void* shell) noexcept nogil:
+    cdef ArrowExport* export = <ArrowExport*>shell
+    del export
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
-    cdef Shown* shown = <Shown*>array.private_data
+    cdef ArrowExport* export = <ArrowExport*>array.private_data
     array.release = NULL
-    give_back(&shown.loan)
+    release_export(&export.base)
 
 
 cdef void drop_array(object capsule) noexcept:
@@ -75,16 +75,16 @@ cdef void drop_array(object capsule) noexcept:
 cdef object array_capsule(DeviceBlock block, LaunchRecorder recorder, size_t ptr, size_t length, int ordinal):
     """An array over the memory, which the recorder's stream is ordered after (None: zero elements)."""
     cdef ArrowDeviceArray* device = <ArrowDeviceArray*>malloc(sizeof(ArrowDeviceArray))
-    cdef Shown* shown = new Shown()
-    memset(shown, 0, sizeof(Shown))
+    cdef ArrowExport* export = new ArrowExport()
+    memset(export, 0, sizeof(ArrowExport))
     memset(device, 0, sizeof(ArrowDeviceArray))
-    shown.loan.shell = shown
-    shown.loan.destroy = delete_shown
-    shown.buffers[1] = <const void*>ptr
+    export.base.shell = export
+    export.base.destroy = delete_export
+    export.buffers[1] = <const void*>ptr
     device.array.length = length
     device.array.n_buffers = 2
-    device.array.buffers = shown.buffers
-    device.array.private_data = shown
+    device.array.buffers = export.buffers
+    device.array.private_data = export
     device.array.release = release_array
     device.device_id = ordinal
     device.device_type = ARROW_DEVICE_CUDA
@@ -92,15 +92,15 @@ cdef object array_capsule(DeviceBlock block, LaunchRecorder recorder, size_t ptr
     if recorder is not None:
         recorder.open()
         try:
-            record_event(recorder.runtime, recorder.stream, &shown.loan)
-            recorder.runtime.lend(block, NULL, False, &shown.loan)
+            record_event(recorder.runtime, recorder.stream, &export.base)
+            recorder.runtime.export_block(block, NULL, False, &export.base)
         finally:
             recorder.finish(LAUNCHED)
-        device.sync_event = &shown.loan.event
+        device.sync_event = &export.base.event
     return capsule
 
 
-cdef int record_event(Core core, Stream stream, Loan* loan) except -1:
+cdef int record_event(Core core, Stream stream, Export* export) except -1:
     cdef Failure failure
     cdef Scope scope
     cdef cy.CUevent event = NULL
@@ -110,8 +110,8 @@ cdef int record_event(Core core, Stream stream, Loan* loan) except -1:
         if not failed:
             failed = take_event(core.state.order.events, &event, &failure)
             if event != NULL:
-                loan.events = core.state.order.events
-                loan.event = event
+                export.events = core.state.order.events
+                export.event = event
                 failed = event_record(event, stream.state.handle, &failure)
             leave_context(&scope)
     if failed:

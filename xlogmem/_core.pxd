@@ -5,18 +5,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from xlogmem._cpp cimport atomic, flag, vector
 from xlogmem._driver cimport Failure
 from xlogmem._index cimport AddressIndex
-from xlogmem._order cimport BIRTH, CONTENTS, LOOK, Need, OrderState, StreamState
+from xlogmem._order cimport Dependency, EntryKind, OrderState, StreamState
 from xlogmem.resources.base cimport ResourceTable
 
 cdef enum AccessFlags:
     READ = 1
     WRITE = 2
     READ_WRITE = 3
-
-cdef enum EntryKind:
-    ALLOCATED = BIRTH
-    WRITTEN = CONTENTS
-    HAS_READ = LOOK
 
 cdef enum State:
     LIVE
@@ -41,7 +36,7 @@ cdef struct Entry:
     uint32_t kind
 
 
-cdef struct Lent:
+cdef struct ExportedStream:
     StreamState* stream
     bint pinned                 # until it is given back; else until the block is freed
 
@@ -64,10 +59,10 @@ cdef cppclass Block:
     size_t nbytes
     bint adopted                # somebody else's memory: let go, not freed
     uint32_t pins               # lent to somebody who gives it back later: not freed before, as in a window
-    vector[Lent] lent           # somebody else works on it there, at any time and without telling
+    vector[ExportedStream] exports           # somebody else works on it there, at any time and without telling
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: nobody wrote
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
-    void* piece                 # what a resource that keeps frontiers knows the memory by
+    void* resource_block                 # what a resource that keeps frontiers knows the memory by
     Block* next                 # in the list of dropped blocks
 
 
@@ -90,7 +85,7 @@ cdef struct Request:
 cdef struct Use:
     Block* block
     uint32_t access
-    size_t first                # its ticket: window.ticket[first:end]
+    size_t first                # its snapshot: window.snapshot[first:end]
     size_t end
 
 
@@ -100,13 +95,13 @@ cdef cppclass Window:
     HandBack hand_back
     bint is_open
     bint exclusive              # a conflicting window on another stream is an error
-    uint32_t changes            # of disciplines, before it was opened
+    uint32_t discipline_changes            # of disciplines, before it was opened
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
-    vector[Entry] ticket        # what the uses were ordered after, in the order of `uses`
-    vector[Need] needs          # what the launch stream is not ordered after yet, newest position for each source
-    vector[Need] homes          # opaque homes that have to be ordered after the launch
+    vector[Entry] snapshot        # what the uses were ordered after, in the order of `uses`
+    vector[Dependency] dependencies          # what the launch stream is not ordered after yet, newest position for each source
+    vector[Dependency] homes          # opaque homes that have to be ordered after the launch
     vector[Block*] claimed      # retired blocks whose last window this was
     bint record                 # the commit records its fence at once
     Window* next                # in the list of abandoned windows
@@ -120,7 +115,7 @@ cdef struct Marker:
 cdef struct CoreCounters:
     uint64_t allocations
     uint64_t frees
-    uint64_t deferred_frees     # asked for inside a window
+    uint64_t deferred_frees     # capture_checked for inside a window
     uint64_t uses               # windows filed
     uint64_t cancelled
     uint64_t abandoned          # windows whose recorder was dropped
@@ -143,21 +138,21 @@ cdef cppclass CoreState:
     vector[uint32_t] empty      # slots
     vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
     CoreCounters counters
-    vector[Need] frontier       # scratch of a free
-    Block* put_off              # the newest of those that only a capture put off
-    Failure stuck_failure       # the newest failure that nobody was there to be told: the next reap tells
-    bint untold                 # ... because what failed is not tried again
-    uint64_t stuck              # frees that failed since the list of dropped blocks was last gone through
-    vector[void*] orphans       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
-    flag orphaned               # there are some: asked without the lock
-    vector[Block*] escaped      # given back by somebody who said not where he used them: pinned until a blocking reap
+    vector[Dependency] frontier       # scratch of a free
+    Block* deferred_by_capture              # the newest of those that only a capture put off
+    Failure unreported_failure       # the newest failure that nobody was there to be told: the next reap tells
+    bint unreported                 # ... because what failed is not tried again
+    uint64_t requeued              # frees that failed since the list of dropped blocks was last gone through
+    vector[void*] pending_decrefs       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
+    flag has_pending_decrefs               # there are some: capture_checked without the lock
+    vector[Block*] returned_without_stream      # given back by somebody who said not where he used them: pinned until a blocking reap
 
 
 # The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
                Failure* failure) except -1 nogil
-cdef int take_back(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                    uint32_t access) except -1 nogil
 cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
                     Failure* failure) except -1 nogil
@@ -167,24 +162,24 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
-cdef int tidy(CoreState* core) except -1 nogil
+cdef int drain_if_needed(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
 # Inside of these.  The context is current where they need it; `free_found` has the lock, and releases it meanwhile.
-cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
                           Failure* failure) except -1 nogil
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil
+cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil
 cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                           Failure* failure) except -1 nogil
 cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil
 
 # With the lock held; no driver call.
-cdef bint lend(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
+cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
 cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
-cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil
-cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil
-cdef void let_go_later(CoreState* core, void* owner) noexcept nogil
+cdef void requeue_free(CoreState* core, Block* block, Failure* failure) noexcept nogil
+cdef void keep_unreported(CoreState* core, Failure* failure) noexcept nogil
+cdef void defer_decref(CoreState* core, void* owner) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil

@@ -6,13 +6,13 @@ address now.
 
 A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
 launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what
-happened.  While a window is open on a block the block cannot be freed: a free asked for meanwhile is carried out by
+happened.  While a window is open on a block the block cannot be freed: a free capture_checked for meanwhile is carried out by
 the last close.
 
 What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream,
 the newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the
 writers, a writer or a free after all.  A writer's finish removes the entries that its own prepare was ordered after
-(its *ticket*), if they have not changed since, and no others: a reader that slipped in between is not forgotten.
+(its *snapshot*), if they have not changed since, and no others: a reader that slipped in between is not skipped.
 So a frontier holds at most one entry per kind and stream, however often the block is used, and a use costs no
 event: a position is a number, and `_order` records events only where a stream has to wait for another one.
 
@@ -28,7 +28,7 @@ driver call, and whoever gets the bytes next is ordered after it.  Without such 
 either: a block that was only used where it is freed goes the short way (``used_at_home_alone``).
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
-owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *heir*.
+owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *successor*.
 Memory can be *lent* to others, who work on it on a stream that they named, at any time and without telling: for this
 block the stream counts as opaque, and a *pin* puts the free off until they give it back.
 
@@ -66,33 +66,34 @@ from xlogmem._driver cimport (
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, successor_of
 from xlogmem._order cimport (
     ADAPTIVE,
-    BIRTH,
-    CONTENTS,
+    ALLOCATED,
+    HAS_READ,
     LAZY,
     OPAQUE,
     PRECISE,
     SEALED,
+    WRITTEN,
     Fence,
     Policy,
-    ask_host,
-    bound_elsewhere,
-    bury_foreign,
-    host_waits_for,
-    host_waits_from_afar,
-    knows,
+    advance,
+    host_wait,
+    host_wait_or_sync,
+    is_ordered_after,
+    is_other_threads_default,
     order_after,
     order_all,
+    poll,
     record_fence,
     refuse_capturing,
     refuse_if_capturing,
-    settle,
-    synchronize_all,
-    touch,
+    release_tombstone,
+    sync_context,
+    unregister_all_foreign,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, drop_exception
 
 cdef enum:
-    PRECISE_FOR = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
+    EAGER_COMMITS = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 64                # per stream, before neighbours are merged
     RESERVE = 64                # windows kept for the next recorders
 

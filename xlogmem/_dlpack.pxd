@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
-from xlogmem.blocks cimport Loan
+from xlogmem.blocks cimport Export
 
 cdef enum:
     CPU = 1                     # DLDeviceType
@@ -53,13 +53,13 @@ cdef struct DLManagedTensorVersioned:
     DLTensor dl_tensor
 
 
-cdef cppclass Export:
-    # What a consumer is given, in one piece: it goes when the loan is collected.
+cdef cppclass DLPackExport:
+    # What a consumer is given, in one piece: it goes when the export is collected.
     DLManagedTensor plain
     DLManagedTensorVersioned versioned
     vector[int64_t] extents     # the shape, then the strides
     vector[uint8_t] host        # a copy in host memory
-    Loan loan
+    Export base
 
 
 cdef class Import:
@@ -68,7 +68,7 @@ cdef class Import:
     cdef DLManagedTensorVersioned* versioned
 
 
-cdef Export* new_export() noexcept nogil
-cdef object capsule_of(Export* export, bint versioned)
+cdef DLPackExport* new_export() noexcept nogil
+cdef object capsule_of(DLPackExport* export, bint versioned)
 cdef DLTensor* look_into(object capsule, bint* read_only) except NULL
 cdef Import take(object capsule)

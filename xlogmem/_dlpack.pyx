@@ -2,7 +2,7 @@
 
 A capsule is named ``dltensor``, or ``dltensor_versioned`` since DLPack 1.0, until its consumer renames it and owns what
 is inside.  From then on the deleter is his to call: on any thread, with or without the GIL, at the end of the process
-or never.  Ours gives back a `Loan`, which takes no lock, makes no driver call and waits for nothing.
+or never.  Ours gives back a `Export`, which takes no lock, makes no driver call and waits for nothing.
 
 What shapes and dtypes mean stands in `buffers` and `interchange`; here are the structs and who owns them.
 """
@@ -17,7 +17,7 @@ from cpython.pycapsule cimport (
 )
 from libc.string cimport memset
 
-from xlogmem.blocks cimport give_back
+from xlogmem.blocks cimport release_export
 
 cdef const char* PLAIN = "dltensor"
 cdef const char* VERSIONED = "dltensor_versioned"
@@ -26,27 +26,27 @@ cdef const char* USED_VERSIONED = "used_dltensor_versioned"
 
 
 # ---------------------------------------------------------------------------------------------- out
-cdef Export* new_export() noexcept nogil:
-    cdef Export* export = new Export()
+cdef DLPackExport* new_export() noexcept nogil:
+    cdef DLPackExport* export = new DLPackExport()
     memset(&export.plain, 0, sizeof(export.plain))
     memset(&export.versioned, 0, sizeof(export.versioned))
-    memset(&export.loan, 0, sizeof(export.loan))
-    export.loan.shell = export
-    export.loan.destroy = delete_export
+    memset(&export.base, 0, sizeof(export.base))
+    export.base.shell = export
+    export.base.destroy = delete_export
     return export
 
 
 cdef void delete_export(void* shell) noexcept nogil:
-    cdef Export* export = <Export*>shell
+    cdef DLPackExport* export = <DLPackExport*>shell
     del export
 
 
 cdef void delete_plain(DLManagedTensor* tensor) noexcept nogil:
-    give_back(&(<Export*>tensor.manager_ctx).loan)
+    release_export(&(<DLPackExport*>tensor.manager_ctx).base)
 
 
 cdef void delete_versioned(DLManagedTensorVersioned* tensor) noexcept nogil:
-    give_back(&(<Export*>tensor.manager_ctx).loan)
+    release_export(&(<DLPackExport*>tensor.manager_ctx).base)
 
 
 cdef void drop_plain(object capsule) noexcept:
@@ -64,9 +64,9 @@ cdef void drop_versioned(object capsule) noexcept:
         tensor.deleter(tensor)
 
 
-cdef object capsule_of(Export* export, bint versioned):
+cdef object capsule_of(DLPackExport* export, bint versioned):
     """The capsule of an export whose tensor is filled in (`plain.dl_tensor`, `versioned.flags`).  On a failure the
-    loan is given back."""
+    export is given back."""
     try:
         if versioned:
             export.versioned.dl_tensor = export.plain.dl_tensor
@@ -79,7 +79,7 @@ cdef object capsule_of(Export* export, bint versioned):
         export.plain.deleter = delete_plain
         return PyCapsule_New(&export.plain, PLAIN, drop_plain)
     except BaseException:
-        give_back(&export.loan)
+        release_export(&export.base)
         raise
 
 

@@ -11,11 +11,11 @@ cdef enum Discipline:
     OPAQUE                      # unrecorded work at any time
     SEALED                      # a promise: no unrecorded work on blocks at all
 
-cdef enum Stage:
-    BIRTH                       # the memory was allocated
-    CONTENTS                    # somebody wrote it
-    LOOK                        # somebody read it, after it was written
-    STAGES
+cdef enum EntryKind:
+    ALLOCATED                       # the memory was allocated
+    WRITTEN                    # somebody wrote it
+    HAS_READ                        # somebody read it, after it was written
+    ENTRY_KINDS
 
 cdef enum Policy:
     LAZY
@@ -27,7 +27,7 @@ cdef cppclass Fence:
     # An event, the position it covers, and what its stream knew: all three sampled before the record call.
     cy.CUevent event
     uint64_t position
-    vector[uint64_t] known
+    vector[uint64_t] clock
     uint32_t pins               # calls in flight that use the event with the lock released; a tombstone counts as one
     bint filed                  # in the ring of its stream
 
@@ -43,37 +43,37 @@ cdef cppclass StreamState:
     uint32_t blocks             # blocks that name it as their stream or their home
     Discipline discipline
     flag alive
-    flag raw                    # nothing keeps the handle alive: under adaptive every commit records its fence
-    bint listed                 # the registry of foreign streams points here: not deleted before it looked
+    flag unowned                    # nothing keeps the handle alive: under adaptive every commit records its fence
+    bint in_registry                 # the registry of foreign streams points here: not deleted before it looked
     uint64_t number             # the id that people see, never used again in this runtime
     uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
-    uint64_t hidden             # taken when its discipline changed last: see `change_discipline`
-    vector[uint64_t] known      # by stream index: the newest position this stream is ordered after
+    uint64_t unrecorded_until             # taken when its discipline changed last: see `change_discipline`
+    vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
-    StreamState* heir           # of a dead stream: where its blocks are freed
+    StreamState* successor           # of a dead stream: where its blocks are freed
     uint32_t windows            # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
-    Fence* probe                # pinned: what `ask_host` asks about, until it is complete
+    Fence* probe                # pinned: what `poll` asks about, until it is complete
     StreamState* next           # in the list of own streams that nobody holds any more
     bint idle                   # it is in that list; the GIL guards it
-    uint32_t credit             # adaptive: how many more commits record their fence at once
-    uint32_t uncovered          # what was freed here into a pool since the last fence: see cover_frees in _table.pyx
+    uint32_t eager_commits             # adaptive: how many more commits record their fence at once
+    uint32_t unfenced_frees          # what was freed here into a pool since the last fence: see fence_after_frees in _table.pyx
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
-    uint64_t touched            # the position that hidden work was raised to, 0: none yet
-    size_t need                 # index + 1 in the operation's list of needs, 0: none yet
+    uint64_t raised_to            # the position that hidden work was raised to, 0: none yet
+    size_t dependency                 # index + 1 in the operation's list of dependencies, 0: none yet
 
 
-cdef struct Need:
+cdef struct Dependency:
     # "Order me after (source, position)"
     StreamState* source
     uint64_t position
-    uint32_t stage              # how late in a block's life the entry behind it stands: see order_all
+    uint32_t kind              # how late in a block's life the entry behind it stands: see order_all
 
 
 cdef struct OrderCounters:
-    uint64_t known              # waits left out because the stream or the host was ordered already
+    uint64_t elided             # waits left out because the stream or the host was ordered already
     uint64_t covered            # waits answered by a fence that was there
     uint64_t records            # fences recorded
     uint64_t waits              # stream waits queued
@@ -83,11 +83,11 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
-    uint32_t changes            # of disciplines
+    uint32_t discipline_changes            # of disciplines
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
-    vector[uint64_t] host_known
+    vector[uint64_t] host_clock
     Policy policy
     uint32_t ring               # fences that a stream keeps
     uint64_t operations         # numbers the operations that use the streams' scratch
@@ -102,7 +102,7 @@ cdef class Ordering:
     cdef object core            # weak reference to the runtime core that uses this ordering, or None
 
 
-cdef inline uint64_t touch(StreamState* stream) noexcept nogil:
+cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
     """A new position; of a dead stream its last, which nothing can follow.  With the lock held."""
     if stream.alive:
         stream.count += 1
@@ -114,29 +114,29 @@ cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nog
 cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
 cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
                            Failure* failure) except -1 nogil
-cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
+cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* successor,
                            Failure* failure) except -1 nogil
-cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil
-cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil
-cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
-cdef bint bound_elsewhere(StreamState* stream) noexcept nogil
+cdef int unregister_lost(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil
+cdef int unregister_all_foreign(OrderState* order, Failure* failure) except -1 nogil
+cdef int release_tombstone(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
+cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
 cdef bint thread_is_alive(uint64_t number) noexcept nogil
-cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef bint is_ordered_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil
-cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef int order_or_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
-cdef bint may_be_gone(StreamState* stream) noexcept nogil
-cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef int synchronize_all(OrderState* order, Failure* failure, bint own=?) except -1 nogil
-cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
+cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
+cdef bint needs_context_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef int sync_context(OrderState* order, Failure* failure, bint own=?) except -1 nogil
+cdef int host_wait_or_sync(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil
-cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int host_wait(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
                              Failure* failure) except -1 nogil
-cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* needs,
+cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                           Failure* failure) except -1 nogil
-cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil
+cdef int order_all(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil

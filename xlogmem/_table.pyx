@@ -7,10 +7,10 @@ Threads of C++ programs may hold locks of their own, so nothing here takes the G
 it (dropping a runtime, writing to the log) is left as an *errand*, which the interpreter's main thread runs when it
 comes to it, or the next `open`.
 
-Streams come as bare handles.  One is registered at first sight, as opaque, because whoever allocates here queues work
+Streams come as bare handles.  One is registered at first entry, as opaque, because whoever allocates here queues work
 that nobody records.  The driver uses handles again, so all but the default streams, our own and those whose owner we
-hold are asked for their number each time; a registration whose handle turned out to mean another stream is buried, the
-new one is its heir.
+hold are scheduled for their number each time; a registration whose handle turned out to mean another stream is buried, the
+new one is its successor.
 """
 import logging
 
@@ -26,15 +26,15 @@ from libc.stdio cimport snprintf
 from xlogmem._core cimport (
     Block,
     CoreState,
-    allocate_on_busy,
+    allocate_in_call,
+    defer_decref,
     drain,
     free_block,
     free_found,
     free_unless_used,
-    keep_failure,
-    keep_for_later,
-    let_go_later,
+    keep_unreported,
     live_block_at,
+    requeue_free,
 )
 from xlogmem._cpp cimport atomic, mutex, unlikely, vector
 from xlogmem._driver cimport (
@@ -65,15 +65,15 @@ from xlogmem._order cimport (
     Fence,
     OrderState,
     StreamState,
-    bury_stream,
-    host_waits_for,
-    may_be_gone,
+    advance,
+    host_wait,
+    may_be_destroyed,
     own_stream,
     record_fence,
     register_stream,
     this_thread,
     thread_is_alive,
-    touch,
+    unregister_lost,
 )
 from xlogmem.blocks cimport Core
 from xlogmem.resources.base cimport DeviceMemoryResource
@@ -118,85 +118,85 @@ cdef extern from "xlogmem.h":
         int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, void* stream, xlogmem_error* error) noexcept nogil
         uint64_t flags
 
-ctypedef int (*Errand)(void*) noexcept      # has the GIL
+ctypedef int (*DeferredCall)(void*) noexcept      # has the GIL
 
 cdef extern from "Python.h":
-    int Py_AddPendingCall(Errand function, void* argument) nogil
+    int Py_AddPendingCall(DeferredCall function, void* argument) nogil
 
 cdef enum:
     LEGACY = 1                  # as in streams.pyx
     PER_THREAD = 2
     CROWDED = 64                # streams, before those of ended threads are looked for
-    COMPLAINTS = 32             # kept for the log, until somebody holds the GIL
-    COVER = 16                  # frees into a pool, on a stream that nobody keeps, that have one fence
+    LOG_LINES = 32             # kept for the log, until somebody holds the GIL
+    FREES_PER_FENCE = 16                  # frees into a pool, on a stream that nobody keeps, that have one fence
     LARGE = 4 << 20             # bytes that count as one more of them
 
 logger = logging.getLogger("xlogmem")
 
 
-# ---------------------------------------------------------------------------------------------- errands
-cdef struct Complaint:
+# ---------------------------------------------------------------------------------------------- deferred
+cdef struct LogLine:
     char text[256]
 
 
-cdef cppclass Errands:
-    atomic[uint32_t] asked                  # the interpreter was asked to run them
-    atomic[Opened*] closed                  # runtimes to let go
-    mutex lock                              # a leaf; of the complaints
-    vector[Complaint] complaints
+cdef cppclass DeferredCalls:
+    atomic[uint32_t] scheduled                  # the interpreter was scheduled to run them
+    atomic[RuntimeHold*] closed                  # runtimes to let go
+    mutex lock                              # a leaf; of the log_lines
+    vector[LogLine] log_lines
     uint64_t left_out
 
-cdef Errands* errands = new Errands()       # never destroyed: threads may outlive the interpreter's end
+cdef DeferredCalls* deferred = new DeferredCalls()       # never destroyed: threads may outlive the interpreter's end
 
 
-cdef void ask_for_errands() noexcept nogil:
-    if errands.asked.exchange(1) == 0 and Py_AddPendingCall(run_errands, NULL):
-        errands.asked.store(0)              # its queue is full: the next errand asks again
+cdef void schedule_deferred() noexcept nogil:
+    if deferred.scheduled.exchange(1) == 0 and Py_AddPendingCall(run_deferred, NULL):
+        deferred.scheduled.store(0)              # its queue is full: the next errand asks again
 
 
-cdef int run_errands(void* _) noexcept:
+cdef int run_deferred(void* _) noexcept:
     """Called with the GIL."""
-    cdef Opened* opened
-    cdef Opened* following
-    cdef vector[Complaint] complaints
+    cdef RuntimeHold* hold
+    cdef RuntimeHold* following
+    cdef vector[LogLine] log_lines
     cdef uint64_t left_out
     cdef size_t i
-    errands.asked.store(0)
-    errands.lock.lock()                     # a leaf, never held for long
-    complaints = errands.complaints
-    errands.complaints.clear()
-    left_out = errands.left_out
-    errands.left_out = 0
-    errands.lock.unlock()
-    opened = errands.closed.exchange(NULL)
-    while opened != NULL:
-        following = opened.next
+    deferred.scheduled.store(0)
+    deferred.lock.lock()                     # a leaf, never held for long
+    log_lines = deferred.log_lines
+    deferred.log_lines.clear()
+    left_out = deferred.left_out
+    deferred.left_out = 0
+    deferred.lock.unlock()
+    hold = deferred.closed.exchange(NULL)
+    while hold != NULL:
+        following = hold.next
         with nogil:
-            let_go_of_legacy(opened)
-        Py_DECREF(<object>opened.owner)
-        del opened
-        opened = following
-    for i in range(complaints.size()):
-        logger.error("%s", complaints[i].text.decode(errors="replace"))
+            release_legacy(hold)
+        Py_DECREF(<object>hold.owner)
+        del hold
+        hold = following
+    for i in range(log_lines.size()):
+        logger.error("%s", log_lines[i].text.decode(errors="replace"))
     if left_out:
         logger.error("and %d more", left_out)
     return 0
 
 
-cdef void complain(const char* text) noexcept nogil:
-    cdef Complaint complaint
-    snprintf(complaint.text, sizeof(complaint.text), "%s", text)
-    errands.lock.lock()
-    if errands.complaints.size() < <size_t>COMPLAINTS:
-        errands.complaints.push_back(complaint)
+cdef void log_later(const char* text) noexcept nogil:
+    cdef LogLine line
+    snprintf(line.text, sizeof(line.text), "%s", text)
+    deferred.lock.lock()
+    if deferred.log_lines.size() < <size_t>LOG_LINES:
+        deferred.log_lines.push_back(line)
     else:
-        errands.left_out += 1
-    errands.lock.unlock()
-    ask_for_errands()
+        deferred.left_out += 1
+    deferred.lock.unlock()
+    schedule_deferred()
 
 
 # ---------------------------------------------------------------------------------------------- streams
-cdef struct Sight:
+cdef struct CachedStream:
     # A stream that was seen through this hold.
     cy.CUstream handle
     uint64_t thread             # of a per-thread default stream
@@ -204,67 +204,67 @@ cdef struct Sight:
     uint32_t index
 
 
-cdef cppclass Opened:
+cdef cppclass RuntimeHold:
     # What the outside calls an xlogmem_runtime.
     CoreState* core
     void* owner                 # the Core, a strong reference
-    vector[Sight] seen          # under the core's lock
+    vector[CachedStream] cached          # under the core's lock
     atomic[StreamState*] legacy  # the legacy default stream once it was seen: busy until the hold is closed
-    Opened* next                # in the list of those to let go
+    RuntimeHold* next                # in the list of those to let go
 
 
-cdef StreamState* seen_before(Opened* opened, cy.CUstream handle, uint64_t thread) noexcept nogil:
+cdef StreamState* cached_stream(RuntimeHold* hold, cy.CUstream handle, uint64_t thread) noexcept nogil:
     """With the lock held."""
-    cdef OrderState* order = opened.core.order
-    cdef Sight* sight
+    cdef OrderState* order = hold.core.order
+    cdef CachedStream* entry
     cdef size_t i
-    for i in range(opened.seen.size()):
-        sight = &opened.seen[i]
-        if sight.handle == handle and sight.thread == thread:
-            if order.streams[sight.index].number == sight.number and order.streams[sight.index].alive:
-                return order.streams[sight.index]
-            opened.seen[i] = opened.seen.back()
-            opened.seen.pop_back()
+    for i in range(hold.cached.size()):
+        entry = &hold.cached[i]
+        if entry.handle == handle and entry.thread == thread:
+            if order.streams[entry.index].number == entry.number and order.streams[entry.index].alive:
+                return order.streams[entry.index]
+            hold.cached[i] = hold.cached.back()
+            hold.cached.pop_back()
             return NULL
     return NULL
 
 
-cdef StreamState* default_stream(Opened* opened, void* stream) noexcept nogil:
+cdef StreamState* default_stream(RuntimeHold* hold, void* stream) noexcept nogil:
     """The legacy default stream, if that is meant and needs no look: without the lock.  It is never one of those that
     capture, and asking about other people's captures is left to the driver, as without us."""
     if <size_t>stream > LEGACY:
         return NULL
-    return opened.legacy.load()
+    return hold.legacy.load()
 
 
-cdef void let_go_of_legacy(Opened* opened) noexcept nogil:
-    cdef StreamState* legacy = opened.legacy.load()
+cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
+    cdef StreamState* legacy = hold.legacy.load()
     if legacy != NULL and not process_was_forked():
-        opened.core.order.lock.lock()
+        hold.core.order.lock.lock()
         legacy.busy -= 1
-        opened.core.order.lock.unlock()
+        hold.core.order.lock.unlock()
 
 
-cdef void forget_stale(Opened* opened) noexcept nogil:
-    """Threads end, and their default streams are never asked for again.  With the lock held."""
-    cdef OrderState* order = opened.core.order
+cdef void drop_stale(RuntimeHold* hold) noexcept nogil:
+    """Threads end, and their default streams are never scheduled for again.  With the lock held."""
+    cdef OrderState* order = hold.core.order
     cdef StreamState* state
     cdef size_t i, kept = 0
-    for i in range(opened.seen.size()):
-        state = order.streams[opened.seen[i].index]
-        if state.number == opened.seen[i].number and state.alive:
-            opened.seen[kept] = opened.seen[i]
+    for i in range(hold.cached.size()):
+        state = order.streams[hold.cached[i].index]
+        if state.number == hold.cached[i].number and state.alive:
+            hold.cached[kept] = hold.cached[i]
             kept += 1
-    opened.seen.resize(kept)
+    hold.cached.resize(kept)
 
 
-cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** result,
+cdef int lookup_stream(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
              Failure* failure) except -1 nogil:
     """The registration of a stream, and whether a graph is being captured on it.  The context is current.  The caller
     gets the lock held, failed or not; the stream is busy, and so stays."""
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
-    cdef OrderState* order = opened.core.order
+    cdef OrderState* order = hold.core.order
     cdef StreamState* state
     cdef uint64_t number = 0
     cdef int failed = 0
@@ -273,8 +273,8 @@ cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** r
     order.lock.lock()
     if failed:
         return 1
-    state = seen_before(opened, handle, thread)
-    if state == NULL or (<bint>state.raw and <size_t>handle > PER_THREAD and not capturing[0]):
+    state = cached_stream(hold, handle, thread)
+    if state == NULL or (<bint>state.unowned and <size_t>handle > PER_THREAD and not capturing[0]):
         if capturing[0]:                                # asking for the number would spoil the capture
             failure.kind = STREAM_IS_CAPTURING
             failure.stream = <size_t>handle
@@ -284,22 +284,22 @@ cdef int see(Opened* opened, cy.CUstream given, bint* capturing, StreamState** r
         order.lock.lock()
         if failed:
             return 1
-        state = seen_before(opened, handle, thread)
+        state = cached_stream(hold, handle, thread)
         if state == NULL or state.driver_id != number:
-            return first_sight(opened, handle, number, thread, result, failure)
+            return register_first_use(hold, handle, number, thread, result, failure)
     state.busy += 1
     result[0] = state
     return 0
 
 
-cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
+cdef int register_first_use(RuntimeHold* hold, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
                      Failure* failure) except -1 nogil:
     """Find the stream among those that others registered, or register it.  Called with the lock held, releases it."""
-    cdef OrderState* order = opened.core.order
+    cdef OrderState* order = hold.core.order
     cdef StreamState* state = own_stream(order, handle)
     cdef StreamState* former = NULL
     cdef cy.CUcontext context = NULL
-    cdef Sight sight
+    cdef CachedStream entry
     cdef size_t i
     cdef int failed
     if state == NULL:
@@ -326,31 +326,31 @@ cdef int first_sight(Opened* opened, cy.CUstream handle, uint64_t number, uint64
         state = register_stream(order, handle, OPAQUE)
         state.driver_id = number
         state.thread = thread
-        state.raw.store(<size_t>handle > LEGACY)
+        state.unowned.store(<size_t>handle > LEGACY)
     result[0] = state
     state.busy += 1
     if former != NULL:
-        former.raw.store(True)                          # its handle is not to be touched any more
+        former.unowned.store(True)                          # its handle is not to be raised_to any more
         order.in_flight += 1
-        failed = bury_stream(order, former, state, failure)
+        failed = unregister_lost(order, former, state, failure)
         order.in_flight -= 1
         if failed and former.alive and <size_t>handle > PER_THREAD:     # else that was tidying up, or others did it
             state.busy -= 1
             return 1                                    # not seen: the next call tries again
-    forget_stale(opened)
-    sight.handle = handle
-    sight.thread = thread
-    sight.number = state.number
-    sight.index = state.index
-    opened.seen.push_back(sight)
-    if <size_t>handle == LEGACY and opened.legacy.load() == NULL:
+    drop_stale(hold)
+    entry.handle = handle
+    entry.thread = thread
+    entry.number = state.number
+    entry.index = state.index
+    hold.cached.push_back(entry)
+    if <size_t>handle == LEGACY and hold.legacy.load() == NULL:
         state.busy += 1
-        opened.legacy.store(state)
+        hold.legacy.store(state)
     return 0
 
 
 # ---------------------------------------------------------------------------------------------- failures
-cdef void describe(CoreState* core, Failure* failure, char* text) noexcept nogil:
+cdef void format_failure(CoreState* core, Failure* failure, char* text) noexcept nogil:
     """What `raise_failure` would say, in short, as a text of XLOGMEM_TEXT bytes."""
     cdef const char* name = "an error"
     cdef const char* meaning = "unknown"
@@ -362,7 +362,7 @@ cdef void describe(CoreState* core, Failure* failure, char* text) noexcept nogil
     elif failure.kind == RESOURCE_FAILED:
         snprintf(text, XLOGMEM_TEXT, "%s", failure.text)
     elif failure.kind == PYTHON_RAISED:
-        describe_exception(<void*>failure.exception, text)
+        format_exception(<void*>failure.exception, text)
     elif failure.kind == STREAM_IS_CAPTURING or failure.kind == SOURCE_IS_CAPTURING:
         snprintf(text, XLOGMEM_TEXT, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
     elif failure.kind == DEVICE_IS_LOST:
@@ -375,7 +375,7 @@ cdef void describe(CoreState* core, Failure* failure, char* text) noexcept nogil
         snprintf(text, XLOGMEM_TEXT, "stream %llu is in use or was unregistered", <unsigned long long>failure.stream)
 
 
-cdef void describe_exception(void* exception, char* text) noexcept nogil:
+cdef void format_exception(void* exception, char* text) noexcept nogil:
     """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
     with gil:
         name = type(<object>exception).__name__
@@ -386,57 +386,57 @@ cdef void describe_exception(void* exception, char* text) noexcept nogil:
         snprintf(text, XLOGMEM_TEXT, "%s", <const char*>said)
 
 
-cdef void tell(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
+cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
     cdef bint out_of_memory = (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)     # else it has no code
                                and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
     error.kind = XLOGMEM_OUT_OF_MEMORY if out_of_memory else XLOGMEM_FAILED
-    describe(core, failure, error.text)
+    format_failure(core, failure, error.text)
     if failure.kind == PYTHON_RAISED:
         core.order.lock.lock()
-        let_go_later(core, failure.exception)
+        defer_decref(core, failure.exception)
         core.order.lock.unlock()
 
 
 # ---------------------------------------------------------------------------------------------- the table
 cdef xlogmem_runtime* table_open(void* runtime) noexcept:
-    cdef Opened* opened
-    run_errands(NULL)
+    cdef RuntimeHold* hold
+    run_deferred(NULL)
     if not isinstance(<object>runtime, Core):
         return NULL
-    opened = new Opened()
-    opened.core = &(<Core><object>runtime).state
-    opened.owner = runtime
+    hold = new RuntimeHold()
+    hold.core = &(<Core><object>runtime).state
+    hold.owner = runtime
     Py_INCREF(<object>runtime)
-    return <xlogmem_runtime*>opened
+    return <xlogmem_runtime*>hold
 
 
 cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
-    cdef Opened* opened = <Opened*>runtime
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
     if process_is_closing():                            # it goes with the process
         return
-    opened.next = errands.closed.load()
-    while not errands.closed.compare_exchange_weak(opened.next, opened):
+    hold.next = deferred.closed.load()
+    while not deferred.closed.compare_exchange_weak(hold.next, hold):
         pass
-    ask_for_errands()
+    schedule_deferred()
 
 
-cdef bint has_errands(CoreState* core) noexcept nogil:
+cdef bint has_deferred_work(CoreState* core) noexcept nogil:
     """Whether a call has to look up from its own work."""
     return core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
 
 
-cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
-    cdef CoreState* core = opened.core
-    cdef StreamState* state = default_stream(opened, stream)
+cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
+    cdef CoreState* core = hold.core
+    cdef StreamState* state = default_stream(hold, stream)
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    if state != NULL and not has_errands(core):
+    if state != NULL and not has_deferred_work(core):
         if core.resource.finds_device:                  # no driver call of ours
-            return allocate_on_busy(core, nbytes, state, False, block, failure)
+            return allocate_in_call(core, nbytes, state, False, block, failure)
         if enter_context(core.order.context, &scope, failure):
             return 1
-        failed = allocate_on_busy(core, nbytes, state, False, block, failure)
+        failed = allocate_in_call(core, nbytes, state, False, block, failure)
         leave_context(&scope)
         return failed
     if core.lost.load():
@@ -445,7 +445,7 @@ cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** bloc
     if enter_context(core.order.context, &scope, failure):      # fails in a forked child, before the lock
         return 1
     drain(core)
-    failed = see(opened, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream(hold, <cy.CUstream>stream, &capturing, &state, failure)
     if not failed and capturing:
         state.busy -= 1
         failure.kind = STREAM_IS_CAPTURING
@@ -453,21 +453,21 @@ cdef int allocate_seen(Opened* opened, size_t nbytes, void* stream, Block** bloc
         failed = 1
     core.order.lock.unlock()
     if not failed:
-        failed = allocate_on_busy(core, nbytes, state, True, block, failure)
+        failed = allocate_in_call(core, nbytes, state, True, block, failure)
     leave_context(&scope)
     return failed
 
 
 cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
                         xlogmem_error* error) noexcept nogil:
-    cdef Opened* opened = <Opened*>runtime
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef Block* block = NULL
     cdef Failure failure
     ptr[0] = NULL
     if nbytes == 0:
         return 0
-    if unlikely(allocate_seen(opened, nbytes, stream, &block, &failure)):
-        tell(opened.core, &failure, error)
+    if unlikely(allocate_on(hold, nbytes, stream, &block, &failure)):
+        fill_error(hold.core, &failure, error)
         return 1
     ptr[0] = <void*>block.ptr
     return 0
@@ -476,8 +476,8 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
 cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil:
     """Somebody will use the memory on streams that nobody names here, so its home is the one stream that others wait
     for by themselves."""
-    cdef Opened* opened = <Opened*>runtime
-    cdef CoreState* core = opened.core
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef CoreState* core = hold.core
     cdef Block* block = NULL
     cdef Failure failure
     cdef Failure ignored
@@ -486,29 +486,29 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
     ptr[0] = NULL
     if nbytes == 0:
         return 0
-    failed = allocate_seen(opened, nbytes, NULL, &block, &failure)
+    failed = allocate_on(hold, nbytes, NULL, &block, &failure)
     if not failed:
         failed = enter_context(core.order.context, &scope, &failure)
         if not failed:
             core.order.lock.lock()
             core.order.in_flight += 1
-            failed = host_waits_for(core.order, block.stream, touch(block.stream), &failure)
+            failed = host_wait(core.order, block.stream, advance(block.stream), &failure)
             core.order.in_flight -= 1
             core.order.lock.unlock()
             leave_context(&scope)
         if failed:
             free_block(core, block.slot, block.generation, NULL, &ignored)
     if failed:
-        tell(core, &failure, error)
+        fill_error(core, &failure, error)
         return 1
     ptr[0] = <void*>block.ptr
     return 0
 
 
 cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil:
-    cdef Opened* opened = <Opened*>runtime
-    cdef CoreState* core = opened.core
-    cdef StreamState* state = default_stream(opened, stream)
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef CoreState* core = hold.core
+    cdef StreamState* state = default_stream(hold, stream)
     cdef Block* block = NULL
     cdef bint capturing = False
     cdef Failure failure
@@ -516,29 +516,29 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     cdef int failed
     if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
         return
-    if state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL) and not has_errands(core):
+    if state != NULL and (core.resource.finds_device or core.resource.ordered != NULL) and not has_deferred_work(core):
         failed = free_unless_used(core, <uint64_t>ptr, state, &block, &failure)     # no driver call of ours
         if block != NULL:
             if unlikely(failed):
-                fail_free(core, <uint64_t>ptr, block, &failure)
+                report_failed_free(core, <uint64_t>ptr, block, &failure)
             return
     if core.lost.load():
         failure.kind = DEVICE_IS_LOST
-        fail_free(core, <uint64_t>ptr, NULL, &failure)
+        report_failed_free(core, <uint64_t>ptr, NULL, &failure)
         return
     if enter_context(core.order.context, &scope, &failure):
-        fail_free(core, <uint64_t>ptr, NULL, &failure)
+        report_failed_free(core, <uint64_t>ptr, NULL, &failure)
         return
     drain(core)
-    if see(opened, <cy.CUstream>stream, &capturing, &state, &failure):
+    if lookup_stream(hold, <cy.CUstream>stream, &capturing, &state, &failure):
         core.order.lock.unlock()
-        fail_free(core, <uint64_t>ptr, NULL, &failure)
+        report_failed_free(core, <uint64_t>ptr, NULL, &failure)
     else:
-        free_seen(core, <uint64_t>ptr, state, not capturing)
+        free_on(core, <uint64_t>ptr, state, not capturing)
     leave_context(&scope)
 
 
-cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint asked) except -1 nogil:
+cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint scheduled) except -1 nogil:
     """Free the block that is alive there, if there is one, on a stream that is busy, which ends here.  Called with the
     lock held, gives it back."""
     cdef Block* block = live_block_at(core, ptr)
@@ -553,45 +553,45 @@ cdef int free_seen(CoreState* core, uint64_t ptr, StreamState* stream, bint aske
         failed = 1
     else:
         nbytes = block.nbytes
-        failed = free_found(core, block, stream, asked, &failure)
-        if not failed and asked and core.resource.frontiers != NULL and may_be_gone(stream):
-            cover_frees(core, stream, nbytes)
+        failed = free_found(core, block, stream, scheduled, &failure)
+        if not failed and scheduled and core.resource.ordered != NULL and may_be_destroyed(stream):
+            fence_after_frees(core, stream, nbytes)
     stream.busy -= 1
     core.order.lock.unlock()
     if failed:
-        fail_free(core, ptr, block, &failure)
+        report_failed_free(core, ptr, block, &failure)
     return 0
 
 
-cdef int cover_frees(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
+cdef int fence_after_frees(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
     """The stream was alive for this free, and may be gone at any time from now on.  What a pool has from it can be
     waited for without it up to its last fence: so there is one for a number of frees, or for fewer large ones.  With
     the lock held, releases it."""
     cdef Failure ignored
     cdef Fence* fence
-    stream.uncovered += 1 + <uint32_t>(nbytes // <size_t>LARGE)
-    if stream.uncovered >= <uint32_t>COVER:
+    stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
+    if stream.unfenced_frees >= <uint32_t>FREES_PER_FENCE:
         core.order.in_flight += 1
         record_fence(core.order, stream, &fence, &ignored)      # a failure changes nothing: the next free tries again
         core.order.in_flight -= 1
     return 0
 
 
-cdef void fail_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
+cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
     """Nobody is there to be told now.  A block (or NULL) that the free had found is tried again by the next call."""
     cdef char[XLOGMEM_TEXT] text
-    cdef char[XLOGMEM_TEXT] complaint
-    describe(core, failure, text)
+    cdef char[XLOGMEM_TEXT] line
+    format_failure(core, failure, text)
     core.order.lock.lock()
     if block != NULL:
-        keep_for_later(core, block, failure)
+        requeue_free(core, block, failure)
     else:
-        keep_failure(core, failure)
-    core.untold = True
+        keep_unreported(core, failure)
+    core.unreported = True
     core.order.lock.unlock()
-    snprintf(complaint, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
+    snprintf(line, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
              "DeviceRuntime.reap_pending() raises it", <void*>ptr, text)
-    complain(complaint)
+    log_later(line)
 
 
 cdef void table_deallocate_sync(xlogmem_runtime* runtime, void* ptr) noexcept nogil:

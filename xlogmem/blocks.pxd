@@ -8,16 +8,16 @@ from xlogmem.resources.base cimport DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool, StreamRegistry
 
 
-cdef cppclass Loan:
+cdef cppclass Export:
     # What somebody else has of a block until he gives it back, from any thread, with or without the GIL.
     void* block                 # the DeviceBlock, held; NULL: nothing is lent (zero bytes)
     StreamState* stream         # where he works; NULL: nobody knows
     uint32_t access
     EventPool* events           # of `event`
     cy.CUevent event            # his to wait for; NULL: none
-    void* shell                 # what holds the loan, and how to delete it
+    void* shell                 # what holds the export, and how to delete it
     void (*destroy)(void* shell) noexcept nogil
-    Loan* next                  # in the list of loans that were given back
+    Export* next                  # in the list of exports that were given back
 
 
 cdef class Core:
@@ -34,10 +34,10 @@ cdef class Core:
     cdef Stream stream_of(self, object stream)
     cdef int resolve(self, object what, Found* found, str where) except -1
     cdef int fail(self, Failure* failure, str what) except -1
-    cdef int let_go(self) except -1
+    cdef int drop_owners(self) except -1
     cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
-    cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1
-    cdef Stream kept_stream(self, object handle)
+    cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
+    cdef Stream owned_stream(self, object handle)
     cdef Stream writer_of(self, DeviceBlock block)
 
 
@@ -71,5 +71,5 @@ cdef class BlockView:
     cdef int refuse_stale(self) except -1
 
 
-cdef void give_back(Loan* loan) noexcept nogil
-cdef int collect_loans() except -1
+cdef void release_export(Export* export) noexcept nogil
+cdef int collect_exports() except -1

@@ -14,36 +14,42 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 
 from xlogmem._core cimport (
-    ALLOCATED,
     FREED,
-    HAS_READ,
     LIVE,
     READ,
     READ_WRITE,
-    WRITTEN,
     CoreCounters,
     Entry,
+    add_export,
     adopt,
     allocate,
     block_at,
+    drain_if_needed,
     drop,
+    end_export,
     find_by_address,
     free_block,
-    lend as lend_block,
     reap,
     record_use,
-    take_back,
     tear_down,
-    tidy,
 )
 from xlogmem._cpp cimport atomic, vector
 from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
-from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState
+from xlogmem._order cimport (
+    ADAPTIVE,
+    ALLOCATED,
+    HAS_READ,
+    LAZY,
+    PRECISE,
+    WRITTEN,
+    OrderCounters,
+    OrderState,
+)
 from xlogmem.resources.base cimport UNDECLARED
 from xlogmem.streams cimport Registration, handle_of, parse
 
-from xlogmem._neighbours import keeper_of
+from xlogmem._stream_owners import find_owner
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "register_resolver"]
@@ -116,59 +122,59 @@ cdef inline bint look_up(CoreState* core, uint64_t ptr, Found* found, bint hold)
     return there
 
 
-# ---------------------------------------------------------------------------------------------- loans
+# ---------------------------------------------------------------------------------------------- exports
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void*) noexcept, void* argument) nogil
 
-cdef cppclass Returned:
-    atomic[Loan*] loans                     # given back, newest first
-    atomic[uint32_t] asked                  # the interpreter was asked to collect them
+cdef cppclass ReleasedExports:
+    atomic[Export*] exports                     # given back, newest first
+    atomic[uint32_t] scheduled                  # the interpreter was asked to collect them
 
-cdef Returned* returned = new Returned()    # never destroyed: threads may outlive the interpreter's end
+cdef ReleasedExports* released_exports = new ReleasedExports()    # never destroyed: threads may outlive the interpreter's end
 
 
-cdef void give_back(Loan* loan) noexcept nogil:
+cdef void release_export(Export* export) noexcept nogil:
     """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, nothing waited for.  The
     interpreter's main thread collects when it comes to it, or the next call that needs memory.  At the end of the
     process nobody does, and the process gives everything back."""
-    loan.next = returned.loans.load()
-    while not returned.loans.compare_exchange_weak(loan.next, loan):
+    export.next = released_exports.exports.load()
+    while not released_exports.exports.compare_exchange_weak(export.next, export):
         pass
     if process_is_closing():
         return
-    if returned.asked.exchange(1) == 0 and Py_AddPendingCall(collect_when_asked, NULL):
-        returned.asked.store(0)             # its queue is full: the next loan asks again
+    if released_exports.scheduled.exchange(1) == 0 and Py_AddPendingCall(collect_pending, NULL):
+        released_exports.scheduled.store(0)             # its queue is full: the next export asks again
 
 
-cdef int collect_when_asked(void* _) noexcept:
-    returned.asked.store(0)
+cdef int collect_pending(void* _) noexcept:
+    released_exports.scheduled.store(0)
     if not process_is_closing():
-        collect_loans()
+        collect_exports()
     return 0
 
 
-cdef int collect_loans() except -1:
+cdef int collect_exports() except -1:
     """File the uses of what was given back, and let go of it.  With the GIL."""
-    cdef Loan* loan
-    cdef Loan* following
+    cdef Export* export
+    cdef Export* following
     cdef Core core
     cdef DeviceBlock block
-    if returned.loans.load() == NULL:
+    if released_exports.exports.load() == NULL:
         return 0
-    loan = returned.loans.exchange(NULL)
-    while loan != NULL:
-        following = loan.next
-        if loan.block != NULL:
-            block = <DeviceBlock>loan.block
+    export = released_exports.exports.exchange(NULL)
+    while export != NULL:
+        following = export.next
+        if export.block != NULL:
+            block = <DeviceBlock>export.block
             core = block.core
             with nogil:
-                take_back(&core.state, block.block, block.generation, loan.stream, loan.access)
-                if loan.event != NULL:
-                    give_event(loan.events, loan.event)
+                end_export(&core.state, block.block, block.generation, export.stream, export.access)
+                if export.event != NULL:
+                    give_event(export.events, export.event)
             Py_DECREF(block)
             block = core = None
-        loan.destroy(loan.shell)
-        loan = following
+        export.destroy(export.shell)
+        export = following
     return 0
 
 
@@ -223,7 +229,7 @@ cdef class Core:
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 tear_down(&self.state)
-            self.let_go()
+            self.drop_owners()
 
     def __dealloc__(self):
         """No handle is left, so every block that is still live was dropped or failed to be freed."""
@@ -231,9 +237,9 @@ cdef class Core:
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 tear_down(&self.state)
-        self.let_go()
-        if self.state.stuck_failure.kind == PYTHON_RAISED:
-            Py_XDECREF(<PyObject*>self.state.stuck_failure.exception)
+        self.drop_owners()
+        if self.state.unreported_failure.kind == PYTHON_RAISED:
+            Py_XDECREF(<PyObject*>self.state.unreported_failure.exception)
         for i in range(self.state.blocks.size()):
             Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
             del self.state.blocks[i]
@@ -247,24 +253,24 @@ cdef class Core:
         return self.streams.find(stream)
 
     cdef int fail(self, Failure* failure, str what) except -1:
-        self.let_go()
+        self.drop_owners()
         raise_failure(failure, what)
 
-    cdef int let_go(self) except -1:
+    cdef int drop_owners(self) except -1:
         """Drop the owners of adopted memory that the last operations let go.  Never under the lock: a finalizer may do
         anything."""
-        cdef vector[void*] orphans
+        cdef vector[void*] pending_decrefs
         cdef size_t i
-        if not self.state.orphaned:
+        if not self.state.has_pending_decrefs:
             return 0
         with nogil:
             self.state.order.lock.lock()
-            orphans = self.state.orphans
-            self.state.orphans.clear()
-            self.state.orphaned.store(False)
+            pending_decrefs = self.state.pending_decrefs
+            self.state.pending_decrefs.clear()
+            self.state.has_pending_decrefs.store(False)
             self.state.order.lock.unlock()
-        for i in range(orphans.size()):
-            Py_XDECREF(<PyObject*>orphans[i])
+        for i in range(pending_decrefs.size()):
+            Py_XDECREF(<PyObject*>pending_decrefs[i])
         return 0
 
     cdef bint find(self, uint64_t ptr, Found* found, bint hold=False) noexcept:
@@ -281,29 +287,29 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    cdef int lend(self, DeviceBlock block, StreamState* stream, bint write, Loan* loan) except -1:
-        """Inside a window on the block: somebody else gets it, until he gives the loan back (NULL: until it is freed).
+    cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1:
+        """Inside a window on the block: somebody else gets it, until he gives the export back (NULL: until it is freed).
 
         A stream whose handle nobody is known to keep alive is not looked at again: what is given back from there is
         freed by a blocking reap.
         """
-        cdef bint lent
-        if stream != NULL and stream.raw and stream.thread == 0:
+        cdef bint exported
+        if stream != NULL and stream.unowned and stream.thread == 0:
             stream = NULL
         with nogil:
             self.state.order.lock.lock()
-            lent = lend_block(block.block, block.generation, stream, loan != NULL)
+            exported = add_export(block.block, block.generation, stream, export != NULL)
             self.state.order.lock.unlock()
-        if not lent:
+        if not exported:
             raise UseAfterFreeError(block.generation)
-        if loan != NULL:
-            loan.block = <void*>block
-            loan.stream = stream
-            loan.access = READ_WRITE if write else READ
+        if export != NULL:
+            export.block = <void*>block
+            export.stream = stream
+            export.access = READ_WRITE if write else READ
             Py_INCREF(block)
         return 0
 
-    cdef Stream kept_stream(self, object handle):
+    cdef Stream owned_stream(self, object handle):
         """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here
         or can be found.  None for another one's handle."""
         cdef Registration known
@@ -315,7 +321,7 @@ cdef class Core:
             return own
         known = self.streams.by_handle.get(handle)
         if known is None or known.owner is None or not known.state.alive:
-            handle = keeper_of(handle, self.ordinal)
+            handle = find_owner(handle, self.ordinal)
         return self.stream_of(handle) if handle is not None else None
 
     cdef Stream writer_of(self, DeviceBlock block):
@@ -441,7 +447,7 @@ cdef class Core:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
         if nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
-        collect_loans()
+        collect_exports()
         wanted = nbytes
         ordered = self.stream_of(stream)
         state = ordered.state
@@ -449,7 +455,7 @@ cdef class Core:
             failed = allocate(&self.state, wanted, state, &block, &failure)
         if failed:
             self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
-        self.let_go()
+        self.drop_owners()
         found.generation = block.generation             # nobody else can name the block yet
         found.ptr = block.ptr
         found.nbytes = wanted
@@ -463,7 +469,7 @@ cdef class Core:
         block : DeviceBlock
             A block of this runtime.
         stream : stream, optional
-            Where the free is queued; the default is the stream of the allocation, or its heir if that was unregistered.
+            Where the free is queued; the default is the stream of the allocation, or its successor if that was unregistered.
 
         Raises
         ------
@@ -496,7 +502,7 @@ cdef class Core:
         if failed:
             self.fail(&failure, f"freeing {block!r}")
         block.released = True
-        self.let_go()
+        self.drop_owners()
 
     def adopt(self, ptr, nbytes, stream=None, *, owner=None, str tag=None):
         """Track memory that somebody else allocated, so that it can be used like a block.
@@ -552,7 +558,7 @@ cdef class Core:
                                     f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
         if failed:
             self.fail(&failure, f"adopting {nbytes} bytes")
-        self.let_go()
+        self.drop_owners()
         block = self.handle(block_at(&self.state, found.slot), &found, home, tag)
         block.released = not found.adopted
         return block
@@ -580,10 +586,10 @@ cdef class Core:
         """
         cdef vector[Failure] failures
         cdef size_t i
-        collect_loans()
+        collect_exports()
         with nogil:
             reap(&self.state, blocking, &failures)
-        self.let_go()
+        self.drop_owners()
         if failures.empty():
             return
         try:
@@ -657,33 +663,33 @@ cdef class Core:
         """
         if discipline is not None:
             with nogil:
-                tidy(&self.state)
-            self.let_go()
+                drain_if_needed(&self.state)
+            self.drop_owners()
             return self.streams.register(stream, discipline)
         return self.streams.find(stream)
 
-    def unregister_stream(self, stream, *, heir=None):
+    def unregister_stream(self, stream, *, successor=None):
         """Forget a foreign stream before its owner destroys it.
 
         Parameters
         ----------
         stream : object
             The stream.
-        heir : stream, optional
+        successor : stream, optional
             Where the blocks that were allocated there are freed from now on; the default is the pool's default stream.
 
         Raises
         ------
         StreamMisuseError
             The stream is not registered, is one of the pool's own, is in use (a window or a call is open on it), is
-            capturing a graph, or the heir is dead or the same.
+            capturing a graph, or the successor is dead or the same.
         DriverError
             The last event could not be recorded; the stream stays registered.
         """
         with nogil:
-            tidy(&self.state)
-        self.let_go()
-        self.streams.unregister(self.streams.known_as(stream), self.stream_of(heir))
+            drain_if_needed(&self.state)
+        self.drop_owners()
+        self.streams.unregister(self.streams.known_as(stream), self.stream_of(successor))
 
     def stream_count(self):
         """How many places the tables of streams have: those registered, and dead ones that are still waited for."""
@@ -709,7 +715,7 @@ cdef class Core:
         self._file(block, stream, 0)
 
     def prepare_block_use(self, block, stream, access):
-        """Open a window on one block: queue the waits that a use on `stream` needs (contract 28).
+        """Open a window on one block: queue the waits that a use on `stream` dependencies (contract 28).
 
         `access` is an `Access`.  Close it with `finish_block_use`; for launches that touch several blocks, `use` is one
         window and one position for all of them.
@@ -756,7 +762,7 @@ cdef class Core:
             failed = record_use(&self.state, found.slot, found.generation, state, access, &failure)
         if failed:
             self.fail(&failure, f"recording a use on {used!r}")
-        self.let_go()
+        self.drop_owners()
 
     @property
     def lost(self):
@@ -819,7 +825,7 @@ cdef class Core:
             "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
             "abandoned": counted.abandoned, "conflicts": counted.conflicts, "live_blocks": blocks,
             "records": ordered.records, "waits": ordered.waits,
-            "host_waits": ordered.host_waits, "known": ordered.known, "covered": ordered.covered,
+            "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }
 
     def __reduce__(self):

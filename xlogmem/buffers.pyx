@@ -1,13 +1,13 @@
 """What people hold and hand on: `Buffer`, a typed part of a block, and how things stand with its device.
 
-A buffer holds its memory, and looks before each use whether it may still be touched: its device may be shutting down,
+A buffer holds its memory, and looks before each use whether it may still be raised_to: its device may be shutting down,
 lost, or come back with a new context in which the address means nothing.  It holds the block, not the device's state;
-what it has to know of that is in a `Standing`, which is read without a lock.  Uses go through the launch machinery of
+what it has to know of that is in a `DeviceStatus`, which is read without a lock.  Uses go through the launch machinery of
 the rooms below, so every copy and fill here is ordered, and a buffer is named in `use` like a block.
 
-Others get the memory in three ways, and each time the stream that they name is ordered first (`lend_to`):
+Others get the memory in three ways, and each time the stream that they name is ordered first (`export_to`):
 
-* a DLPack capsule pins the block until its deleter runs; until then the consumer may work on his stream untold;
+* a DLPack capsule pins the block until its deleter runs; until then the consumer may work on his stream unreported;
 * the CUDA array interface names a stream of ours that is ordered after all writers, and holds the buffer itself;
 * an Arrow device array carries an event that is recorded after all writers.
 
@@ -29,7 +29,7 @@ from libc.stdint cimport int64_t
 
 from xlogmem._arrow cimport array_capsule, schema_capsule
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
-from xlogmem._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, Export, capsule_of, new_export
+from xlogmem._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, DLPackExport, capsule_of, new_export
 from xlogmem._driver cimport (
     Failure,
     Scope,
@@ -42,8 +42,8 @@ from xlogmem._driver cimport (
     is_sticky,
     leave_context,
 )
-from xlogmem._order cimport OrderState, bound_elsewhere, host_waits_for
-from xlogmem.blocks cimport give_back
+from xlogmem._order cimport OrderState, is_other_threads_default, host_wait
+from xlogmem.blocks cimport release_export
 
 from xlogmem._dtypes import dtype_of, element
 from xlogmem.blocks import Access
@@ -58,7 +58,7 @@ numbers = itertools.count(1)                # of buffers, in this process; never
 METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}
 
 
-cdef tuple dense(tuple shape, object itemsize):
+cdef tuple c_strides(tuple shape, object itemsize):
     """The strides of a contiguous array, in bytes, the last dimension fastest."""
     strides = []
     for extent in reversed(shape):
@@ -75,10 +75,10 @@ def shape_of(what):
     return shape
 
 
-# ---------------------------------------------------------------------------------------------- standing
+# ---------------------------------------------------------------------------------------------- status
 @cython.final
 @cython.no_gc
-cdef class Standing:
+cdef class DeviceStatus:
     """How things stand with a device.  `DeviceState` owns and changes it; buffers read it."""
 
     def __cinit__(self, int ordinal):
@@ -113,25 +113,25 @@ cdef class Standing:
         self.dropped.store(True)
 
 
-def lose(Core core not None):
+def mark_lost(Core core not None):
     """Every later call of the runtime fails: somebody said that its context is gone."""
     core.state.lost.store(1)
 
 
-def mint(Standing standing not None, Core core not None, uint64_t generation, DeviceBlock block, shape, kind,
+def make_buffer(DeviceStatus status not None, Core core not None, uint64_t generation, DeviceBlock block, shape, kind,
          bint readonly=False):
     """A buffer over the whole of a block (None: zero bytes)."""
-    return view_of(standing, core, generation, block, block.ptr if block is not None else 0, shape,
-                   dense(shape, kind.itemsize), kind, readonly, None)
+    return view_of(status, core, generation, block, block.ptr if block is not None else 0, shape,
+                   c_strides(shape, kind.itemsize), kind, readonly, None)
 
 
-cdef Buffer view_of(Standing standing, Core core, uint64_t generation, DeviceBlock block, uint64_t ptr, tuple shape,
+cdef Buffer view_of(DeviceStatus status, Core core, uint64_t generation, DeviceBlock block, uint64_t ptr, tuple shape,
                     tuple strides, object kind, bint readonly, object owner):
     cdef Buffer buffer = Buffer.__new__(Buffer)
     cdef object size = 1
     for extent in shape:
         size *= extent
-    buffer.standing = standing
+    buffer.status = status
     buffer.core = core
     buffer.generation = generation
     buffer.block = block
@@ -172,7 +172,7 @@ cdef class Buffer(BlockView):
     Notes
     -----
     It keeps the memory, also while the device is shutting down, and is not kept by the device.  Whatever looks at the
-    memory raises `StaleBufferError` once that must not be touched; what describes the buffer works all the same.
+    memory raises `StaleBufferError` once that must not be raised_to; what describes the buffer works all the same.
     Thread-safe.  The address is given out with the use that it is for, by `pointer`, and shown nowhere else.
     """
 
@@ -183,7 +183,7 @@ cdef class Buffer(BlockView):
         raise TypeError("a buffer cannot be pickled: send its token, or its contents with to_numpy()")
 
     def __copy__(self):
-        if self.standing is None or self.consumed:
+        if self.status is None or self.consumed:
             self.refuse_stale()
         return self.part(self.ptr, self.shape, self.strides, self.kind)
 
@@ -192,14 +192,14 @@ cdef class Buffer(BlockView):
 
     # ------------------------------------------------------------------------------------------ how things stand
     cdef const char* stale(self) noexcept:
-        """Why the memory must not be touched, NULL if it may be."""
-        cdef Standing standing = self.standing
-        if standing is None or standing.dropped:
+        """Why the memory must not be raised_to, NULL if it may be."""
+        cdef DeviceStatus status = self.status
+        if status is None or status.dropped:
             return "device state dropped"
-        if standing.closed:
+        if status.closed:
             return "device shutting down"
-        if self.generation != standing.current.load():
-            return "context lost" if standing.gone else "context rebuilt"
+        if self.generation != status.current.load():
+            return "context lost" if status.gone else "context rebuilt"
         if self.core.state.lost.load():
             return "context lost"
         if self.consumed:
@@ -214,7 +214,7 @@ cdef class Buffer(BlockView):
 
     @property
     def is_stale(self):
-        """Whether the memory must not be touched any more; `access` says why."""
+        """Whether the memory must not be raised_to any more; `access` says why."""
         return self.stale() != NULL
 
     def access(self):
@@ -264,7 +264,7 @@ cdef class Buffer(BlockView):
         if access.writes:
             self.refuse_writing("a pointer for writing")
         pointer.buffer = self
-        pointer.recorder = self.window(self.place(stream), access.value)
+        pointer.recorder = self.window(self.resolve_stream(stream), access.value)
         return pointer
 
     cdef int refuse_writing(self, str what) except -1:
@@ -296,7 +296,7 @@ cdef class Buffer(BlockView):
     @property
     def device_id(self):
         """The device, None once its state was dropped (contract 119)."""
-        return self.standing.ordinal if self.standing is not None and not self.standing.dropped else None
+        return self.status.ordinal if self.status is not None and not self.status.dropped else None
 
     def __len__(self):
         if not self.shape:
@@ -307,15 +307,15 @@ cdef class Buffer(BlockView):
         raise TypeError("whether a buffer is true is on the device; ask for size")
 
     def __repr__(self):
-        if self.standing is None:
+        if self.status is None:
             return "<Buffer that was never made>"
         extra = ", consumed" if self.consumed else f", {(<bytes>self.stale()).decode()}" if self.stale() != NULL else ""
         return (f"<Buffer {self.dtype} shape={self.shape} len={self.size} device={self.device_id} "
                 f"generation={self.generation}{extra}>")
 
-    def made_by(self, Standing standing):
-        """Whether the buffer was made by the state that owns this standing."""
-        return self.standing is standing
+    def made_by(self, DeviceStatus status):
+        """Whether the buffer was made by the state that owns this status."""
+        return self.status is status
 
     @property
     def number(self):
@@ -328,7 +328,7 @@ cdef class Buffer(BlockView):
     cdef bint contiguous(self):
         return self.size == 0 or all(
             stride == full or extent == 1
-            for stride, full, extent in zip(self.strides, dense(self.shape, self.itemsize), self.shape, strict=True))
+            for stride, full, extent in zip(self.strides, c_strides(self.shape, self.itemsize), self.shape, strict=True))
 
     cdef tuple extent(self):
         """The bytes that the elements are in: where they begin, and how many."""
@@ -341,12 +341,12 @@ cdef class Buffer(BlockView):
         return low, high - low + self.itemsize
 
     cdef Buffer part(self, uint64_t ptr, tuple shape, tuple strides, object kind):
-        return view_of(self.standing, self.core, self.generation, self.block, ptr, shape, strides, kind, self.readonly,
+        return view_of(self.status, self.core, self.generation, self.block, ptr, shape, strides, kind, self.readonly,
                        self.owner)
 
     def __getitem__(self, key):
         """A part, which shares the memory: integers, slices and an ellipsis."""
-        if self.standing is None or self.consumed:
+        if self.status is None or self.consumed:
             self.refuse_stale()
         keys = list(key) if isinstance(key, tuple) else [key]
         dots = [place for place, item in enumerate(keys) if item is Ellipsis]
@@ -386,7 +386,7 @@ cdef class Buffer(BlockView):
         ValueError
             The sizes do not fit, or the buffer is not contiguous.
         """
-        if self.standing is None or self.consumed:
+        if self.status is None or self.consumed:
             self.refuse_stale()
         kind = self.kind if dtype is None else dtype_of(dtype)
         nbytes = self.nbytes
@@ -400,7 +400,7 @@ cdef class Buffer(BlockView):
             else:
                 shape = (nbytes // kind.itemsize,)
         shape = shape_of(shape)
-        cdef Buffer seen = self.part(self.ptr, shape, dense(shape, kind.itemsize), kind)
+        cdef Buffer seen = self.part(self.ptr, shape, c_strides(shape, kind.itemsize), kind)
         if seen.nbytes != nbytes:
             raise ValueError(f"{nbytes} bytes cannot be seen as {kind.name} of shape {shape}")
         return seen
@@ -422,19 +422,19 @@ cdef class Buffer(BlockView):
         self.owner = None
 
     # ------------------------------------------------------------------------------------------ uses
-    cdef Stream place(self, object stream):
+    cdef Stream resolve_stream(self, object stream):
         """The stream of an argument; None is where the memory was allocated, if work can be queued there."""
         cdef Stream home
         if stream is not None:
             return self.core.stream_of(stream)
         home = self.block.stream if self.block is not None else None
-        if home is None or not home.registered or home.state.raw or bound_elsewhere(home.state):
+        if home is None or not home.registered or home.state.unowned or is_other_threads_default(home.state):
             home = self.core.stream_pool.default
         return home
 
     cdef LaunchRecorder window(self, Stream stream, int access):
         cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-        recorder.note(self, access, METHODS[access], self)
+        recorder.add_use(self, access, METHODS[access], self)
         return recorder
 
     def record_write(self, stream):
@@ -490,7 +490,7 @@ cdef class Buffer(BlockView):
             return
         if not self.contiguous():
             raise ValueError("only a contiguous buffer can be filled")
-        place = self.place(stream)
+        place = self.resolve_stream(stream)
         for width in (1, 2, 4):
             if len(pattern) % width == 0 and pattern == pattern[:width] * (len(pattern) // width):
                 break
@@ -541,7 +541,7 @@ cdef class Buffer(BlockView):
         try:
             if self.size:
                 host_is_pinned(view.buf, &pinned)
-                self.upload(view.buf, view.len, self.place(stream), pinned)
+                self.upload(view.buf, view.len, self.resolve_stream(stream), pinned)
         finally:
             PyBuffer_Release(&view)
 
@@ -569,7 +569,7 @@ cdef class Buffer(BlockView):
         get_host(target, self, &view, PyBUF_WRITABLE)
         try:
             if self.size:
-                self.download(view.buf, self.ptr, view.len, self.place(stream))
+                self.download(view.buf, self.ptr, view.len, self.resolve_stream(stream))
         finally:
             PyBuffer_Release(&view)
 
@@ -595,19 +595,19 @@ cdef class Buffer(BlockView):
             return numpy.empty(self.shape, dtype)
         start, nbytes = self.extent()
         host = bytearray(nbytes)
-        self.download(<char*>host, start, nbytes, self.place(stream))
+        self.download(<char*>host, start, nbytes, self.resolve_stream(stream))
         return numpy.ndarray(self.shape, dtype, host, self.ptr - start, self.strides)
 
     cdef int upload(self, const void* source, size_t nbytes, Stream stream, bint wait) except -1:
-        cdef uint64_t position = self.carry(<void*>source, self.ptr, nbytes, stream, WRITE)
+        cdef uint64_t position = self.copy_host(<void*>source, self.ptr, nbytes, stream, WRITE)
         if wait:
             self.wait(stream, position)
         return 0
 
     cdef int download(self, void* target, uint64_t source, size_t nbytes, Stream stream) except -1:
-        return self.wait(stream, self.carry(target, source, nbytes, stream, READ))
+        return self.wait(stream, self.copy_host(target, source, nbytes, stream, READ))
 
-    cdef uint64_t carry(self, void* host, uint64_t device, size_t nbytes, Stream stream, int access) except? 0:
+    cdef uint64_t copy_host(self, void* host, uint64_t device, size_t nbytes, Stream stream, int access) except? 0:
         """Copy between the host and the device, to there if `access` is WRITE; the position that it was filed at."""
         cdef LaunchRecorder recorder = self.window(stream, access)
         cdef Failure failure
@@ -639,7 +639,7 @@ cdef class Buffer(BlockView):
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
                 order.lock.lock()
-                failed = host_waits_for(order, stream.state, position, &failure)
+                failed = host_wait(order, stream.state, position, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
@@ -652,18 +652,18 @@ cdef class Buffer(BlockView):
         return self.core.fail(failure, what)
 
     # ------------------------------------------------------------------------------------------ others get it
-    cdef int lend_to(self, Stream stream, bint waits, Loan* loan) except -1:
+    cdef int export_to(self, Stream stream, bint waits, Export* export) except -1:
         """Order a stream after whoever uses the memory, and let somebody work on it there.  None: he does not say
         where."""
         cdef LaunchRecorder recorder
         if self.block is None:
             self.refuse_stale()
         if not waits or stream is None:
-            return self.core.lend(self.block, stream.state if stream is not None else NULL, not self.readonly, loan)
+            return self.core.export_block(self.block, stream.state if stream is not None else NULL, not self.readonly, export)
         recorder = self.window(stream, READ if self.readonly else READ_WRITE)
         recorder.open()
         try:
-            self.core.lend(self.block, stream.state, not self.readonly, loan)
+            self.core.export_block(self.block, stream.state, not self.readonly, export)
         finally:
             recorder.finish(LAUNCHED)
         return 0
@@ -671,7 +671,7 @@ cdef class Buffer(BlockView):
     def __dlpack_device__(self):
         """``(kDLCUDA, device)``."""
         self.refuse_stale()
-        return int(CUDA), self.standing.ordinal
+        return int(CUDA), self.status.ordinal
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """A DLPack capsule (Python array API standard).
@@ -699,7 +699,7 @@ cdef class Buffer(BlockView):
         Raises
         ------
         BufferError
-            The export is not possible as asked: read-only memory for a consumer that cannot be told, another device, a
+            The export is not possible as asked: read-only memory for a consumer that cannot be last_interface_stream, another device, a
             copy in host memory with ``copy=False``.
         ValueError, TypeError
             An argument is none of the above.
@@ -708,7 +708,7 @@ cdef class Buffer(BlockView):
         """
         cdef Buffer buffer = self
         cdef Stream consumer = None
-        cdef Export* export
+        cdef DLPackExport* export
         cdef bint versioned, waits
         cdef int flags = 0
         versioned = version_of(max_version) >= (1, 0)
@@ -725,38 +725,38 @@ cdef class Buffer(BlockView):
             flags |= COPIED
         if buffer.readonly:
             if not versioned:
-                raise BufferError("the buffer is read-only, which a consumer of DLPack before 1.0 cannot be told: ask "
+                raise BufferError("the buffer is read-only, which a consumer of DLPack before 1.0 cannot be last_interface_stream: ask "
                                   "with max_version=(1, 0), or for a copy")
             flags |= READ_ONLY
         if any(stride % <int64_t>buffer.itemsize for stride in buffer.strides):
             raise BufferError("the strides are no whole numbers of elements")
         waits = handle != -1
         if buffer.size and handle != -1:
-            consumer = self.core.kept_stream(handle) or self.core.stream_of(handle)
+            consumer = self.core.owned_stream(handle) or self.core.stream_of(handle)
         export = new_export()
         try:
             if buffer.size:
-                buffer.lend_to(consumer, waits, &export.loan)
+                buffer.export_to(consumer, waits, &export.base)
             fill_tensor(export, buffer, <void*>buffer.ptr if buffer.size else NULL, CUDA, device[1])
         except BaseException:
-            give_back(&export.loan)
+            release_export(&export.base)
             raise
         export.versioned.flags = flags
         return capsule_of(export, versioned)
 
     cdef object host_capsule(self, bint versioned):
-        cdef Export* export = new_export()
+        cdef DLPackExport* export = new_export()
         cdef Buffer buffer = self
         try:
             self.refuse_stale()
             start, nbytes = self.extent() if self.size else (self.ptr, 0)
             export.host.resize(nbytes)
             if self.size:
-                self.download(export.host.data(), start, nbytes, self.place(None))
+                self.download(export.host.data(), start, nbytes, self.resolve_stream(None))
             first = self.ptr - start
             fill_tensor(export, buffer, export.host.data() + <size_t>first if self.size else NULL, CPU, 0)
         except BaseException:
-            give_back(&export.loan)
+            release_export(&export.base)
             raise
         export.versioned.flags = COPIED
         return capsule_of(export, versioned)
@@ -769,26 +769,26 @@ cdef class Buffer(BlockView):
         write if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one
         after its work; until the block is freed, uses elsewhere are ordered after what was queued there.
         """
-        cdef Stream offered = None
+        cdef Stream interface_stream = None
 
         if self.kind is not None and self.kind.typestr is None:
             raise AttributeError(f"the CUDA array interface has no name for {self.dtype}: export it with DLPack")
         self.refuse_stale()
         if self.size:
-            offered = self.offered()
-            self.told = offered if offered.foreign else None        # own ones live as long as the runtime, and are few
-            self.lend_to(offered, True, NULL)
+            interface_stream = self.interface_stream()
+            self.last_interface_stream = interface_stream if interface_stream.foreign else None        # own ones live as long as the runtime, and are few
+            self.export_to(interface_stream, True, NULL)
         return {"version": 3, "shape": self.shape, "typestr": self.kind.typestr,
                 "data": (self.ptr if self.size else 0, bool(self.readonly)),
                 "strides": None if self.contiguous() else self.strides, "mask": None,
-                "stream": (offered.handle or LEGACY) if offered is not None else LEGACY}
+                "stream": (interface_stream.handle or LEGACY) if interface_stream is not None else LEGACY}
 
-    cdef Stream offered(self):
-        """A stream that others can be told of: it lives as long as the runtime, or somebody keeps it, or this buffer
+    cdef Stream interface_stream(self):
+        """A stream that others can be last_interface_stream of: it lives as long as the runtime, or somebody keeps it, or this buffer
         that named it last."""
         cdef Stream newest = self.last_write_stream
-        if newest is None or (newest.state.raw and newest.state.thread == 0) or bound_elsewhere(newest.state):
-            newest = self.place(None)
+        if newest is None or (newest.state.unowned and newest.state.thread == 0) or is_other_threads_default(newest.state):
+            newest = self.resolve_stream(None)
         return newest
 
     def __arrow_c_schema__(self):
@@ -835,8 +835,8 @@ cdef class Buffer(BlockView):
         if unknown:
             raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
         schema = schema_capsule(text)
-        recorder = self.window(self.offered(), READ) if self.size else None
-        return schema, array_capsule(self.block, recorder, self.ptr, self.size, self.standing.ordinal)
+        recorder = self.window(self.interface_stream(), READ) if self.size else None
+        return schema, array_capsule(self.block, recorder, self.ptr, self.size, self.status.ordinal)
 
 
 # ---------------------------------------------------------------------------------------------- arguments
@@ -913,9 +913,9 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         return 0
     if to < origin + nbytes and origin < to + nbytes:
         raise ValueError("the buffers overlap")
-    place = target.place(stream)
+    place = target.resolve_stream(stream)
     recorder = target.window(place, WRITE)
-    recorder.note(source, READ, "read", source)
+    recorder.add_use(source, READ, "read", source)
     recorder.open()
     try:
         with nogil:
@@ -939,15 +939,15 @@ cdef Buffer copy_of(Buffer source):
     if not source.contiguous():
         raise BufferError("only a contiguous buffer can be copied on the device")
     if source.size:
-        place = source.place(None)
+        place = source.resolve_stream(None)
         block = source.core.allocate(source.nbytes, place)
-    made = view_of(source.standing, source.core, source.generation, block, block.ptr if block is not None else 0,
+    made = view_of(source.status, source.core, source.generation, block, block.ptr if block is not None else 0,
                    source.shape, source.strides, source.kind, False, None)
     copy_device(made, source, None)
     return made
 
 
-cdef int fill_tensor(Export* export, Buffer buffer, void* data, int device_type, int device_id) except -1:
+cdef int fill_tensor(DLPackExport* export, Buffer buffer, void* data, int device_type, int device_id) except -1:
     cdef size_t i, ndim = len(buffer.shape)
     export.extents.resize(2 * ndim)
     for i in range(ndim):
@@ -974,12 +974,12 @@ cdef class Pointer:
 
     def __dealloc__(self):
         if self.entered:
-            self.buffer.standing.accesses.fetch_sub(1)
+            self.buffer.status.accesses.fetch_sub(1)
 
     def __enter__(self):
         if self.buffer is None or self.entered:
             raise StreamMisuseError("a pointer is entered once; take another for each launch")
-        self.buffer.standing.accesses.fetch_add(1)
+        self.buffer.status.accesses.fetch_add(1)
         self.entered = True
         try:
             self.buffer.refuse_stale()
@@ -1002,5 +1002,5 @@ cdef class Pointer:
     cdef int leave(self) except -1:
         if self.entered:
             self.entered = False
-            self.buffer.standing.accesses.fetch_sub(1)
+            self.buffer.status.accesses.fetch_sub(1)
         return 0

@@ -5,7 +5,7 @@ reset the device, the generation advances at once, and everything made before is
 again.  Both change in one step, under the state's lock, and whoever allocates takes both in one step: memory of an old
 context never carries the number of a new one.
 
-Buffers do not hold the state; what they need to know of it is in its `Standing` (see `buffers`).
+Buffers do not hold the state; what they need to know of it is in its `DeviceStatus` (see `buffers`).
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, SupportsIndex
 from xlogmem._driver import forget_context
 from xlogmem._dtypes import dtype_of
 from xlogmem.blocks import Core
-from xlogmem.buffers import Buffer, Standing, lose, mint, shape_of
+from xlogmem.buffers import Buffer, DeviceStatus, make_buffer, mark_lost, shape_of
 from xlogmem.errors import (
     StaleBufferError,
     StreamMisuseError,
@@ -69,16 +69,16 @@ class DeviceState:
         with _lock:
             if _state_of(runtime) is not None:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")
-            self._standing = Standing(runtime.ordinal)
+            self._status = DeviceStatus(runtime.ordinal)
             self._runtime: DeviceRuntime | None = runtime
             self._lost: DeviceRuntime | None = None
             self._changed = threading.Condition(threading.RLock())
             _states[runtime] = weakref.ref(self)
 
     def __del__(self) -> None:
-        standing = getattr(self, "_standing", None)     # none where the constructor refused
-        if standing is not None:
-            standing.drop()
+        status = getattr(self, "_status", None)     # none where the constructor refused
+        if status is not None:
+            status.drop()
 
     def __reduce__(self) -> Any:
         raise TypeError("a device state cannot be copied: it owns the device's context")
@@ -86,24 +86,24 @@ class DeviceState:
     def __repr__(self) -> str:
         how = "" if self.accepting_operations else " shutting down"
         return (f"<DeviceState device={self.device_id} generation={self.generation}{how}"
-                f"{' context lost' if self._standing.lost else ''}>")
+                f"{' context lost' if self._status.lost else ''}>")
 
     # ------------------------------------------------------------------------------------------ how things stand
     @property
     def device_id(self) -> int:
         """The device ordinal."""
-        return self._standing.ordinal
+        return self._status.ordinal
 
     @property
     def generation(self) -> int:
         """How often the context was lost or replaced, from 0."""
         self._look()
-        return self._standing.generation
+        return self._status.generation
 
     @property
     def accepting_operations(self) -> bool:
         """Whether `begin_shutdown` was not called yet."""
-        return not self._standing.shutting_down
+        return not self._status.shutting_down
 
     @property
     def runtime(self) -> DeviceRuntime | None:
@@ -125,27 +125,27 @@ class DeviceState:
                 raise StaleBufferError("device shutting down")
             if self._runtime is None:
                 raise StaleBufferError("context lost")
-            return self._runtime, self._standing.generation
+            return self._runtime, self._status.generation
 
     def _look(self) -> None:
         """Notice that the runtime has found its context broken: whatever was made in it is stale from now on (W67)."""
         with self._changed:
             if self._runtime is not None and self._runtime.lost:
                 self._lost, self._runtime = self._runtime, None
-                self._standing.advance(True)
+                self._status.advance(True)
                 self._changed.notify_all()
 
     def begin_shutdown(self) -> None:
         """Accept nothing any more, for good.  Buffers keep their memory and are stale."""
         with self._changed:
-            self._standing.close()
+            self._status.close()
             self._changed.notify_all()
 
     def mark_lost(self) -> None:
         """Say that the context is gone, because somebody reset the device: nobody may touch its memory any more."""
         with self._changed:
             if self._runtime is not None:
-                lose(self._runtime)
+                mark_lost(self._runtime)
             self._look()
 
     def recover(self, runtime: DeviceRuntime | None = None) -> int:
@@ -178,8 +178,8 @@ class DeviceState:
                 raise StreamMisuseError("the device is shutting down")
             if old is not None:
                 raise StreamMisuseError("the context is not lost; call mark_lost() if somebody has reset the device")
-            if self._standing.in_use:
-                raise StreamMisuseError(f"{self._standing.in_use} pointer(s) of buffers are still in use")
+            if self._status.in_use:
+                raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
             if runtime is None:
                 forget_context(self.device_id)
                 runtime = DeviceRuntime(self.device_id)
@@ -193,9 +193,9 @@ class DeviceState:
                 _states[runtime] = weakref.ref(self)
             self._lost = None
             self._runtime = runtime                     # before the number: nobody takes one without the other
-            self._standing.advance(False)
+            self._status.advance(False)
             self._changed.notify_all()
-            return self._standing.generation
+            return self._status.generation
 
     def watch(self) -> Watch:
         """Follow the generation; see `Watch`."""
@@ -230,7 +230,7 @@ class DeviceState:
         for extent in dimensions:
             nbytes *= extent
         block = runtime.allocate(nbytes, stream, tag=tag) if nbytes else None
-        buffer = mint(self._standing, runtime, generation, block, dimensions, kind)
+        buffer = make_buffer(self._status, runtime, generation, block, dimensions, kind)
         buffer.access()                                 # it may be another context's by now
         return buffer
 

@@ -27,13 +27,13 @@ from xlogmem._arrow cimport (
 )
 from xlogmem._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, look_into, take
 from xlogmem._driver cimport Failure, Scope, enter_context, leave_context, pointer_device, stream_wait
-from xlogmem._order cimport order_after, touch
+from xlogmem._order cimport advance, order_after
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.buffers cimport Buffer, dense, view_of
+from xlogmem.buffers cimport Buffer, c_strides, view_of
 from xlogmem.streams cimport Stream
 
 from xlogmem._dtypes import dtype_of, dtype_of_arrow, dtype_of_dlpack
-from xlogmem._neighbours import stream_of
+from xlogmem._stream_owners import stream_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder
 
@@ -98,12 +98,12 @@ cdef Buffer adopt(object state, object kind, object ptr, tuple shape, tuple stri
     cdef Buffer buffer
     core, generation = state.snapshot()
     if 0 in shape:
-        return view_of(state._standing, core, generation, None, 0, shape, strides, kind, readonly, None)
+        return view_of(state._status, core, generation, None, 0, shape, strides, kind, readonly, None)
     low, nbytes = extent_of(ptr, shape, strides, kind.itemsize, what)
     block = core.adopt(low, nbytes, producer, owner=owner)
     if ordered is not None and producer is None:
         core.record_block_use(block, ordered)
-    buffer = view_of(state._standing, core, generation, block, ptr, shape, strides, kind, readonly,
+    buffer = view_of(state._status, core, generation, block, ptr, shape, strides, kind, readonly,
                      owner if block.released else None)
     if ordered is not None and producer is not None:
         recorder = LaunchRecorder(ordered)
@@ -125,7 +125,7 @@ cdef int order_now(Core core, Stream stream, Stream producer) except -1:
         failed = enter_context(core.state.order.context, &scope, &failure)
         if not failed:
             core.state.order.lock.lock()
-            failed = order_after(core.state.order, stream.state, producer.state, touch(producer.state), &failure)
+            failed = order_after(core.state.order, stream.state, producer.state, advance(producer.state), &failure)
             core.state.order.lock.unlock()
             leave_context(&scope)
     if failed:
@@ -218,7 +218,7 @@ cdef Buffer from_capsule(object state, object capsule, Stream producer, Stream o
         raise BufferError(f"a shape has no negative extents: {shape}")
     itemsize = kind.itemsize
     if tensor.strides == NULL:
-        strides = dense(shape, itemsize)
+        strides = c_strides(shape, itemsize)
     else:
         strides = tuple([tensor.strides[i] * kind.itemsize for i in range(tensor.ndim)])
     ptr = int(<uint64_t>tensor.data) + int(tensor.byte_offset)
@@ -279,7 +279,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     if what is not None:
         owner = core.stream_of(what)
     elif handle is not None:
-        owner = core.kept_stream(handle)
+        owner = core.owned_stream(handle)
         if owner is None:                               # nobody keeps his stream: order one of ours now
             if ordered is None:
                 ordered = core.stream_pool.default
@@ -311,7 +311,7 @@ cdef tuple parse_interface(object interface):
     if any(extent < 0 for extent in shape) or len(shape) > <int>MOST_DIMENSIONS:
         raise ValueError(f"no shape: {shape}")
     strides = interface.get("strides")
-    strides = dense(shape, kind.itemsize) if strides is None else integers(strides, "strides")
+    strides = c_strides(shape, kind.itemsize) if strides is None else integers(strides, "strides")
     if len(strides) != len(shape):
         raise ValueError(f"{len(strides)} strides for {len(shape)} dimension(s)")
     data = interface["data"]

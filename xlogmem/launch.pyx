@@ -132,15 +132,15 @@ cdef class LaunchRecorder:
                 "what was preflighted. Register everything first")
         if isinstance(what, tuple):
             for item in <tuple>what:
-                self.note(item, access, method, item)
+                self.add_use(item, access, method, item)
         elif isinstance(what, list):
             for item in <list>what:
-                self.note(item, access, method, item)
+                self.add_use(item, access, method, item)
         else:
-            self.note(what, access, method, what)
+            self.add_use(what, access, method, what)
         return 0
 
-    cdef int note(self, object what, int access, str method, object named) except -1:
+    cdef int add_use(self, object what, int access, str method, object named) except -1:
         """Find the blocks behind an object and note their identities; keep no hold on them.  `named` is what the user
         gave, of which `what` is a part."""
         cdef Request request
@@ -157,7 +157,7 @@ cdef class LaunchRecorder:
             if self.held is None:
                 self.held = []
             for part in resolver(what, self.held.append):
-                self.note(part, access, method, named)
+                self.add_use(part, access, method, named)
             return 0
         known = self.runtime.resolve(what, &found, f"LaunchRecorder.{method}")
         if known == 1:
@@ -272,7 +272,7 @@ cdef class LaunchRecorder:
                 failed = finish_rest(&self.runtime.state, self.window, &failure)
             if failed:
                 self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
-            self.runtime.let_go()
+            self.runtime.drop_owners()
         return 0
 
     def __enter__(self):

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 from xlogmem._driver import supports_memory_pools
 from xlogmem.blocks import Core
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
-from xlogmem.resources.pool import in_words
+from xlogmem.resources.pool import format_bytes
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
@@ -83,8 +83,8 @@ class DeviceRuntime(Core):
         counters = self.counters()
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
-                 f"  live            {in_words(live):>12} in {counters['live_blocks']} blocks",
-                 f"  pending         {in_words(pending):>12}, freed and not seen complete yet",
+                 f"  live            {format_bytes(live):>12} in {counters['live_blocks']} blocks",
+                 f"  pending         {format_bytes(pending):>12}, freed and not seen complete yet",
                  f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
                  f"{counters['uses']} uses",
                  f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "
@@ -110,7 +110,7 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     Raises
     ------
     ValueError
-        The ordinal is out of range; the driver was not touched (contract 72).
+        The ordinal is out of range; the driver was not raised_to (contract 72).
     DriverNotFoundError, DriverError
         The runtime could not be made.  The next call tries again (contract 75).
 
@@ -137,7 +137,7 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     return runtime
 
 
-def made_runtime(ordinal: int) -> DeviceRuntime | None:
+def existing_runtime(ordinal: int) -> DeviceRuntime | None:
     """The process's runtime for a device, None if nobody asked for it yet."""
     return _runtimes[ordinal]
 

@@ -19,7 +19,7 @@ cdef class StreamPool:
     cdef dict priorities        # address -> priority
     cdef object lock
     cdef Stream make(self, int discipline, int priority)
-    cdef int take_back(self) except -1
+    cdef int end_export(self) except -1
 
 
 cdef class Registration:
@@ -38,15 +38,15 @@ cdef class StreamRegistry:
     cdef Stream find(self, object what)
     cdef Stream own(self, cy.CUstream handle, bint held)
     cdef Stream register(self, object what, object discipline)
-    cdef int forget(self, Registration entry, Stream heir) except -1
-    cdef Stream under(self, Stream stream, int discipline)
-    cdef Registration enlist(self, StreamState* state)
-    cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle)
-    cdef int strike(self, Registration entry) except -1
-    cdef int hold(self, Registration entry, object what) except -1
+    cdef int forget(self, Registration entry, Stream successor) except -1
+    cdef Stream with_discipline(self, Stream stream, int discipline)
+    cdef Registration add(self, StreamState* state)
+    cdef Registration adopt_from_table(self, uint64_t number, cy.CUstream handle)
+    cdef int remove(self, Registration entry) except -1
+    cdef int keep_owner(self, Registration entry, object what) except -1
     cdef int sweep(self) except -1
     cdef Stream known_as(self, object what)
-    cdef int unregister(self, Stream stream, Stream heir) except -1
+    cdef int unregister(self, Stream stream, Stream successor) except -1
 
 
 cdef Stream handle_of(Ordering ordering, StreamState* state)

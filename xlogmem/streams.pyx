@@ -22,8 +22,8 @@ from xlogmem._driver cimport (
     DRIVER_FAILED,
     STREAM_IS_CAPTURING,
     Failure,
-    context_of,
     Scope,
+    context_of,
     enter_context,
     leave_context,
     process_is_closing,
@@ -41,17 +41,17 @@ from xlogmem._order cimport (
     ORDINARY,
     SEALED,
     OrderState,
-    bury_stream,
     change_discipline,
     own_stream,
     register_stream,
     this_thread,
     thread_is_alive,
+    unregister_lost,
     unregister_stream,
 )
 
 from xlogmem import _driver
-from xlogmem._neighbours import keeps
+from xlogmem._stream_owners import owns_stream
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 
 __all__ = ["Stream", "StreamPool"]
@@ -275,7 +275,7 @@ cdef class StreamPool:
         self.priorities[<size_t>state] = priority
         return handle_of(self.ordering, state)
 
-    cdef int take_back(self) except -1:
+    cdef int end_export(self) except -1:
         """Sort the streams whose last handle is gone."""
         cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
         cdef StreamState* following
@@ -311,7 +311,7 @@ cdef class StreamPool:
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
         with self.lock:
-            self.take_back()
+            self.end_export()
             spare = self.spare.get((wanted, priority))
             while spare:
                 state = <StreamState*><size_t>spare.pop()
@@ -422,9 +422,9 @@ cdef int device_of(object what) except -1:
     return ordinal
 
 
-cdef bint may_own(object what) except -1:
+cdef bint can_own(object what) except -1:
     """May the object keep the stream alive that it stands for?"""
-    return not (PyIndex_Check(what) or type(what).__module__.startswith("cuda.bindings")) and keeps(what)
+    return not (PyIndex_Check(what) or type(what).__module__.startswith("cuda.bindings")) and owns_stream(what)
 
 
 @cython.final
@@ -484,10 +484,10 @@ cdef class StreamRegistry:
         cdef int failed, wanted
         wanted = -1 if discipline is None else discipline_of(discipline)
         if isinstance(what, Stream):
-            return self.under(self.find(what), wanted)
+            return self.with_discipline(self.find(what), wanted)
         own = self.own(handle, True)
         if own is not None:
-            return self.under(own, wanted)
+            return self.with_discipline(own, wanted)
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
@@ -508,7 +508,7 @@ cdef class StreamRegistry:
         # Without the lock, which somebody may keep who waits for a full queue; without letting go of the GIL either,
         # which whoever forgets the registration needs.
         entry = self.known.get(number)
-        if (entry is not None and entry.state.alive and (entry.owner is not None or not may_own(what))
+        if (entry is not None and entry.state.alive and (entry.owner is not None or not can_own(what))
                 and (wanted == -1 or wanted == discipline_now(&self.ordering.state, entry.state))):
             return handle_of(self.ordering, entry.state)
         with self.lock:
@@ -516,10 +516,10 @@ cdef class StreamRegistry:
                 self.sweep()
             entry = self.known.get(number)
             if entry is None or not entry.state.alive:
-                entry = self.enlist_unlisted(number, handle)
+                entry = self.adopt_from_table(number, handle)
             if entry is not None and entry.state.alive:
-                self.hold(entry, what)
-                return self.under(handle_of(self.ordering, entry.state), wanted)
+                self.keep_owner(entry, what)
+                return self.with_discipline(handle_of(self.ordering, entry.state), wanted)
             if wanted < 0:                                          # the default streams: somebody queues work there
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
             with nogil:
@@ -527,33 +527,33 @@ cdef class StreamRegistry:
                 state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
                 state.driver_id = number
                 state.thread = this_thread() if <size_t>handle == PER_THREAD else 0
-                state.raw.store(False)
-                state.listed = True
+                state.unowned.store(False)
+                state.in_registry = True
                 self.ordering.state.lock.unlock()
             stream = handle_of(self.ordering, state)
             try:
                 if <size_t>handle > PER_THREAD:
                     entry = self.by_handle.get(<size_t>handle)
                     if entry is None or not entry.state.alive:
-                        entry = self.enlist_unlisted(0, handle)
+                        entry = self.adopt_from_table(0, handle)
                     if entry is not None:
                         self.forget(entry, stream)                  # destroyed by its owner, and its handle came back
             except BaseException:
                 with nogil:
                     self.ordering.state.lock.lock()
                     state.alive.store(False)
-                    state.listed = False
+                    state.in_registry = False
                     self.ordering.state.lock.unlock()
                 raise
-            entry = self.enlist(state)
-            self.hold(entry, what)
-            state.raw.store(<size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD))
+            entry = self.add(state)
+            self.keep_owner(entry, what)
+            state.unowned.store(<size_t>handle == PER_THREAD or (entry.owner is None and <size_t>handle > PER_THREAD))
         if not flags & NON_BLOCKING and <size_t>handle > PER_THREAD:
             warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
                           "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
         return stream
 
-    cdef Stream under(self, Stream stream, int discipline):
+    cdef Stream with_discipline(self, Stream stream, int discipline):
         """The same stream, with this discipline from now on (-1: as it is)."""
         cdef OrderState* order = &self.ordering.state
         cdef Failure failure
@@ -575,13 +575,13 @@ cdef class StreamRegistry:
             raise_failure(&failure, "changing its discipline")
         return stream
 
-    cdef Registration enlist(self, StreamState* state):
+    cdef Registration add(self, StreamState* state):
         cdef Registration entry = Registration.__new__(Registration)
         entry.state = state
         self.known[state.driver_id] = self.by_handle[<size_t>state.handle] = entry
         return entry
 
-    cdef Registration enlist_unlisted(self, uint64_t number, cy.CUstream handle):
+    cdef Registration adopt_from_table(self, uint64_t number, cy.CUstream handle):
         """A stream that the C table registered without the GIL: by the driver's number of it, or (0) by its handle."""
         cdef OrderState* order = &self.ordering.state
         cdef StreamState* found = NULL
@@ -591,15 +591,15 @@ cdef class StreamRegistry:
             order.lock.lock()
             for i in range(order.streams.size()):
                 state = order.streams[i]
-                if (<bint>state.alive and not state.listed and state.driver_id and state.handle == handle
+                if (<bint>state.alive and not state.in_registry and state.driver_id and state.handle == handle
                         and (number == 0 or number == state.driver_id)):
-                    state.listed = True
+                    state.in_registry = True
                     found = state
                     break
             order.lock.unlock()
-        return self.enlist(found) if found != NULL else None
+        return self.add(found) if found != NULL else None
 
-    cdef int strike(self, Registration entry) except -1:
+    cdef int remove(self, Registration entry) except -1:
         """Off the lists: the registration is dead, and may be deleted when nothing else needs it."""
         cdef StreamState* state = entry.state
         if self.known.get(state.driver_id) is entry:
@@ -611,23 +611,23 @@ cdef class StreamRegistry:
             entry.owner = None
         with nogil:
             self.ordering.state.lock.lock()
-            state.listed = False
+            state.in_registry = False
             self.ordering.state.lock.unlock()
         return 0
 
-    cdef int hold(self, Registration entry, object what) except -1:
+    cdef int keep_owner(self, Registration entry, object what) except -1:
         """Keep the first object that the stream came in, if that can keep it alive."""
-        if entry.owner is None and may_own(what):
+        if entry.owner is None and can_own(what):
             entry.owner = what
-            entry.state.raw.store(False)
+            entry.state.unowned.store(False)
             self.by_owner[id(what)] = entry
         return 0
 
-    cdef int forget(self, Registration entry, Stream heir) except -1:
-        """Unregister: `heir` frees the blocks that would have been freed there."""
+    cdef int forget(self, Registration entry, Stream successor) except -1:
+        """Unregister: `successor` frees the blocks that would have been freed there."""
         cdef OrderState* order = &self.ordering.state
         cdef StreamState* state = entry.state
-        cdef StreamState* inherits = heir.state
+        cdef StreamState* successor_state = successor.state
         cdef uint64_t number = 0
         cdef Failure failure
         cdef Scope scope
@@ -645,16 +645,16 @@ cdef class StreamRegistry:
                         failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE)
                 order.lock.lock()
                 if gone:
-                    state.raw.store(True)                         # its handle is not to be touched any more
-                    failed = bury_stream(order, state, inherits, &failure)
+                    state.unowned.store(True)                         # its handle is not to be raised_to any more
+                    failed = unregister_lost(order, state, successor_state, &failure)
                 elif not failed:
-                    failed = unregister_stream(order, state, inherits, &failure)
+                    failed = unregister_stream(order, state, successor_state, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
             state.handles.fetch_sub(1)
             raise_failure(&failure, "unregistering it")
-        self.strike(entry)
+        self.remove(entry)
         state.handles.fetch_sub(1)
         return 0
 
@@ -665,19 +665,19 @@ cdef class StreamRegistry:
             return self.find(what)
         entry = self.by_handle.get(<size_t>parse(what))
         if entry is None or not entry.state.alive:
-            entry = self.enlist_unlisted(0, parse(what))
+            entry = self.adopt_from_table(0, parse(what))
         if entry is None:
             raise StreamMisuseError(f"stream {<size_t>parse(what):#x} is not registered with this runtime")
         return handle_of(self.ordering, entry.state)
 
-    cdef int unregister(self, Stream stream, Stream heir) except -1:
+    cdef int unregister(self, Stream stream, Stream successor) except -1:
         cdef Registration entry
         with self.lock:
             entry = self.known.get(stream.state.driver_id)
             if entry is None or entry.state != stream.state:
                 raise StreamMisuseError(f"{stream!r} is not registered" if stream.foreign else
                                         f"{stream!r} is one of the pool's own: drop it instead")
-            self.forget(entry, heir)
+            self.forget(entry, successor)
         return 0
 
     cdef int sweep(self) except -1:
@@ -688,12 +688,12 @@ cdef class StreamRegistry:
             self.ordering.state.lock.lock()
             default = self.ordering.state.streams[0]
             self.ordering.state.lock.unlock()
-        heir = handle_of(self.ordering, default)
+        successor = handle_of(self.ordering, default)
         for number, entry in list(self.known.items()):
             if self.known.get(number) is not entry:                 # a finalizer unregistered it
                 continue
             if not entry.state.alive:                               # its handle came back, seen by the C table
-                self.strike(entry)
+                self.remove(entry)
                 continue
             if entry.state.handles.load():
                 continue
@@ -708,7 +708,7 @@ cdef class StreamRegistry:
             if entry.owner is not None and Py_REFCNT(<PyObject*>entry.owner) > 1:
                 continue
             try:
-                self.forget(entry, heir)
+                self.forget(entry, successor)
             except (StreamMisuseError, DriverError):
                 continue                                            # in use: the next sweep looks again
         self.sweep_at = max(SWEEP_AT, 2 * len(self.known))

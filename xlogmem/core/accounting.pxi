@@ -16,7 +16,7 @@ cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcep
             markers[0][i].nbytes = marker[0].nbytes + marker[1].nbytes
         markers.resize(MARKERS // 2)
     marker = &markers.emplace_back()
-    marker.position = touch(home)
+    marker.position = advance(home)
     marker.nbytes = nbytes
     core.pending_bytes += nbytes
 
@@ -26,7 +26,7 @@ cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef size_t i, kept = 0
     for i in range(markers.size()):
-        if knows(core.order, NULL, home, markers[0][i].position):
+        if is_ordered_after(core.order, NULL, home, markers[0][i].position):
             check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
         else:
@@ -46,7 +46,7 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
         failures.push_back(failure)
         return 0
-    if blocking and note(core, settle_escaped(core, &failure), &failure):
+    if blocking and mark_lost_if_sticky(core, release_unknown_users(core, &failure), &failure):
         failures.push_back(failure)
     drain(core)
     order.lock.lock()
@@ -54,17 +54,17 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     for i in range(order.streams.size()):
         home = order.streams[i]
         if i < core.pending.size() and not core.pending[i].empty():
-            if note(core, reap_stream(core, home, blocking, &failure), &failure):
+            if mark_lost_if_sticky(core, reap_stream(core, home, blocking, &failure), &failure):
                 failures.push_back(failure)
             release_seen(core, home)
-        if note(core, settle(order, home, blocking, &failure), &failure):
+        if mark_lost_if_sticky(core, release_tombstone(order, home, blocking, &failure), &failure):
             failures.push_back(failure)
     order.in_flight -= 1
-    if core.untold or (core.stuck and core.dropped.load() != NULL):
-        failures.push_back(core.stuck_failure)
-        core.stuck_failure.kind = NO_FAILURE            # told once: the caller owns the exception now
-        core.untold = False
-        core.stuck = 0
+    if core.unreported or (core.requeued and core.dropped.load() != NULL):
+        failures.push_back(core.unreported_failure)
+        core.unreported_failure.kind = NO_FAILURE            # told once: the caller owns the exception now
+        core.unreported = False
+        core.requeued = 0
     order.lock.unlock()
     leave_context(&scope)
     return 0
@@ -75,19 +75,19 @@ cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure*
     held, releases it."""
     cdef uint64_t oldest
     if blocking:
-        return host_waits_from_afar(core.order, home, core.pending[home.index].back().position, failure)
+        return host_wait_or_sync(core.order, home, core.pending[home.index].back().position, failure)
     while not core.pending[home.index].empty():
         oldest = core.pending[home.index][0].position
-        if ask_host(core.order, home, oldest, failure):
+        if poll(core.order, home, oldest, failure):
             return 1
-        if not knows(core.order, NULL, home, oldest):
+        if not is_ordered_after(core.order, NULL, home, oldest):
             break
         release_seen(core, home)
     return 0
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
-cdef inline void describe(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
+cdef inline void fill_found(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
     found.ptr = base
     found.generation = known.generation
     found.nbytes = known.nbytes
@@ -102,7 +102,7 @@ cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept 
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if known == NULL or ptr - base >= known.nbytes:
         return False
-    describe(core.order, base, known, found)
+    fill_found(core.order, base, known, found)
     return True
 
 
@@ -122,10 +122,10 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
     core.order.lock.lock()
-    failed = bury_foreign(core.order, &ignored)
+    failed = unregister_all_foreign(core.order, &ignored)
     core.order.lock.unlock()
-    if not failed:                                      # else foreign streams, destroyed maybe, would be touched
-        settle_escaped(core, &ignored)
+    if not failed:                                      # else foreign streams, destroyed maybe, would be raised_to
+        release_unknown_users(core, &ignored)
         drain(core)
     leave_context(&scope)
     return 0

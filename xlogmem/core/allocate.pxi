@@ -16,7 +16,7 @@ cdef inline Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, Strea
     block.nbytes = nbytes
     block.stream = stream
     block.home = NULL
-    block.owner = block.piece = NULL
+    block.owner = block.resource_block = NULL
     block.adopted = False
     block.windows = block.writers = 0
     block.pins = 0
@@ -31,7 +31,7 @@ cdef inline Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, Strea
         entry = &block.frontier.emplace_back()
         entry.kind = ALLOCATED
         entry.stream = stream.index
-        entry.position = touch(stream)
+        entry.position = advance(stream)
     link(core, block)
     return block
 
@@ -59,35 +59,35 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
     if failed:
         end_call(core.order, stream)
     else:
-        failed = allocate_on_busy(core, nbytes, stream, True, result, failure)
+        failed = allocate_in_call(core, nbytes, stream, True, result, failure)
     leave_context(&scope)
-    return note(core, failed, failure)
+    return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int allocate_on_busy(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
                           Failure* failure) except -1 nogil:
     """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
     so whatever covers it covers the birth of the memory.  The stream is busy, which `ends` here or goes on, and not
     capturing; the context is current, but for a resource that finds its device."""
     cdef OrderState* order = core.order
     cdef uint64_t ptr = 0
-    cdef void* piece = NULL
-    cdef int failed = get_bytes(core, nbytes, stream, &ptr, &piece, failure)
+    cdef void* resource_block = NULL
+    cdef int failed = get_bytes(core, nbytes, stream, &ptr, &resource_block, failure)
     if (unlikely(failed) and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
         order.lock.unlock()
-        failed = allocate_again(core, nbytes, stream, &ptr, &piece, failure)
+        failed = allocate_again(core, nbytes, stream, &ptr, &resource_block, failure)
     if ends:
         stream.busy -= 1
     if not unlikely(failed):
-        disown(core, ptr, nbytes)
+        evict_overlapping(core, ptr, nbytes)
         result[0] = new_block(core, ptr, nbytes, stream)
-        result[0].piece = piece
+        result[0].resource_block = resource_block
         core.live_bytes += nbytes
         core.live_blocks += 1
         core.counters.allocations += 1
     order.lock.unlock()
-    return note(core, failed, failure)
+    return mark_lost_if_sticky(core, failed, failure)
 
 
 cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:
@@ -110,20 +110,20 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef inline int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+cdef inline int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                           Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
-    if core.resource.frontiers != NULL:
+    if core.resource.ordered != NULL:
         core.order.lock.lock()
-        return core.resource.frontiers.allocate(core.resource.self, nbytes, stream, ptr, piece, failure)
+        return core.resource.ordered.allocate(core.resource.self, nbytes, stream, ptr, resource_block, failure)
     failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
-    fetch(core, stream)
+    prefetch_hot_lines(core, stream)
     core.order.lock.lock()
     return failed
 
 
-cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                         Failure* failure) except -1 nogil:
     """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and
     try once more (W34)."""
@@ -134,47 +134,47 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     reap(core, True, &failures)
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
-        let_go_later(core, failure.exception)
+        defer_decref(core, failure.exception)
     for i in range(failures.size()):                    # told by the next reap
-        keep_failure(core, &failures[i])
-        core.untold = True
+        keep_unreported(core, &failures[i])
+        core.unreported = True
     core.order.lock.unlock()
-    if core.resource.frontiers != NULL:
+    if core.resource.ordered != NULL:
         core.order.lock.lock()
-        failed = core.resource.frontiers.trim(core.resource.self, nbytes, stream, &ignored)
+        failed = core.resource.ordered.trim(core.resource.self, nbytes, stream, &ignored)
         core.order.lock.unlock()
     elif core.resource.trim != NULL:
         failed = core.resource.trim(core.resource.self, &ignored)
     if failed:
         drop_exception(&ignored)
-    return get_bytes(core, nbytes, stream, ptr, piece, failure)
+    return get_bytes(core, nbytes, stream, ptr, resource_block, failure)
 
 
-cdef void disown(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
+cdef void evict_overlapping(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
     """The resource handed out addresses that we think are live: their old blocks are the corrupt ones (W19).  They are
     taken out of the books without a free, so that their handles are stale and the new owner is safe."""
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if unlikely(known != NULL and ptr - base < known.nbytes):
-        disown_block(core, core.blocks[known.slot])
+        evict(core, core.blocks[known.slot])
     known = successor_of(&core.index, ptr, &base)
     while unlikely(known != NULL and base - ptr < nbytes):
-        disown_block(core, core.blocks[known.slot])
+        evict(core, core.blocks[known.slot])
         known = successor_of(&core.index, ptr, &base)
 
 
-cdef void disown_block(CoreState* core, Block* block) noexcept nogil:
+cdef void evict(CoreState* core, Block* block) noexcept nogil:
     erase(&core.index, block.ptr)
-    forget(core, block)
+    unaccount(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
     block.generation = 0
 
 
-cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
+cdef inline void unaccount(CoreState* core, Block* block) noexcept nogil:
     """Out of the books of bytes and streams."""
     if unlikely(block.adopted):
         if block.owner != NULL:
-            let_go_later(core, block.owner)
+            defer_decref(core, block.owner)
             block.owner = NULL
     else:
         check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
@@ -184,18 +184,18 @@ cdef inline void forget(CoreState* core, Block* block) noexcept nogil:
     if block.stream != NULL:
         block.stream.blocks -= 1
         block.stream = NULL
-    while unlikely(not block.lent.empty()):
-        block.lent.back().stream.blocks -= 1
-        block.lent.pop_back()
+    while unlikely(not block.exports.empty()):
+        block.exports.back().stream.blocks -= 1
+        block.exports.pop_back()
 
 
-cdef void let_go_later(CoreState* core, void* owner) noexcept nogil:
-    core.orphans.push_back(owner)
-    core.orphaned.store(True)
+cdef void defer_decref(CoreState* core, void* owner) noexcept nogil:
+    core.pending_decrefs.push_back(owner)
+    core.has_pending_decrefs.store(True)
 
 
 cdef inline void release_slot(CoreState* core, Block* block) noexcept nogil:
-    forget(core, block)
+    unaccount(core, block)
     block.state = FREED
     block.generation = 0
     core.empty.push_back(block.slot)
@@ -224,7 +224,7 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
     inside = below != NULL and ptr - base < below.nbytes
     result.adopted = False
     if inside and nbytes <= below.nbytes - (ptr - base):
-        describe(order, base, below, result)
+        fill_found(order, base, below, result)
     elif (inside or (above != NULL and following - ptr < nbytes)):
         failure.kind = BLOCK_IS_CONTESTED
         failure.generation = below.generation if inside else above.generation

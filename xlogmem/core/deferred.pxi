@@ -25,7 +25,7 @@ cdef int drain(CoreState* core) except -1 nogil:
     return 0
 
 
-cdef int tidy(CoreState* core) except -1 nogil:
+cdef int drain_if_needed(CoreState* core) except -1 nogil:
     """`drain` by itself: a window whose recorder was dropped keeps its stream in use until it is filed."""
     cdef Failure ignored
     cdef Scope scope
@@ -58,22 +58,22 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     for i in range(rest.size()):
         if finish_rest(core, rest[i], &failure):
             order.lock.lock()
-            keep_failure(core, &failure)
-            core.untold = True
+            keep_unreported(core, &failure)
+            core.unreported = True
             order.lock.unlock()
         give_window(rest[i])
     return 0
 
 
 cdef int drain_blocks(CoreState* core) except -1 nogil:
-    cdef StreamState* capturing = NULL                  # just found capturing: asked once for all its blocks
+    cdef StreamState* capturing = NULL                  # just found capturing: capture_checked once for all its blocks
     cdef StreamState* home
     cdef Block* block
     cdef Block* following
     core.order.lock.lock()
-    core.stuck = 0
-    if not core.untold:
-        drop_failure(core)
+    core.requeued = 0
+    if not core.unreported:
+        drop_unreported(core)
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
@@ -84,9 +84,9 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
         elif block.state == RETIRED and home == capturing and home != NULL:
             drop(core, block)
         else:
-            core.put_off = NULL
-            free_for_somebody_else(core, block)
-            if core.put_off == block:
+            core.deferred_by_capture = NULL
+            free_deferred(core, block)
+            if core.deferred_by_capture == block:
                 capturing = home
         block = following
     core.order.lock.unlock()

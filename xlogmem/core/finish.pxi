@@ -8,12 +8,12 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
     cdef size_t i
     if use.access & WRITE:
         for i in range(use.first, use.end):
-            seen = &window.ticket[i]
+            seen = &window.snapshot[i]
             source = order.streams[seen.stream]
-            if not use.block.lent.empty() and is_lent(use.block, source):
+            if not use.block.exports.empty() and is_exported(use.block, source):
                 if source.alive or seen.position < source.count:
                     continue                            # more may stand behind it
-                end_loans(use.block, source)
+                end_exports(use.block, source)
             if source.discipline != OPAQUE:
                 remove_entry(use.block, seen)
     file_access(use.block, stream, use.access, window.position)
@@ -23,19 +23,19 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
         use.block.fresh = False
 
 
-cdef void leave_changed(OrderState* order, Window* window) noexcept nogil:
+cdef void keep_changed_entries(OrderState* order, Window* window) noexcept nogil:
     """A stream got another discipline while the window was open.  What may be hidden behind its entries is more than
     the launch was ordered after: they stay."""
     cdef size_t i
-    for i in range(window.ticket.size()):
-        if window.ticket[i].position < order.streams[window.ticket[i].stream].hidden:
-            window.ticket[i].position = 0               # no entry has this one
+    for i in range(window.snapshot.size()):
+        if window.snapshot[i].position < order.streams[window.snapshot[i].stream].unrecorded_until:
+            window.snapshot[i].position = 0               # no entry has this one
 
 
-cdef void note_home(Window* window, Use* use) noexcept nogil:
+cdef void add_handback(Window* window, Use* use) noexcept nogil:
     """Copied now: once the window is closed the block may be freed."""
-    cdef StreamState* home = home_of(use.block)
-    cdef Need entry
+    cdef StreamState* home = resolve_home(use.block)
+    cdef Dependency entry
     cdef size_t i
     if home == NULL or home.discipline != OPAQUE or home == window.stream:
         return
@@ -46,7 +46,7 @@ cdef void note_home(Window* window, Use* use) noexcept nogil:
             return
     entry.source = home
     entry.position = window.position
-    entry.stage = CONTENTS
+    entry.kind = WRITTEN
     window.homes.push_back(entry)
 
 
@@ -63,16 +63,16 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
     window.claimed.clear()
     if outcome == LAUNCHED:
         core.counters.uses += 1
-        window.position = touch(stream)
-        if unlikely(window.changes != core.order.changes):
-            leave_changed(core.order, window)
+        window.position = advance(stream)
+        if unlikely(window.discipline_changes != core.order.discipline_changes):
+            keep_changed_entries(core.order, window)
         for i in range(window.uses.size()):
             use = &window.uses[i]
             file_use(core, window, use)
-            note_home(window, use)
-        window.record = policy == PRECISE or (stream.raw and policy == ADAPTIVE)
-        if policy == ADAPTIVE and stream.credit:
-            stream.credit -= 1
+            add_handback(window, use)
+        window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
+        if policy == ADAPTIVE and stream.eager_commits:
+            stream.eager_commits -= 1
             window.record = True
     elif outcome == CANCELLED:
         core.counters.cancelled += 1
@@ -112,39 +112,39 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     order.lock.lock()
     if failed:                                          # the claimed frees are kept for a later call
         for i in range(window.claimed.size()):
-            keep_for_later(core, window.claimed[i], failure)
+            requeue_free(core, window.claimed[i], failure)
         failed = not window.homes.empty()
     else:
-        if window.record and not bound_elsewhere(window.stream):
-            note(core, record_fence(order, window.stream, &fence, &ignored), &ignored)
+        if window.record and not is_other_threads_default(window.stream):
+            mark_lost_if_sticky(core, record_fence(order, window.stream, &fence, &ignored), &ignored)
         for i in range(window.homes.size()):
-            if hand_back(order, window.homes[i].source, window.stream, window.position,
+            if order_home_after(order, window.homes[i].source, window.stream, window.position,
                          &ignored if failed else failure):
                 failed = 1
         for i in range(window.claimed.size()):
-            free_for_somebody_else(core, window.claimed[i])
+            free_deferred(core, window.claimed[i])
     window.stream.busy -= 1
     order.in_flight -= 1
     order.lock.unlock()
     if entered:
         leave_context(&scope)
-    return note(core, failed, failure)
+    return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int hand_back(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
+cdef int order_home_after(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
                    Failure* failure) except -1 nogil:
     """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
     there later is ordered.  Called with the lock held, releases it."""
     cdef int failed = 1
     if not home.alive:
         return 0                                        # unregistered meanwhile: no hidden work there any more
-    if not bound_elsewhere(home):
+    if not is_other_threads_default(home):
         home.busy += 1
         failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
                   or order_after(order, home, stream, position, failure))
         home.busy -= 1
     if failed:
-        failed = host_waits_for(order, stream, position, failure)
+        failed = host_wait(order, stream, position, failure)
     return failed
 
 
@@ -172,10 +172,10 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.stream = stream.number
         failed = 1
     elif known:
-        file_access(block, stream, access, touch(stream))
+        file_access(block, stream, access, advance(stream))
         if access != READ:
             block.writer = stream.number + 1
-        if stream.raw and order.policy != LAZY and not bound_elsewhere(stream):
+        if stream.unowned and order.policy != LAZY and not is_other_threads_default(stream):
             record_fence(order, stream, &fence, &ignored)
     if not failed and (not known or block.state == RETIRED):
         failure.kind = BLOCK_IS_STALE

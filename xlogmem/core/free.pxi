@@ -24,22 +24,22 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failed = free_found(core, block, stream, False, failure)
     core.order.lock.unlock()
     leave_context(&scope)
-    return note(core, failed, failure)
+    return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint asked, Failure* failure) except -1 nogil:
-    """Free a live block, now or when its last window closes.  `asked`: `stream` was just seen not to capture.  Called
+cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil:
+    """Free a live block, now or when its last window closes.  `capture_checked`: `stream` was just seen not to capture.  Called
     with the lock held, releases it."""
     cdef int failed
-    if stream != NULL and stream != home_of(block):
+    if stream != NULL and stream != resolve_home(block):
         set_home(block, stream)
     if unlikely(block.windows or block.pins):
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
-    failed = free_now(core, block, asked, failure)
+    failed = free_now(core, block, capture_checked, failure)
     if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:
-        keep_for_later(core, block, failure)            # carried out by the first call after the capture
+        requeue_free(core, block, failure)            # carried out by the first call after the capture
         core.counters.deferred_frees += 1
         failed = 0
     return failed
@@ -52,12 +52,12 @@ cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Bl
     cdef Block* block
     cdef int failed = 0
     result[0] = NULL
-    fetch(core, stream)
+    prefetch_hot_lines(core, stream)
     core.order.lock.lock()
     block = live_block_at(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
-            core.resource.frontiers != NULL or (block.home == stream and used_at_home_alone(core, block))):
-        if home_of(block) != stream:
+            core.resource.ordered != NULL or (block.home == stream and used_at_home_alone(core, block))):
+        if resolve_home(block) != stream:
             set_home(block, stream)
         result[0] = block
         failed = free_now(core, block, True, failure)
@@ -83,7 +83,7 @@ cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogi
             and home.thread == 0 and core.resource.order == STREAM_ORDERED)
 
 
-cdef inline void fetch(CoreState* core, StreamState* stream) noexcept nogil:
+cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexcept nogil:
     """Somebody else's code has run, a driver maybe, and taken the cache for itself.  Behind the lock everything would
     be waited for in turn."""
     prefetch(core.order)
@@ -94,7 +94,7 @@ cdef inline void fetch(CoreState* core, StreamState* stream) noexcept nogil:
     prefetch(stream)
 
 
-cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) except -1 nogil:
+cdef int free_now(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
     """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
 
     1. (lock) the state is FREEING and the block leaves the address index;
@@ -111,24 +111,24 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     cdef bint ordered
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
-    if core.resource.frontiers != NULL and not block.adopted:
-        hand_over(core, block, home_of(block))
+    if core.resource.ordered != NULL and not block.adopted:
+        free_into_pool(core, block, resolve_home(block))
         return 0
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1
     if used_at_home_alone(core, block):                  # as most blocks are
-        order.counters.known += 1
+        order.counters.elided += 1
         block.home.busy += 1
-        failed = refuse_capture(order, block.home, asked, failure)
+        failed = refuse_capture(order, block.home, capture_checked, failure)
     else:
-        failed = wait_for_users(core, block, asked, failure)
+        failed = wait_for_users(core, block, capture_checked, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if not failed and not block.adopted:
         order.lock.unlock()
         failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
-        fetch(core, home)
+        prefetch_hot_lines(core, home)
         order.lock.lock()
     order.in_flight -= 1
     if home != NULL:
@@ -136,7 +136,7 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     if unlikely(failed):
         block.state = before
         link(core, block)
-        return note(core, 1, failure)
+        return mark_lost_if_sticky(core, 1, failure)
     if ordered:
         file_marker(core, home, block.nbytes)
     core.counters.frees += not block.adopted
@@ -144,45 +144,45 @@ cdef int free_now(CoreState* core, Block* block, bint asked, Failure* failure) e
     return 0
 
 
-cdef inline int refuse_capture(OrderState* order, StreamState* home, bint asked, Failure* failure) except -1 nogil:
-    if asked:
+cdef inline int refuse_capture(OrderState* order, StreamState* home, bint capture_checked, Failure* failure) except -1 nogil:
+    if capture_checked:
         return 0
     return refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
 
 
-cdef int wait_for_users(CoreState* core, Block* block, bint asked, Failure* failure) except -1 nogil:
+cdef int wait_for_users(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
     """Order the home of a block that is being freed, or the host, after everybody who used it; the home is busy from
     now on, failed or not.  With the lock held, releases it."""
     cdef OrderState* order = core.order
-    cdef StreamState* home = home_of(block)
+    cdef StreamState* home = resolve_home(block)
     cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
     cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
-    cdef vector[Need] needs
+    cdef vector[Dependency] dependencies
     cdef int failed = 0
-    if home != NULL and bound_elsewhere(home):           # its handle means another stream in this thread
-        set_entry(block, ALLOCATED, home.index, touch(home))
+    if home != NULL and is_other_threads_default(home):           # its handle means another stream in this thread
+        set_entry(block, ALLOCATED, home.index, advance(home))
         home = order.streams[0]
         set_home(block, home)
-        asked = False
+        capture_checked = False
     waiting = home
     if on_host:
         waiting = NULL
     order.operations += 1
-    look(order, block, waiting, READ_WRITE, order.operations, NULL, &needs)
+    collect_dependencies(order, block, waiting, READ_WRITE, order.operations, NULL, &dependencies)
     if on_host and home != NULL:
         # "freed on S" means after everything on S, recorded or not
-        need(order, NULL, home, touch(home), order.operations, &needs, BIRTH)
+        add_dependency(order, NULL, home, advance(home), order.operations, &dependencies, ALLOCATED)
     if home != NULL:
         home.busy += 1
-        failed = refuse_capture(order, home, asked, failure)
-    if not failed and needs.size() > 1:
-        failed = refuse_capturing(order, waiting, &needs, failure)
+        failed = refuse_capture(order, home, capture_checked, failure)
+    if not failed and dependencies.size() > 1:
+        failed = refuse_capturing(order, waiting, &dependencies, failure)
     if not failed:
-        failed = order_all(order, waiting, &needs, failure)
+        failed = order_all(order, waiting, &dependencies, failure)
     return failed
 
 
-cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept nogil:
+cdef void free_into_pool(CoreState* core, Block* block, StreamState* home) noexcept nogil:
     """A free into a resource that keeps frontiers: all of the above in one acquisition, without a driver call, and it
     cannot fail.
 
@@ -191,61 +191,61 @@ cdef void hand_over(CoreState* core, Block* block, StreamState* home) noexcept n
     those goes on knowing.  Whoever was lent the block there promised nothing.
     """
     cdef OrderState* order = core.order
-    cdef vector[Need]* frontier = &core.frontier
-    cdef Need entry
+    cdef vector[Dependency]* frontier = &core.frontier
+    cdef Dependency entry
     cdef size_t i
     frontier.clear()
     order.operations += 1
-    look(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
-    if home.discipline == SEALED and not is_lent(block, home):
+    collect_dependencies(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
+    if home.discipline == SEALED and not is_exported(block, home):
         frontier.clear()
         for i in range(block.frontier.size()):
             entry.source = order.streams[block.frontier[i].stream]
             entry.position = block.frontier[i].position
-            entry.stage = block.frontier[i].kind
+            entry.kind = block.frontier[i].kind
             frontier.push_back(entry)
     else:
         entry.source = home
-        entry.position = touch(home)
-        entry.stage = BIRTH
+        entry.position = advance(home)
+        entry.kind = ALLOCATED
         frontier.push_back(entry)
     erase(&core.index, block.ptr)
-    core.resource.frontiers.deallocate(core.resource.self, block.piece, frontier)
+    core.resource.ordered.deallocate(core.resource.self, block.resource_block, frontier)
     core.counters.frees += 1
     release_slot(core, block)
 
 
-cdef int free_for_somebody_else(CoreState* core, Block* block) except -1 nogil:
+cdef int free_deferred(CoreState* core, Block* block) except -1 nogil:
     """A free inside another operation: its failure is not that operation's."""
     cdef Failure failure
     if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
         return 0
     if free_now(core, block, False, &failure):
-        keep_for_later(core, block, &failure)
+        requeue_free(core, block, &failure)
     return 0
 
 
-cdef void keep_for_later(CoreState* core, Block* block, Failure* failure) noexcept nogil:
+cdef void requeue_free(CoreState* core, Block* block, Failure* failure) noexcept nogil:
     """Back on the list of dropped blocks: the next operation tries again, and the next reap tells.  What a capture
     puts off is no failure."""
     block.state = RETIRED
     drop(core, block)
     if failure.kind == STREAM_IS_CAPTURING:
-        core.put_off = block
+        core.deferred_by_capture = block
         return
     core.counters.failed_frees += 1
-    core.stuck += 1
-    keep_failure(core, failure)
+    core.requeued += 1
+    keep_unreported(core, failure)
 
 
-cdef void keep_failure(CoreState* core, Failure* failure) noexcept nogil:
+cdef void keep_unreported(CoreState* core, Failure* failure) noexcept nogil:
     """The next reap tells.  What a Python resource raised is owned by whoever has the failure: one that is never told
     is dropped by whoever holds the GIL next."""
-    drop_failure(core)
-    core.stuck_failure = failure[0]
+    drop_unreported(core)
+    core.unreported_failure = failure[0]
 
 
-cdef void drop_failure(CoreState* core) noexcept nogil:
-    if core.stuck_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
-        let_go_later(core, core.stuck_failure.exception)
-    core.stuck_failure.kind = NO_FAILURE
+cdef void drop_unreported(CoreState* core) noexcept nogil:
+    if core.unreported_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
+        defer_decref(core, core.unreported_failure.exception)
+    core.unreported_failure.kind = NO_FAILURE

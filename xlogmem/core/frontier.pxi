@@ -19,12 +19,12 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
     cdef EntryKind kind = HAS_READ
     if access != READ or stream.discipline == OPAQUE:
         kind = WRITTEN
-    elif unlikely(stream.hidden != 0):
-        raise_hidden(block, stream)
+    elif unlikely(stream.unrecorded_until != 0):
+        raise_unrecorded(block, stream)
     set_entry(block, kind, stream.index, position)
 
 
-cdef void raise_hidden(Block* block, StreamState* stream) noexcept nogil:
+cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
     """The stream has had another discipline (see `change_discipline`): entries of before count as `hidden`.  A reader's
     may hide writes, because the stream may have been opaque: they get an entry of their own."""
     cdef size_t i
@@ -33,16 +33,16 @@ cdef void raise_hidden(Block* block, StreamState* stream) noexcept nogil:
     for i in range(block.frontier.size()):
         if block.frontier[i].stream != stream.index:
             continue
-        if block.frontier[i].position <= stream.hidden:
-            block.frontier[i].position = stream.hidden
+        if block.frontier[i].position <= stream.unrecorded_until:
+            block.frontier[i].position = stream.unrecorded_until
             may_have_written |= block.frontier[i].kind == HAS_READ
         has_written |= block.frontier[i].kind == WRITTEN
     if may_have_written and not has_written:
-        set_entry(block, WRITTEN, stream.index, stream.hidden)
+        set_entry(block, WRITTEN, stream.index, stream.unrecorded_until)
 
 
 cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
-    """Remove an entry if it is still what the ticket says."""
+    """Remove an entry if it is still what the snapshot says."""
     cdef size_t i
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == seen.stream and block.frontier[i].kind == seen.kind:
@@ -52,39 +52,39 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
             return
 
 
-cdef inline StreamState* home_of(Block* block) noexcept nogil:
+cdef inline StreamState* resolve_home(Block* block) noexcept nogil:
     """Where the block will be freed."""
     if unlikely(block.home != NULL and not block.home.alive):
-        find_heir(block)
+        move_to_successor(block)
     return block.home
 
 
-cdef void find_heir(Block* block) noexcept nogil:
-    """The block's home has died: its heir takes over, and the dead stream's last position is filed.  Stream order
-    protected the free from everything queued there, and the heir does not inherit that."""
+cdef void move_to_successor(Block* block) noexcept nogil:
+    """The block's home has died: its successor takes over, and the dead stream's last position is filed.  Stream order
+    protected the free from everything queued there, and the successor does not inherit that."""
     cdef StreamState* dead
     while block.home != NULL and not block.home.alive:
         dead = block.home
         set_entry(block, ALLOCATED, dead.index, dead.count)
-        set_home(block, dead.heir)
+        set_home(block, dead.successor)
     if block.home != NULL and block.home.discipline == OPAQUE:
-        set_entry(block, ALLOCATED, block.home.index, touch(block.home))    # as what was allocated there has
+        set_entry(block, ALLOCATED, block.home.index, advance(block.home))    # as what was allocated there has
 
 
-cdef void raise_changed(OrderState* order, Block* block) noexcept nogil:
+cdef void raise_changed_disciplines(OrderState* order, Block* block) noexcept nogil:
     """Some streams have had another discipline: those of this block count as what they were, too.  A home that is
     opaque has an entry for as long; one that became it may have lost its entry before."""
     cdef StreamState* home = block.home
     cdef StreamState* source
-    cdef bint found = home == NULL or home.hidden == 0
+    cdef bint found = home == NULL or home.unrecorded_until == 0
     cdef size_t i
     for i in range(block.frontier.size()):              # what is added on the way is as it has to be
         source = order.streams[block.frontier[i].stream]
         found |= source == home
-        if source.hidden != 0:
-            raise_hidden(block, source)
+        if source.unrecorded_until != 0:
+            raise_unrecorded(block, source)
     if not found:
-        set_entry(block, ALLOCATED, home.index, home.hidden)
+        set_entry(block, ALLOCATED, home.index, home.unrecorded_until)
 
 
 cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
@@ -95,93 +95,93 @@ cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
     block.home = home
 
 
-cdef inline bint hides_work(Block* block, StreamState* source) noexcept nogil:
+cdef inline bint may_have_unrecorded_work(Block* block, StreamState* source) noexcept nogil:
     """May work that nobody recorded stand behind an entry of `source`?"""
     return (source.discipline == OPAQUE
             or (block.fresh and source == block.stream and source.discipline != SEALED)
-            or (not block.lent.empty() and is_lent(block, source)))
+            or (not block.exports.empty() and is_exported(block, source)))
 
 
-cdef bint is_lent(Block* block, StreamState* stream) noexcept nogil:
+cdef bint is_exported(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
-    for i in range(block.lent.size()):
-        if block.lent[i].stream == stream:
+    for i in range(block.exports.size()):
+        if block.exports[i].stream == stream:
             return True
     return False
 
 
-cdef void end_loans(Block* block, StreamState* dead) noexcept nogil:
+cdef void end_exports(Block* block, StreamState* dead) noexcept nogil:
     """Nothing is queued on a dead stream any more: what was lent there without a pin is over, and its entries answer
     for all of it."""
     cdef size_t i
-    if unlikely(dead.hidden != 0):
-        raise_hidden(block, dead)
+    if unlikely(dead.unrecorded_until != 0):
+        raise_unrecorded(block, dead)
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == dead.index:
             block.frontier[i].position = dead.count
     i = 0
-    while i < block.lent.size():
-        if block.lent[i].pinned or block.lent[i].stream != dead:
+    while i < block.exports.size():
+        if block.exports[i].pinned or block.exports[i].stream != dead:
             i += 1
             continue
         dead.blocks -= 1
-        block.lent[i] = block.lent.back()
-        block.lent.pop_back()
+        block.exports[i] = block.exports.back()
+        block.exports.pop_back()
 
 
-cdef void look(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
-               vector[Entry]* ticket, vector[Need]* needs) noexcept nogil:
+cdef void collect_dependencies(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
+               vector[Entry]* snapshot, vector[Dependency]* dependencies) noexcept nogil:
     """What a use on `stream` (NULL: the host) has to be ordered after.
 
     Entries that may hide work are raised first, once for each source and operation however many blocks share it;
-    that is harmless if the operation fails later.  The entries go into the ticket (if there is one), what is not
-    known yet into the needs: one for each source, with its newest position.
+    that is harmless if the operation fails later.  The entries go into the snapshot (if there is one), what is not
+    known yet into the dependencies: one for each source, with its newest position.
     """
     cdef size_t i
     cdef Entry* entry
     cdef StreamState* source
-    home_of(block)
-    if unlikely(order.changes != 0):
-        raise_changed(order, block)
+    resolve_home(block)
+    if unlikely(order.discipline_changes != 0):
+        raise_changed_disciplines(order, block)
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
         if entry.kind == HAS_READ and access == READ:
             continue
         source = order.streams[entry.stream]
-        if source != stream and hides_work(block, source):
+        if source != stream and may_have_unrecorded_work(block, source):
             begin(source, operation)
-            if source.touched == 0:
-                source.touched = touch(source)
-            entry.position = source.touched
-        if ticket != NULL:
-            ticket.push_back(entry[0])
+            if source.raised_to == 0:
+                source.raised_to = advance(source)
+            entry.position = source.raised_to
+        if snapshot != NULL:
+            snapshot.push_back(entry[0])
         if source != stream:
-            need(order, stream, source, entry.position, operation, needs, entry.kind)
+            add_dependency(order, stream, source, entry.position, operation, dependencies, entry.kind)
 
 
 cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
     if source.operation != operation:
         source.operation = operation
-        source.touched = 0
-        source.need = 0
+        source.raised_to = 0
+        source.dependency = 0
 
 
-cdef void need(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
-               vector[Need]* needs, uint32_t stage) noexcept nogil:
+cdef void add_dependency(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
+               vector[Dependency]* dependencies, uint32_t kind) noexcept nogil:
     """Note that `stream` has to be ordered after (source, position), unless it is."""
-    cdef Need new
-    cdef Need* known
-    if knows(order, stream, source, position):
-        order.counters.known += 1
+    cdef Dependency new
+    cdef Dependency* known
+    if is_ordered_after(order, stream, source, position):
+        order.counters.elided += 1
         return
     begin(source, operation)
-    if source.need == 0:
+    if source.dependency == 0:
         new.source = source
         new.position = position
-        new.stage = stage
-        needs.push_back(new)
-        source.need = needs.size()
+        new.kind = kind
+        dependencies.push_back(new)
+        source.dependency = dependencies.size()
         return
-    known = &needs[0][source.need - 1]
+    known = &dependencies[0][source.dependency - 1]
     known.position = larger(known.position, position)
-    known.stage = larger(known.stage, stage)
+    known.kind = larger(known.kind, kind)

@@ -85,7 +85,7 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
     if not failed:
         failed = open_window(core, window, failure)
     leave_context(&scope)
-    return note(core, failed, failure)
+    return mark_lost_if_sticky(core, failed, failure)
 
 
 cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
@@ -118,14 +118,14 @@ cdef inline int refuse_forked(Failure* failure) noexcept nogil:
     return 1
 
 
-cdef inline int note(CoreState* core, int failed, Failure* failure) noexcept nogil:
+cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failure) noexcept nogil:
     """Remember that the device is lost (W36)."""
     if failed and is_sticky(failure):
         core.lost.store(1)
     return failed
 
 
-cdef bint contested(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+cdef bint find_conflict(CoreState* core, Window* window, Failure* failure) noexcept nogil:
     """Is a window open on another stream that conflicts with one of the uses?  What that launch does cannot be
     waited for yet, because it was not filed (W11)."""
     cdef size_t i
@@ -170,30 +170,30 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
         order.lock.unlock()
         return 1
     if merge_and_validate(core, window, operation, failure) or (
-            contested(core, window, failure) and window.exclusive):
+            find_conflict(core, window, failure) and window.exclusive):
         order.lock.unlock()
         return 1
-    window.ticket.clear()
-    window.needs.clear()
-    window.changes = order.changes
+    window.snapshot.clear()
+    window.dependencies.clear()
+    window.discipline_changes = order.discipline_changes
     for i in range(window.uses.size()):
         use = &window.uses[i]
-        use.first = window.ticket.size()
-        look(order, use.block, window.stream, use.access, operation, &window.ticket, &window.needs)
-        use.end = window.ticket.size()
+        use.first = window.snapshot.size()
+        collect_dependencies(order, use.block, window.stream, use.access, operation, &window.snapshot, &window.dependencies)
+        use.end = window.snapshot.size()
         open_on(window, use)
     window.is_open = True
     window.stream.windows += 1
-    if not window.needs.empty():
+    if not window.dependencies.empty():
         order.in_flight += 1
-        if window.needs.size() > 1:
-            failed = refuse_capturing(order, window.stream, &window.needs, failure)
+        if window.dependencies.size() > 1:
+            failed = refuse_capturing(order, window.stream, &window.dependencies, failure)
         if not failed:
-            failed = order_all(order, window.stream, &window.needs, failure)
+            failed = order_all(order, window.stream, &window.dependencies, failure)
         if not failed:
-            for i in range(window.needs.size()):
-                if window.needs[i].stage != BIRTH:
-                    window.needs[i].source.credit = PRECISE_FOR
+            for i in range(window.dependencies.size()):
+                if window.dependencies[i].kind != ALLOCATED:
+                    window.dependencies[i].source.eager_commits = EAGER_COMMITS
         order.in_flight -= 1
     more = failed and file_window(core, window, NOT_PREPARED)
     order.lock.unlock()

@@ -1,29 +1,29 @@
 # TODO
 
-cdef inline uint64_t _at(vector[uint64_t]* known, uint32_t index) noexcept nogil:
-    return known[0][index] if index < known.size() else 0
+cdef inline uint64_t clock_at(vector[uint64_t]* clock, uint32_t index) noexcept nogil:
+    return clock[0][index] if index < clock.size() else 0
 
 
-cdef inline void _raise_to(vector[uint64_t]* known, uint32_t index, uint64_t position) noexcept nogil:
-    if index >= known.size():
-        known.resize(index + 1)
-    known[0][index] = larger(known[0][index], position)
+cdef inline void raise_clock(vector[uint64_t]* clock, uint32_t index, uint64_t position) noexcept nogil:
+    if index >= clock.size():
+        clock.resize(index + 1)
+    clock[0][index] = larger(clock[0][index], position)
 
 
-cdef bint knows(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+cdef bint is_ordered_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
     """Is `stream` (NULL: the host) ordered after the position already?"""
-    if stream == source or _at(&order.host_known, source.index) >= position:
+    if stream == source or clock_at(&order.host_clock, source.index) >= position:
         return True
-    return stream != NULL and _at(&stream.known, source.index) >= position
+    return stream != NULL and clock_at(&stream.clock, source.index) >= position
 
 
-cdef void _learn(vector[uint64_t]* known, StreamState* source, Fence* fence) noexcept nogil:
+cdef void merge_clock(vector[uint64_t]* clock, StreamState* source, Fence* fence) noexcept nogil:
     cdef uint32_t i
     check(fence.position <= source.count, "nobody knows a position that was not taken")
-    _raise_to(known, source.index, fence.position)
-    for i in range(<uint32_t>fence.known.size()):
-        if fence.known[i]:
-            _raise_to(known, i, fence.known[i])
+    raise_clock(clock, source.index, fence.position)
+    for i in range(<uint32_t>fence.clock.size()):
+        if fence.clock[i]:
+            raise_clock(clock, i, fence.clock[i])
 
 
 # ---------------------------------------------------------------------------------------------- fences
@@ -100,8 +100,8 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     cdef bint capturing = False
     cdef int failed = 0
     fence.position = source.count
-    fence.known = source.known
-    source.uncovered = 0
+    fence.clock = source.clock
+    source.unfenced_frees = 0
     source.busy += 1
     order.lock.unlock()
     if fence.event == NULL:
@@ -129,7 +129,7 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     return 0
 
 
-cdef bint bound_elsewhere(StreamState* stream) noexcept nogil:
+cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
     """A per-thread default stream can be named in its own thread only."""
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
@@ -160,7 +160,7 @@ cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -
     order.in_flight += 1                        # nobody is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if not stream.alive or <bint>stream.raw or (own and stream.driver_id) or bound_elsewhere(stream):
+        if not stream.alive or <bint>stream.unowned or (own and stream.driver_id) or is_other_threads_default(stream):
             continue
         if refuse_if_capturing(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
             refused = 1                         # a stream that cannot be asked is not known to capture
@@ -169,7 +169,7 @@ cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -
     return refused
 
 
-cdef int synchronize_all(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
+cdef int sync_context(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
     """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
     lock."""
     cdef vector[uint64_t] positions
@@ -187,5 +187,5 @@ cdef int synchronize_all(OrderState* order, Failure* failure, bint own=False) ex
         return 1
     order.counters.host_waits += 1
     for i in range(<uint32_t>positions.size()):
-        _raise_to(&order.host_known, i, positions[i])
+        raise_clock(&order.host_clock, i, positions[i])
     return 0

@@ -22,7 +22,7 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
     for i in range(order.streams.size() if order.in_flight == 0 else 0):
         dead = order.streams[i]
         if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
-                and dead.handles.load() == 0 and not dead.listed and not is_heir(order, dead)):
+                and dead.handles.load() == 0 and not dead.in_registry and not is_successor(order, dead)):
             stream.index = dead.index
             stream.count = dead.count           # positions of the dead one stay what they were: known to the host
             order.streams[i] = stream
@@ -49,25 +49,25 @@ cdef int change_discipline(OrderState* order, StreamState* stream, Discipline di
         failure.kind = STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD
         failure.stream = stream.number
         return 1
-    stream.hidden = touch(stream)
-    order.changes += 1
+    stream.unrecorded_until = advance(stream)
+    order.discipline_changes += 1
     stream.discipline = discipline
-    if stream.raw and not bound_elsewhere(stream):      # the fences that there are do not cover the raised entries
+    if stream.unowned and not is_other_threads_default(stream):      # the fences that there are do not cover the raised entries
         order.in_flight += 1
         record_fence(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
         order.in_flight -= 1
     return 0
 
 
-cdef bint is_heir(OrderState* order, StreamState* stream) noexcept nogil:
+cdef bint is_successor(OrderState* order, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(order.streams.size()):
-        if order.streams[i].heir == stream:
+        if order.streams[i].successor == stream:
             return True
     return False
 
 
-cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* heir,
+cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* successor,
                            Failure* failure) except -1 nogil:
     """Record a last fence, which answers for every position of the stream from now on.  Releases the lock.
 
@@ -75,16 +75,16 @@ cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* 
     is looked at again after the fence was recorded; on a failure the stream simply stays registered.
     """
     cdef Fence* fence = NULL
-    if may_die(stream, heir, failure):
+    if check_unregister(stream, successor, failure):
         return 1
-    touch(stream)                           # hidden work so far: fills of fresh blocks, opaque work
-    if bound_elsewhere(stream):
-        return bury_stream(order, stream, heir, failure)
+    advance(stream)                           # hidden work so far: fills of fresh blocks, opaque work
+    if is_other_threads_default(stream):
+        return unregister_lost(order, stream, successor, failure)
     if record_fence(order, stream, &fence, failure):
         if failure.kind == SOURCE_IS_CAPTURING:
             failure.kind = STREAM_IS_CAPTURING
         return 1
-    if may_die(stream, heir, failure):
+    if check_unregister(stream, successor, failure):
         return 1
     if fence.position < stream.count:
         failure.kind = STREAM_IS_IN_USE
@@ -92,29 +92,29 @@ cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* 
         return 1
     fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
     stream.last = fence
-    die(order, stream, heir)
+    mark_unregistered(order, stream, successor)
     return 0
 
 
-cdef int bury_stream(OrderState* order, StreamState* stream, StreamState* heir, Failure* failure) except -1 nogil:
+cdef int unregister_lost(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil:
     """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
     The host waits for the whole context.  Releases the lock."""
     cdef uint64_t position
-    if may_die(stream, heir, failure):
+    if check_unregister(stream, successor, failure):
         return 1
-    position = touch(stream)
-    if synchronize_all(order, failure) or may_die(stream, heir, failure):
+    position = advance(stream)
+    if sync_context(order, failure) or check_unregister(stream, successor, failure):
         return 1
     if position < stream.count:
         failure.kind = STREAM_IS_IN_USE
         failure.stream = stream.number
         return 1
-    die(order, stream, heir)
+    mark_unregistered(order, stream, successor)
     return 0
 
 
-cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil:
-    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is touched again; the host
+cdef int unregister_all_foreign(OrderState* order, Failure* failure) except -1 nogil:
+    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is raised_to again; the host
     waits for the whole context once.  Releases the lock."""
     cdef StreamState* stream
     cdef bint any = False
@@ -122,23 +122,23 @@ cdef int bury_foreign(OrderState* order, Failure* failure) except -1 nogil:
     for i in range(order.streams.size()):
         stream = order.streams[i]
         if stream.driver_id and stream.alive:
-            touch(stream)
+            advance(stream)
             any = True
     if not any:
         return 0
-    if synchronize_all(order, failure, True):
+    if sync_context(order, failure, True):
         return 1
     for i in range(order.streams.size()):
         stream = order.streams[i]
         if stream.driver_id and stream.alive:
-            die(order, stream, order.streams[0])
+            mark_unregistered(order, stream, order.streams[0])
     return 0
 
 
-cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexcept nogil:
-    if not stream.alive or not heir.alive or stream == heir:
+cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:
+    if not stream.alive or not successor.alive or stream == successor:
         failure.kind = STREAM_IS_DEAD
-        failure.stream = heir.number if stream.alive else stream.number
+        failure.stream = successor.number if stream.alive else stream.number
         return 1
     if stream.windows or stream.busy:
         failure.kind = STREAM_IS_IN_USE
@@ -147,10 +147,10 @@ cdef int may_die(StreamState* stream, StreamState* heir, Failure* failure) noexc
     return 0
 
 
-cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcept nogil:
+cdef void mark_unregistered(OrderState* order, StreamState* stream, StreamState* successor) noexcept nogil:
     cdef Fence* fence
     stream.alive.store(False)
-    stream.heir = heir
+    stream.successor = successor
     while not stream.ring.empty():
         fence = stream.ring.back()
         stream.ring.pop_back()
@@ -159,7 +159,7 @@ cdef void die(OrderState* order, StreamState* stream, StreamState* heir) noexcep
             discard(order, fence)
 
 
-cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
+cdef int release_tombstone(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
     """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
     lock."""
     cdef Fence* fence
@@ -168,10 +168,10 @@ cdef int settle(OrderState* order, StreamState* stream, bint blocking, Failure* 
         return 0
     order.in_flight += 1
     if blocking:
-        failed = host_waits_for(order, stream, stream.count, failure)
+        failed = host_wait(order, stream, stream.count, failure)
     else:
-        failed = ask_host(order, stream, stream.count, failure)
-    if not failed and stream.last != NULL and knows(order, NULL, stream, stream.count):
+        failed = poll(order, stream, stream.count, failure)
+    if not failed and stream.last != NULL and is_ordered_after(order, NULL, stream, stream.count):
         fence = stream.last
         stream.last = NULL
         unpin(order, fence)

@@ -5,14 +5,14 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     """Order everything queued on `stream` from now on after ``(source, position)``.  Releases the lock."""
     cdef Fence* fence
     cdef int failed
-    if knows(order, stream, source, position):
-        order.counters.known += 1
+    if is_ordered_after(order, stream, source, position):
+        order.counters.elided += 1
         return 0
     fence = covering(source, position)
     if fence != NULL:
         order.counters.covered += 1
-    elif bound_elsewhere(source):
-        return synchronize_all(order, failure)
+    elif is_other_threads_default(source):
+        return sync_context(order, failure)
     elif record_fence(order, source, &fence, failure):
         return 1
     fence.pins += 1
@@ -21,30 +21,30 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     order.lock.lock()
     if not failed:
         order.counters.waits += 1
-        _learn(&stream.known, source, fence)
+        merge_clock(&stream.clock, source, fence)
     unpin(order, fence)
     return failed
 
 
-cdef int order_from_afar(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef int order_or_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil:
-    """`order_after`, where nobody promised that the source still exists: as `host_waits_from_afar`."""
-    if out_of_reach(order, stream, source, position):
-        return synchronize_all(order, failure)
+    """`order_after`, where nobody promised that the source still exists: as `host_wait_or_sync`."""
+    if needs_context_sync(order, stream, source, position):
+        return sync_context(order, failure)
     return order_after(order, stream, source, position, failure)
 
 
-cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t position,
+cdef int host_wait(OrderState* order, StreamState* source, uint64_t position,
                         Failure* failure) except -1 nogil:
     """Return when the position is complete.  Releases the lock."""
     cdef Fence* fence
     cdef int failed
-    if knows(order, NULL, source, position):
+    if is_ordered_after(order, NULL, source, position):
         return 0
     fence = covering(source, position)
     if fence == NULL:
-        if bound_elsewhere(source):
-            return synchronize_all(order, failure)
+        if is_other_threads_default(source):
+            return sync_context(order, failure)
         if record_fence(order, source, &fence, failure):
             return 1
     fence.pins += 1
@@ -53,32 +53,32 @@ cdef int host_waits_for(OrderState* order, StreamState* source, uint64_t positio
     order.lock.lock()
     if not failed:
         order.counters.host_waits += 1
-        _learn(&order.host_known, source, fence)
+        merge_clock(&order.host_clock, source, fence)
     unpin(order, fence)
     return failed
 
 
-cdef bint may_be_gone(StreamState* stream) noexcept nogil:
+cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
     """Nobody keeps the handle alive, and its owner may have destroyed the stream."""
-    return stream.alive and stream.raw and stream.thread == 0
+    return stream.alive and stream.unowned and stream.thread == 0
 
 
-cdef bint out_of_reach(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+cdef bint needs_context_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
     """Would the host have to wait for the whole context, because the source may be gone and has no fence for this?"""
-    return (may_be_gone(source) and not knows(order, stream, source, position)
+    return (may_be_destroyed(source) and not is_ordered_after(order, stream, source, position)
             and covering(source, position) == NULL)
 
 
-cdef int host_waits_from_afar(OrderState* order, StreamState* source, uint64_t position,
+cdef int host_wait_or_sync(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil:
-    """`host_waits_for` on somebody's stream that may be gone: without a fence that covers the position, the host waits
+    """`host_wait` on somebody's stream that may be gone: without a fence that covers the position, the host waits
     for the whole context.  Releases the lock."""
-    if out_of_reach(order, NULL, source, position):
-        return synchronize_all(order, failure)
-    return host_waits_for(order, source, position, failure)
+    if needs_context_sync(order, NULL, source, position):
+        return sync_context(order, failure)
+    return host_wait(order, source, position, failure)
 
 
-cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
+cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
     """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
 
     The fence that is asked about is kept until it is complete: on a busy stream the fences of the ring are recorded
@@ -88,13 +88,13 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
     cdef Fence* fence
     cdef bint done = True
     cdef int failed = 0
-    while done and not failed and not knows(order, NULL, source, position):
+    while done and not failed and not is_ordered_after(order, NULL, source, position):
         done = False
         fence = source.probe
         if fence == NULL:
             fence = covering(source, position)
             if fence == NULL:
-                if bound_elsewhere(source) or may_be_gone(source):
+                if is_other_threads_default(source) or may_be_destroyed(source):
                     return 0
                 if record_fence(order, source, &fence, failure):
                     return 1
@@ -106,7 +106,7 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
         failed = event_is_done(fence.event, &done, failure)
         order.lock.lock()
         if done:
-            _learn(&order.host_known, source, fence)
+            merge_clock(&order.host_clock, source, fence)
             if source.probe == fence:
                 source.probe = NULL
                 fence.pins -= 1
@@ -114,23 +114,23 @@ cdef int ask_host(OrderState* order, StreamState* source, uint64_t position, Fai
     return failed
 
 
-cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Need]* needs,
+cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                           Failure* failure) except -1 nogil:
     """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
-    graph.  Found out for all needs before anything is recorded or waited for.  Releases the lock."""
+    graph.  Found out for all dependencies before anything is recorded or waited for.  Releases the lock."""
     cdef StreamState* source
     cdef size_t i
-    for i in range(needs.size()):
-        source = needs[0][i].source
-        if (bound_elsewhere(source) or knows(order, stream, source, needs[0][i].position)
-                or covering(source, needs[0][i].position) != NULL):
+    for i in range(dependencies.size()):
+        source = dependencies[0][i].source
+        if (is_other_threads_default(source) or is_ordered_after(order, stream, source, dependencies[0][i].position)
+                or covering(source, dependencies[0][i].position) != NULL):
             continue
         if refuse_if_capturing(order, source, SOURCE_IS_CAPTURING, failure):
             return 1
     return 0
 
 
-cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, Failure* failure) except -1 nogil:
+cdef int order_all(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil:
     """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock.
 
     Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a
@@ -140,14 +140,14 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Need]* needs, 
     cdef uint64_t position
     cdef size_t i
     cdef int stage
-    for stage in range(STAGES - 1, -1, -1):
-        for i in range(needs.size()):
-            if <int>needs[0][i].stage != stage:
+    for stage in range(ENTRY_KINDS - 1, -1, -1):
+        for i in range(dependencies.size()):
+            if <int>dependencies[0][i].kind != stage:
                 continue
-            source = needs[0][i].source
-            position = needs[0][i].position
+            source = dependencies[0][i].source
+            position = dependencies[0][i].position
             if stream == NULL:
-                if host_waits_for(order, source, position, failure):
+                if host_wait(order, source, position, failure):
                     return 1
             elif order_after(order, stream, source, position, failure):
                 return 1

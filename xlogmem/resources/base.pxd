@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Context, Failure
-from xlogmem._order cimport Need, StreamState
+from xlogmem._order cimport Dependency, StreamState
 from xlogmem.streams cimport StreamPool
 
 cdef enum ResourceOrder:
@@ -14,13 +14,13 @@ cdef enum ResourceOrder:
     HOST_SYNCHRONOUS            # the host waits for every use before it frees
 
 
-cdef struct FrontierTable:
+cdef struct OrderedTable:
     # What a resource has besides that keeps frontiers: it takes memory back together with what its next owner has to be
     # ordered after, so that a free waits for nobody, and orders that owner's stream.  Called instead of the functions
     # below, with the runtime's lock held, which `allocate` and `trim` release meanwhile.
-    int (*allocate)(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+    int (*allocate)(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                     Failure* failure) except -1 nogil
-    void (*deallocate)(void* self, void* piece, vector[Need]* frontier) noexcept nogil      # no driver call
+    void (*deallocate)(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil      # no driver call
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil   # to make room
 
 
@@ -32,7 +32,7 @@ cdef struct ResourceTable:
     int (*allocate)(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL
-    FrontierTable* frontiers                                        # NULL: it keeps none
+    OrderedTable* ordered                                        # NULL: it keeps none
 
 
 cdef class DeviceMemoryResource:

@@ -4,16 +4,16 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._order cimport OrderState
-from xlogmem.resources.base cimport DeviceMemoryResource, FrontierTable, ResourceTable
+from xlogmem.resources.base cimport DeviceMemoryResource, OrderedTable, ResourceTable
 from xlogmem.streams cimport StreamPool
 
 cdef enum:
-    GRAIN = 256                             # bytes: what sizes and addresses are multiples of
+    ALIGNMENT = 256                             # bytes: what sizes and addresses are multiples of
     COLUMNS = 32                            # size classes between a power of two and the next
     ROWS = 40                               # the first for less than COLUMNS grains, then one for each power of two
 
 
-cdef struct Mark:
+cdef struct Position:
     # One line of a frontier: a stream, by its place, and a position of it.
     uint64_t position
     uint32_t stream
@@ -26,16 +26,16 @@ cdef cppclass Span:
     Chunk* chunk
     Span* below                             # the neighbours, whatever they are; NULL at the ends of the chunk
     Span* above
-    Shelf* shelf                            # where it is on offer; NULL: somebody has it
+    FreeList* free_list                            # where it is on offer; NULL: somebody has it
     Span* previous                          # the ring of its size class, oldest last
     Span* next
     uint32_t count                          # of the frontier; nearly always one
-    Mark mark
-    vector[Mark] more                       # the second and on
-    bint seamed                             # free, as is the span below: they were not joined, and are listed
-    bint far                                # in the list of seams that only the host could wait for when looked at last
-    Span* seam_before
-    Span* seam_after
+    Position first
+    vector[Position] more                       # the second and on
+    bint paired                             # free, as is the span below: they were not joined, and are listed
+    bint blocked                                # in the list of pairs that only the host could wait for when looked at last
+    Span* pair_before
+    Span* pair_after
 
 
 cdef cppclass Chunk:
@@ -45,10 +45,10 @@ cdef cppclass Chunk:
     Span* first
     size_t taken                            # spans that are handed out, or held back by a call
     size_t place                            # in the pool's list
-    void* piece                             # of an upstream that keeps frontiers itself
+    void* resource_block                             # of an upstream that keeps frontiers itself
 
 
-cdef cppclass Shelf:
+cdef cppclass FreeList:
     # Free spans by their size: a ring for each class, and bits that say which have some.
     uint64_t rows
     uint32_t columns[ROWS]
@@ -68,15 +68,15 @@ cdef cppclass PoolState:
     # Guarded by the lock of the runtime that has the pool.
     OrderState* order                       # NULL until a runtime takes the pool
     ResourceTable* upstream
-    vector[Shelf*] shelves                  # by stream: what that stream alone has to be waited for
-    size_t stocked                          # streams that have a shelf
-    Shelf* settled                          # what nobody has to wait for
-    Shelf* mixed                            # what several streams have to be waited for
+    vector[FreeList*] free_lists                  # by stream: what that stream alone has to be waited for
+    size_t streams_listed                          # streams that have a free_list
+    FreeList* ready                          # what nobody has to wait for
+    FreeList* mixed                            # what several streams have to be waited for
     vector[Chunk*] chunks
-    Span* seams                             # free neighbours that were not joined, the newest first
-    Span* far_seams                         # of these, what was found to be out of reach: set aside for a while
-    size_t far                              # how many
-    size_t looks                            # requests since they were looked at
+    Span* pairs                             # free neighbours that were not joined, the newest first
+    Span* blocked_pairs                         # of these, what was found to be out of reach: set aside for a while
+    size_t blocked                              # how many
+    size_t requests_since_retry                            # requests since they were looked at
     vector[Span*] spare
     size_t size                             # bytes from upstream, those being asked for included
     size_t maximum
@@ -88,7 +88,7 @@ cdef cppclass PoolState:
 
 cdef class PoolMemoryResource(DeviceMemoryResource):
     cdef PoolState state
-    cdef FrontierTable functions
+    cdef OrderedTable functions
     cdef readonly DeviceMemoryResource upstream
     cdef StreamPool stream_pool             # of the runtime that has the pool; it keeps the streams alive
     cdef size_t initial

@@ -4,7 +4,7 @@ from typing_extensions import disjoint_base
 
 from xlogmem.resources.base import DeviceMemoryResource
 
-__all__ = ["PoolMemoryResource", "in_words"]
+__all__ = ["PoolMemoryResource", "format_bytes"]
 
 @disjoint_base
 class PoolMemoryResource(DeviceMemoryResource):
@@ -19,4 +19,4 @@ class PoolMemoryResource(DeviceMemoryResource):
     def statistics(self) -> dict[str, Any]: ...
     def memory_summary(self) -> str: ...
 
-def in_words(nbytes: int) -> str: ...
+def format_bytes(nbytes: int) -> str: ...

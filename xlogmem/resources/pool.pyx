@@ -9,13 +9,13 @@ Spans know their neighbours, so splitting and joining take constant time.  Free 
 levels of bits, as in TLSF: a row for each power of two, 32 columns in each, and a ring of spans in each column.  From
 a column the best of a few is taken, the lowest of equals, so the fit is as tight as a best fit in all but crowded
 columns, at a cost that does not grow with the number of spans (RMM's pool walks a list), and no memory of the device
-is touched for bookkeeping.  There is such a *shelf* for each stream, with the spans that only that stream has to be
+is raised_to for bookkeeping.  There is such a *free_list* for each stream, with the spans that only that stream has to be
 waited for, which it can take without a look at anybody's knowledge; one for spans that nobody has to wait for; and one
 for those that several streams have to be waited for.
 
 A split copies the frontier, a join takes the newest position of each stream.  Free neighbours are joined at once if the
 same streams have to be waited for; other joins would make one stream's memory wait for another's, so they are put off:
-the *seam* between the two is noted, and joined when nothing else fits.  Then the pool grows; the rest of a new chunk
+the *pair* between the two is noted, and joined when nothing else fits.  Then the pool grows; the rest of a new chunk
 carries a position of the stream that it was asked for on.  A stream that waited for several others to have a part of
 what they freed answers for them in the rest.  A chunk that is free as a whole can be given back, on a stream that is
 ordered after its frontier.
@@ -38,7 +38,7 @@ from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check as invariant
 from xlogmem._cpp cimport larger, vector
-from xlogmem._cpp cimport checked as COMPILED_IN
+from xlogmem._cpp cimport checked as checked
 from xlogmem._driver cimport (
     DRIVER_FAILED,
     PYTHON_RAISED,
@@ -53,18 +53,18 @@ from xlogmem._driver cimport (
     raise_failure,
 )
 from xlogmem._order cimport (
-    BIRTH,
-    STAGES,
-    Need,
+    ALLOCATED,
+    ENTRY_KINDS,
+    Dependency,
     StreamState,
-    host_waits_from_afar,
-    knows,
-    may_be_gone,
+    host_wait_or_sync,
+    is_ordered_after,
+    may_be_destroyed,
     order_after,
-    order_from_afar,
-    out_of_reach,
+    order_or_sync,
+    needs_context_sync,
     refuse_if_capturing,
-    touch,
+    advance,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED, drop_exception
 
@@ -73,7 +73,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
 
-__all__ = ["PoolMemoryResource", "in_words"]
+__all__ = ["PoolMemoryResource", "format_bytes"]
 
 cdef extern from *:
     """
@@ -84,11 +84,11 @@ cdef extern from *:
     uint32_t lowest "xlogmem_lowest"(uint64_t bits) noexcept nogil
 
 cdef enum:
-    LOOK_AT = 16                            # spans of a column, of which the best is taken
+    SCAN_LIMIT = 16                            # spans of a column, of which the best is taken
     COLUMN_BITS = 5
-    SCARCE = 2                              # a pool is tight while more than its maximum divided by this is in use
-    LOOSE = 2                               # there a span may be larger than is asked for by that divided by this
-    AUDIT = 64                              # spans in use of a chunk, up to which a debug build looks at all of them
+    PRESSURE = 2                              # a pool is tight while more than its maximum divided by this is in use
+    WASTE = 2                               # there a span may be larger than is asked for by that divided by this
+    AUDIT = 64                              # spans in use of a chunk, up to which a debug build requests_since_retry at all of them
 
 cdef size_t LARGEST = <size_t>1 << 50       # bytes that anybody may ask for
 cdef size_t LEAST_STEP = <size_t>32 << 20   # bytes of a chunk, if nobody says how many
@@ -96,7 +96,7 @@ cdef size_t MOST_STEP = <size_t>1 << 30
 
 
 cdef inline size_t rounded(size_t nbytes) noexcept nogil:
-    return (nbytes + GRAIN - 1) & ~(<size_t>GRAIN - 1)
+    return (nbytes + ALIGNMENT - 1) & ~(<size_t>ALIGNMENT - 1)
 
 include "pool/free_lists.pxi"           # free spans by size and by what has to be waited for
 include "pool/spans.pxi"                # splitting and coalescing
@@ -110,29 +110,29 @@ cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nog
     cdef StreamState* stream = pool.order.streams[0]
     cdef Failure ignored
     cdef uint64_t ptr = 0
-    cdef void* piece = NULL
+    cdef void* resource_block = NULL
     cdef Span* span
     cdef int failed
     pool.order.lock.lock()
     stream.busy += 1
     pool.size += nbytes
-    failed = take_upstream(pool, nbytes, stream, &ptr, &piece, failure)
+    failed = allocate_upstream(pool, nbytes, stream, &ptr, &resource_block, failure)
     if failed:
         pool.size -= nbytes
     else:
         pool.counters.grown += 1
-        span = new_chunk(pool, ptr, nbytes, piece)
+        span = new_chunk(pool, ptr, nbytes, resource_block)
         if pool.upstream.order != HOST_SYNCHRONOUS:
-            add_mark(pool, span, stream.index, touch(stream))
+            add_position(pool, span, stream.index, advance(stream))
             if not wait_for(pool, span, NULL, &ignored):        # else whoever takes it waits
                 clear(span)
-        let_go(pool, span)
+        release_span(pool, span)
     stream.busy -= 1
     pool.order.lock.unlock()
     return failed
 
 
-cdef bint foreign_streams_are_left(PoolState* pool) noexcept nogil:
+cdef bint has_live_foreign_streams(PoolState* pool) noexcept nogil:
     """Somebody's streams that the runtime could not bury when it ended: they may be destroyed by now."""
     cdef size_t i
     for i in range(pool.order.streams.size()):
@@ -141,7 +141,7 @@ cdef bint foreign_streams_are_left(PoolState* pool) noexcept nogil:
     return False
 
 
-cdef int give_all_back(PoolMemoryResource self) except -1 nogil:
+cdef int release_all(PoolMemoryResource self) except -1 nogil:
     """At the end: the blocks were freed, so all chunks are idle."""
     cdef PoolState* pool = &self.state
     cdef vector[Failure] failures
@@ -151,7 +151,7 @@ cdef int give_all_back(PoolMemoryResource self) except -1 nogil:
     if pool.order == NULL or pool.chunks.empty() or enter_context(pool.order.context, &scope, &ignored):
         return 0
     pool.order.lock.lock()
-    if not foreign_streams_are_left(pool):
+    if not has_live_foreign_streams(pool):
         release_idle(pool, 0, NULL, &failures)
     pool.order.lock.unlock()
     for i in range(failures.size()):
@@ -160,7 +160,7 @@ cdef int give_all_back(PoolMemoryResource self) except -1 nogil:
     return 0
 
 
-cdef object number_of_bytes(str name, object value):
+cdef object parse_bytes(str name, object value):
     value = PyNumber_Index(value)
     if not 0 <= value <= LARGEST:
         raise ValueError(f"{name} must be a number of bytes, got {value}")
@@ -215,11 +215,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, ordinal=0):
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
-        initial = number_of_bytes("initial_pool_size", 0 if initial_pool_size is None else initial_pool_size)
-        most = number_of_bytes("maximum_pool_size", LARGEST if maximum_pool_size is None else maximum_pool_size)
-        step = number_of_bytes("chunk_size", 0 if chunk_size is None else chunk_size)
-        if most < GRAIN:
-            raise ValueError(f"maximum_pool_size must be at least {GRAIN} bytes, got {most}")
+        initial = parse_bytes("initial_pool_size", 0 if initial_pool_size is None else initial_pool_size)
+        most = parse_bytes("maximum_pool_size", LARGEST if maximum_pool_size is None else maximum_pool_size)
+        step = parse_bytes("chunk_size", 0 if chunk_size is None else chunk_size)
+        if most < ALIGNMENT:
+            raise ValueError(f"maximum_pool_size must be at least {ALIGNMENT} bytes, got {most}")
         if initial > most:
             raise ValueError(f"initial_pool_size ({initial}) is more than maximum_pool_size ({most})")
         if upstream is None:
@@ -236,23 +236,23 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.upstream = upstream
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table
-        self.state.maximum = most & ~(<size_t>GRAIN - 1)
+        self.state.maximum = most & ~(<size_t>ALIGNMENT - 1)
         self.initial = min(rounded(initial), self.state.maximum)
         self.state.step = rounded(step)
-        self.state.settled = new Shelf()
-        self.state.mixed = new Shelf()
+        self.state.ready = new FreeList()
+        self.state.mixed = new FreeList()
         self.functions.allocate = allocate
         self.functions.deallocate = deallocate
         self.functions.trim = trim
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
-        self.table.frontiers = &self.functions
+        self.table.ordered = &self.functions
 
     def __del__(self):
         """While an upstream that is written in Python is whole."""
         if not process_is_closing():
             with nogil:
-                give_all_back(self)
+                release_all(self)
 
     def __dealloc__(self):
         cdef PoolState* pool = &self.state
@@ -261,7 +261,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         cdef size_t i
         if not process_is_closing():
             with nogil:
-                give_all_back(self)
+                release_all(self)
         for i in range(pool.chunks.size()):             # what could not be given back is lost
             span = pool.chunks[i].first
             while span != NULL:
@@ -271,9 +271,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
             del pool.chunks[i]
         for i in range(pool.spare.size()):
             del pool.spare[i]
-        for i in range(pool.shelves.size()):
-            del pool.shelves[i]
-        del pool.settled
+        for i in range(pool.free_lists.size()):
+            del pool.free_lists[i]
+        del pool.ready
         del pool.mixed
 
     cdef int bind(self, StreamPool stream_pool) except -1:
@@ -328,14 +328,14 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
         Notes
         -----
-        The free of a chunk is ordered after everybody who used its memory, on the device; only an upstream that looks
+        The free of a chunk is ordered after everybody who used its memory, on the device; only an upstream that requests_since_retry
         at no stream (`DirectMemoryResource`) makes the host wait.
         """
         cdef PoolState* pool = &self.state
         cdef vector[Failure] failures
         cdef Failure failure
         cdef Scope scope
-        cdef size_t keep = number_of_bytes("bytes_to_keep", bytes_to_keep)
+        cdef size_t keep = parse_bytes("bytes_to_keep", bytes_to_keep)
         cdef size_t released = 0, i
         if pool.order == NULL:
             return 0
@@ -370,7 +370,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     def statistics(self):
         """What the pool has and what it has done, as a dictionary.
 
-        ``pool_size`` is the bytes from upstream: ``used_bytes`` are handed out (at most ``peak_bytes`` so far),
+        ``pool_size`` is the bytes from upstream: ``used_bytes`` are handed out (at most ``peak_bytes`` so blocked),
         ``free_bytes`` are not, in ``free_spans`` places, the largest of ``largest_free_bytes``; ``idle_bytes`` are in
         chunks that are free as a whole.  ``fragmentation`` is the share of the free bytes outside of the largest place.
         ``waited`` counts the allocations whose stream had to wait for a former owner of the memory.
@@ -382,11 +382,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         cdef dict figures = self.figures()
 
         def size(name):
-            return in_words(figures[name])
+            return format_bytes(figures[name])
 
         return (f"{self!r}\n"
                 f"  from upstream   {size('pool_size'):>12} in {figures['chunks']} chunks, limit "
-                f"{'none' if self.state.maximum >= LARGEST else in_words(self.state.maximum)}\n"
+                f"{'none' if self.state.maximum >= LARGEST else format_bytes(self.state.maximum)}\n"
                 f"  in use          {size('used_bytes'):>12}, at most {size('peak_bytes')} so far\n"
                 f"  free            {size('free_bytes'):>12} in {figures['free_spans']} places, the largest "
                 f"{size('largest_free_bytes')} (fragmentation {figures['fragmentation']:.0%})\n"
@@ -411,7 +411,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                     span = pool.chunks[i].first
                     together = 0
                     while span != NULL:
-                        together = together + span.nbytes if span.shelf != NULL else 0
+                        together = together + span.nbytes if span.free_list != NULL else 0
                         spans += together != 0 and together == span.nbytes
                         most = larger(most, together)
                         span = span.above
@@ -429,7 +429,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return f"<{type(self).__name__} device={self.device_ordinal} over {type(self.upstream).__name__}>"
 
 
-def in_words(size_t nbytes):
+def format_bytes(size_t nbytes):
     """A number of bytes, as a person says it."""
     cdef double number = nbytes
     for unit in ("B", "KiB", "MiB", "GiB"):

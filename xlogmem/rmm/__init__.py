@@ -47,7 +47,7 @@ from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Core
 from xlogmem.resources import DeviceMemoryResource, PoolMemoryResource
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
-from xlogmem.runtime import DeviceRuntime, made_runtime, set_runtime
+from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -193,7 +193,7 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
     if known is not None and any(lower is known.resource for lower in stack(current)):
         known.active = True
         return
-    if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is made_runtime(device)
+    if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
            for lower in stack(current)):
         return                                          # put there by hand, as the error below advises
     _warn_of_memory(device, current)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from xlogmem._dtypes import DTYPES
-from xlogmem.buffers import Buffer, mint
+from xlogmem.buffers import Buffer, make_buffer
 from xlogmem.devices import DeviceState
 from xlogmem.interchange import from_dlpack
 from xlogmem.launch import use
@@ -26,7 +26,7 @@ def buffer_of(world: World, item: Item) -> Buffer:
     if world.state is None:
         world.state = DeviceState(world.runtime)
     assert item.block is not None
-    return mint(world.state._standing, world.runtime, 0, item.block, (item.nbytes // 4,), WORD)
+    return make_buffer(world.state._standing, world.runtime, 0, item.block, (item.nbytes // 4,), WORD)
 
 
 def choose(world: World, rng: Random, place: Place) -> Item:

@@ -22,7 +22,7 @@ from xlogmem import _driver
 from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 from xlogmem.blocks import BlockState, DeviceBlock
-from xlogmem.buffers import Buffer, mint
+from xlogmem.buffers import Buffer, make_buffer
 from xlogmem.devices import DeviceState
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError, XlogmemError
 from xlogmem.launch import LaunchRecorder
@@ -101,7 +101,7 @@ class Scene:
 
     def buffer(self, block: DeviceBlock) -> Buffer:
         """Over the whole of a block."""
-        return mint(self.state._standing, self.runtime, 0, block, (NBYTES // 4,), DTYPES["uint32"])
+        return make_buffer(self.state._standing, self.runtime, 0, block, (NBYTES // 4,), DTYPES["uint32"])
 
     def offer(self, block: DeviceBlock, stream: Any) -> None:
         """Somebody reads the interface of a block, which names this stream."""

@@ -7,11 +7,11 @@ cdef int wait_for(PoolState* pool, Span* span, StreamState* stream, Failure* fai
     cdef int failed = 0
     pool.order.in_flight += 1                           # a place is not given away meanwhile
     for i in range(span.count):
-        source = pool.order.streams[mark_of(span, i).stream]
+        source = pool.order.streams[position_at(span, i).stream]
         if stream == NULL:
-            failed = host_waits_from_afar(pool.order, source, mark_of(span, i).position, failure)
+            failed = host_wait_or_sync(pool.order, source, position_at(span, i).position, failure)
         else:
-            failed = order_from_afar(pool.order, stream, source, mark_of(span, i).position, failure)
+            failed = order_or_sync(pool.order, stream, source, position_at(span, i).position, failure)
         if failed:
             break
     pool.order.in_flight -= 1
@@ -24,7 +24,7 @@ cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
 
 
-cdef int exhausted(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
+cdef int fail_out_of_memory(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
     failure.kind = RESOURCE_FAILED
     failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
     snprintf(failure.text, sizeof(failure.text),
@@ -35,22 +35,22 @@ cdef int exhausted(PoolState* pool, size_t nbytes, Failure* failure, const char*
 
 cdef size_t largest(PoolState* pool) noexcept nogil:
     """Bytes of the largest free span."""
-    cdef size_t most = larger(largest_on(pool.settled), largest_on(pool.mixed))
+    cdef size_t most = larger(largest_on(pool.ready), largest_on(pool.mixed))
     cdef size_t i
-    for i in range(pool.shelves.size()):
-        most = larger(most, largest_on(pool.shelves[i]))
+    for i in range(pool.free_lists.size()):
+        most = larger(most, largest_on(pool.free_lists[i]))
     return most
 
 
-cdef size_t largest_on(Shelf* shelf) noexcept nogil:
+cdef size_t largest_on(FreeList* free_list) noexcept nogil:
     cdef size_t most = 0
     cdef uint32_t row
     cdef Span* newest
     cdef Span* span
-    if shelf == NULL or shelf.rows == 0:
+    if free_list == NULL or free_list.rows == 0:
         return 0
-    row = highest(shelf.rows)
-    newest = span = shelf.newest[row * COLUMNS + highest(shelf.columns[row])]
+    row = highest(free_list.rows)
+    newest = span = free_list.newest[row * COLUMNS + highest(free_list.columns[row])]
     while True:
         most = larger(most, span.nbytes)
         span = span.next
@@ -58,7 +58,7 @@ cdef size_t largest_on(Shelf* shelf) noexcept nogil:
             return most
 
 
-cdef int forget_failure(PoolState* pool, Failure* failure) except -1 nogil:
+cdef int discard_failure(PoolState* pool, Failure* failure) except -1 nogil:
     """Releases the lock."""
     pool.order.lock.unlock()
     drop_exception(failure)
@@ -66,51 +66,51 @@ cdef int forget_failure(PoolState* pool, Failure* failure) except -1 nogil:
     return 0
 
 
-cdef int grow(PoolState* pool, size_t nbytes, StreamState* stream, Span** result, Failure* failure) except -1 nogil:
+cdef int expand(PoolState* pool, size_t nbytes, StreamState* stream, Span** result, Failure* failure) except -1 nogil:
     """A chunk from upstream: half of the maximum and then the rest or, without one, as much as the pool has; what is
     asked for if that is more; less, if upstream has less.  Its span is held.  Releases the lock."""
     cdef size_t room = pool.maximum - pool.size
     cdef size_t wanted = pool.step
     cdef uint64_t ptr = 0
-    cdef void* piece = NULL
+    cdef void* resource_block = NULL
     cdef int failed
     if nbytes > room:
-        return exhausted(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
+        return fail_out_of_memory(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
     if wanted == 0 and pool.maximum < LARGEST:          # few large chunks: what straddles two is in neither
-        wanted = room // 2 & ~(<size_t>GRAIN - 1) if room > pool.maximum // 2 else room
+        wanted = room // 2 & ~(<size_t>ALIGNMENT - 1) if room > pool.maximum // 2 else room
     elif wanted == 0:
         wanted = LEAST_STEP if pool.size < LEAST_STEP else MOST_STEP if pool.size > MOST_STEP else pool.size
     wanted = rounded(wanted)
     wanted = nbytes if nbytes > wanted else wanted if wanted < room else room
     while True:
         pool.size += wanted                         # no other call may grow into the same room
-        failed = take_upstream(pool, wanted, stream, &ptr, &piece, failure)
+        failed = allocate_upstream(pool, wanted, stream, &ptr, &resource_block, failure)
         if not failed:
             break
         pool.size -= wanted
         if wanted == nbytes or not is_out_of_memory(failure):
             break
-        forget_failure(pool, failure)
+        discard_failure(pool, failure)
         wanted = rounded(wanted // 2)
         if wanted < nbytes:
             wanted = nbytes
     if failed:
         if is_out_of_memory(failure) and failure.kind != PYTHON_RAISED:     # what that says is kept
-            exhausted(pool, nbytes, failure, "there is no more upstream")
+            fail_out_of_memory(pool, nbytes, failure, "there is no more upstream")
         return 1
     pool.counters.grown += 1
-    result[0] = new_chunk(pool, ptr, wanted, piece)
+    result[0] = new_chunk(pool, ptr, wanted, resource_block)
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there what is handed out is ready for everybody
-        add_mark(pool, result[0], stream.index, touch(stream))
+        add_position(pool, result[0], stream.index, advance(stream))
     return 0
 
 
-cdef Span* new_chunk(PoolState* pool, uint64_t ptr, size_t nbytes, void* piece) noexcept nogil:
+cdef Span* new_chunk(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
     """A chunk with one span, which is held and has no frontier yet."""
     cdef Chunk* chunk = new Chunk()
     chunk.ptr = ptr
     chunk.nbytes = nbytes
-    chunk.piece = piece
+    chunk.resource_block = resource_block
     chunk.taken = 1
     chunk.place = pool.chunks.size()
     chunk.first = new_span(pool, chunk, ptr, nbytes)
@@ -118,21 +118,21 @@ cdef Span* new_chunk(PoolState* pool, uint64_t ptr, size_t nbytes, void* piece) 
     return chunk.first
 
 
-cdef int take_upstream(PoolState* pool, size_t nbytes, StreamState* stream, uint64_t* ptr, void** piece,
+cdef int allocate_upstream(PoolState* pool, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                        Failure* failure) except -1 nogil:
     """Releases the lock."""
     cdef ResourceTable* upstream = pool.upstream
     cdef Failure ignored
     cdef int failed
-    if upstream.frontiers != NULL:
-        failed = upstream.frontiers.allocate(upstream.self, nbytes, stream, ptr, piece, failure)
+    if upstream.ordered != NULL:
+        failed = upstream.ordered.allocate(upstream.self, nbytes, stream, ptr, resource_block, failure)
     else:
         pool.order.lock.unlock()
         failed = upstream.allocate(upstream.self, nbytes, stream.handle, ptr, failure)
-        if not failed and ptr[0] % GRAIN:
+        if not failed and ptr[0] % ALIGNMENT:
             snprintf(failure.text, sizeof(failure.text),
                      "upstream of the pool gave memory at %#llx, which is not aligned to %d bytes",
-                     <unsigned long long>ptr[0], <int>GRAIN)
+                     <unsigned long long>ptr[0], <int>ALIGNMENT)
             if upstream.deallocate(upstream.self, ptr[0], nbytes, stream.handle, &ignored):
                 drop_exception(&ignored)
             failure.kind = RESOURCE_FAILED
@@ -142,35 +142,35 @@ cdef int take_upstream(PoolState* pool, size_t nbytes, StreamState* stream, uint
     return failed
 
 
-cdef int release(PoolState* pool, Chunk* chunk, StreamState* stream, Failure* failure) except -1 nogil:
+cdef int release_chunk(PoolState* pool, Chunk* chunk, StreamState* stream, Failure* failure) except -1 nogil:
     """Give a chunk back that nobody has anything of, on a stream (NULL: on whichever waits least), ordered after its
     frontier.  On a failure it stays.  Releases the lock."""
     cdef ResourceTable* upstream = pool.upstream
     cdef Span* span = chunk.first
-    cdef vector[Need] frontier
+    cdef vector[Dependency] frontier
     cdef StreamState* only
     cdef StreamState* waiting                           # NULL: the host
-    cdef Need entry
+    cdef Dependency entry
     cdef size_t i
     cdef int failed = 0
-    while span.above != NULL:                           # what is left are seams
-        withdraw(span)
-        withdraw(span.above)
-        offer(pool, join(pool, span, span.above))
-    hold(pool, span)
+    while span.above != NULL:                           # what is left are pairs
+        remove(span)
+        remove(span.above)
+        insert(pool, coalesce(pool, span, span.above))
+    reserve(pool, span)
     invariant(span.nbytes == chunk.nbytes and chunk.taken == 1, "a chunk that is given back is free as a whole")
-    if upstream.frontiers != NULL:
+    if upstream.ordered != NULL:
         for i in range(span.count):
-            entry.source = pool.order.streams[mark_of(span, i).stream]
-            entry.position = mark_of(span, i).position
-            entry.stage = BIRTH
+            entry.source = pool.order.streams[position_at(span, i).stream]
+            entry.position = position_at(span, i).position
+            entry.kind = ALLOCATED
             frontier.push_back(entry)
-        upstream.frontiers.deallocate(upstream.self, chunk.piece, &frontier)
+        upstream.ordered.deallocate(upstream.self, chunk.resource_block, &frontier)
     else:
         if stream == NULL:
             stream = pool.order.streams[0]
-            only = pool.order.streams[span.mark.stream]
-            if span.count == 1 and only.alive and not may_be_gone(only) and only.thread == 0:
+            only = pool.order.streams[span.first.stream]
+            if span.count == 1 and only.alive and not may_be_destroyed(only) and only.thread == 0:
                 stream = only
         stream.busy += 1
         if upstream.order != HOST_SYNCHRONOUS:
@@ -184,7 +184,7 @@ cdef int release(PoolState* pool, Chunk* chunk, StreamState* stream, Failure* fa
             pool.order.lock.lock()
         stream.busy -= 1
     if failed:
-        let_go(pool, span)
+        release_span(pool, span)
         return 1
     pool.size -= chunk.nbytes
     pool.counters.released += 1
@@ -209,7 +209,7 @@ cdef int release_idle(PoolState* pool, size_t keep, StreamState* stream, vector[
         for k in range(pool.chunks.size()):             # it may have been given away meanwhile, or used
             if pool.chunks[k] == idle[idle.size() - 1 - i]:
                 if pool.chunks[k].taken == 0 and pool.size - pool.chunks[k].nbytes >= keep:
-                    if release(pool, pool.chunks[k], stream, &failure):
+                    if release_chunk(pool, pool.chunks[k], stream, &failure):
                         failures.push_back(failure)
                 break
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["keeper_of", "keeps", "stream_of"]
+__all__ = ["find_owner", "keeps", "stream_of"]
 
 LEGACY = 1                                  # CU_STREAM_LEGACY
 
@@ -25,40 +25,40 @@ def stream_of(array: Any) -> Any:
     return None
 
 
-def keeps(stream: Any) -> bool:
+def owns_stream(stream: Any) -> bool:
     """Does the object keep its stream alive?  CuPy's and PyTorch's ``ExternalStream`` and what Numba's
     ``external_stream`` gives only name one, as an int does."""
     return (getattr(stream, "external", None) is not True
             and all(kind.__name__ != "ExternalStream" for kind in type(stream).__mro__))
 
 
-def keeper_of(handle: int, ordinal: int) -> Any:
+def find_owner(handle: int, ordinal: int) -> Any:
     """The object that keeps a stream alive, if the stream is the current one of a library that is in use; else None."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
         stream = cupy.cuda.get_current_stream()
-        if stream.ptr == handle and keeps(stream):
+        if stream.ptr == handle and owns_stream(stream):
             return stream
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         stream = torch.cuda.current_stream(ordinal)
-        if stream.cuda_stream == handle and keeps(stream):
+        if stream.cuda_stream == handle and owns_stream(stream):
             return stream
     bridge = sys.modules.get("jax._src.xla_bridge")     # asking JAX for its devices would start it
     if bridge is not None and bridge.backends_are_initialized():
         for device in sys.modules["jax"].local_devices():
             if (device.platform == "gpu" and device.local_hardware_id == ordinal
                     and device.get_stream_for_external_ready_events() == handle):
-                return _Kept(handle, device)
+                return _OwnedStream(handle, device)
     return None
 
 
-class _Kept:
+class _OwnedStream:
     """A stream that lives as long as the object beside it."""
 
-    def __init__(self, handle: int, keeper: Any) -> None:
+    def __init__(self, handle: int, owner: Any) -> None:
         self.handle = handle
-        self.keeper = keeper
+        self.owner = owner
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
