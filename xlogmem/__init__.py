@@ -7,17 +7,16 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
+from xlogmem import _table as _table            # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
-from xlogmem._table import ForeignMemoryResource
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
-from xlogmem.buffers import Buffer
-from xlogmem.devices import BufferToken, DeviceState, Watch, get_device_state
+from xlogmem.interop.buffers import Buffer
+from xlogmem.interop.devices import BufferToken, DeviceState, Watch, get_device_state
 from xlogmem.errors import (
     BlockingStreamWarning,
     DeviceLostError,
     DriverError,
     DriverNotFoundError,
-    OutOfBoundsError,
     OutOfBudgetError,
     OutOfDeviceMemoryError,
     StaleBufferError,
@@ -29,9 +28,15 @@ from xlogmem.errors import (
     UseAfterFreeError,
     XlogmemError,
 )
-from xlogmem.interchange import from_arrow, from_cuda_array, from_dlpack
+from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.launch import LaunchRecorder, use
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.resources import (
+    AsyncMemoryResource,
+    DeviceMemoryResource,
+    DirectMemoryResource,
+    ForeignMemoryResource,
+    PoolMemoryResource,
+)
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
 
@@ -56,7 +61,6 @@ __all__ = [
     "DriverNotFoundError",
     "ForeignMemoryResource",
     "LaunchRecorder",
-    "OutOfBoundsError",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",

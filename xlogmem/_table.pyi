@@ -1,16 +1,5 @@
 from typing import Any
 
-from typing_extensions import disjoint_base
+__all__ = ["table"]
 
-from xlogmem.resources.base import DeviceMemoryResource
-
-__all__ = ["ForeignMemoryResource"]
-
-ORDERS: dict[str, int]
 table: Any  # the capsule that outsiders import: see include/xlogmem.h
-
-@disjoint_base
-class ForeignMemoryResource(DeviceMemoryResource):
-    def __init__(self, capsule: object, ordinal: int = 0, *, order: str = "stream") -> None: ...
-    @property
-    def capsule(self) -> object: ...

@@ -1,8 +1,7 @@
 """The exceptions of xlogmem.
 
 One class for each thing that a caller may want to handle apart.  They are raised by the compiled modules; nothing here
-imports them.  The fragments of text that other programs may rely on are kept from the project's contract (0.4).
-"""
+imports them.  """
 from __future__ import annotations
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "DeviceLostError",
     "DriverError",
     "DriverNotFoundError",
-    "OutOfBoundsError",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "StaleBufferError",
@@ -65,7 +63,7 @@ class OutOfDeviceMemoryError(DriverError, MemoryError):
 
 
 class OutOfBudgetError(XlogmemError, MemoryError):
-    """A resource's byte limit does not admit the request; nothing was allocated (contract 14, 149).
+    """A resource's byte limit does not admit the request; nothing was allocated.
 
     Attributes
     ----------
@@ -82,20 +80,6 @@ class OutOfBudgetError(XlogmemError, MemoryError):
         self.limit = limit
 
 
-class OutOfBoundsError(XlogmemError):
-    """Something was written beside a block (contract 14).
-
-    Attributes
-    ----------
-    generation : int
-        The block.
-    """
-
-    def __init__(self, generation: int) -> None:
-        super().__init__(f"out-of-bounds write on generation {generation}")
-        self.generation = generation
-
-
 class StreamMisuseError(XlogmemError):
     """The stream-ordered contract was violated; nothing was queued and nothing changed."""
 
@@ -104,7 +88,7 @@ class StreamMisuseError(XlogmemError):
 
 
 class StaleBufferError(XlogmemError):
-    """A buffer must not be used any more (contract 116).
+    """A buffer must not be used any more.
 
     Attributes
     ----------
@@ -135,7 +119,7 @@ class UnknownBufferError(TokenError):
 
 
 class UseAfterFreeError(XlogmemError):
-    """A block was named that is not alive any more (contract 48, 68).
+    """A block was named that is not alive any more.
 
     Attributes
     ----------

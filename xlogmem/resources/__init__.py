@@ -6,6 +6,8 @@ nothing of blocks and uses.  Tracking is the core's business, so every resource 
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
+from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.pool import PoolMemoryResource
 
-__all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "PoolMemoryResource"]
+__all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
+           "PoolMemoryResource"]

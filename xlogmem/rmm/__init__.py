@@ -43,7 +43,7 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
-from xlogmem._table import ForeignMemoryResource
+from xlogmem.resources import ForeignMemoryResource
 from xlogmem.blocks import Core
 from xlogmem.resources import DeviceMemoryResource, PoolMemoryResource
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of

@@ -3,9 +3,9 @@ from typing import Any, Never, Protocol, SupportsIndex, TypeAlias, final, type_c
 
 from typing_extensions import Buffer as _HostBuffer
 
-from xlogmem._dtypes import DType
+from xlogmem.interop._dtypes import DType
 from xlogmem.blocks import Access, BlockView, Core, DeviceBlock
-from xlogmem.devices import BufferToken
+from xlogmem.interop.devices import BufferToken
 from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["Buffer"]

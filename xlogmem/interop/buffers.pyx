@@ -27,9 +27,9 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport int64_t
 
-from xlogmem._arrow cimport array_capsule, schema_capsule
+from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
-from xlogmem._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, DLPackExport, capsule_of, new_export
+from xlogmem.interop._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, DLPackExport, capsule_of, new_export
 from xlogmem._driver cimport (
     Failure,
     Scope,
@@ -45,7 +45,7 @@ from xlogmem._driver cimport (
 from xlogmem._order cimport OrderState, is_other_threads_default, host_wait
 from xlogmem.blocks cimport release_export
 
-from xlogmem._dtypes import dtype_of, element
+from xlogmem.interop._dtypes import dtype_of, element
 from xlogmem.blocks import Access
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 
@@ -804,7 +804,7 @@ cdef class Buffer(BlockView):
         StaleBufferError
             See `access`.
         """
-        from xlogmem.devices import name
+        from xlogmem.interop.devices import name
 
         self.refuse_stale()
         return name(self)

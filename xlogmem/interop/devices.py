@@ -18,9 +18,9 @@ import weakref
 from typing import Any, NamedTuple, SupportsIndex
 
 from xlogmem._driver import forget_context
-from xlogmem._dtypes import dtype_of
+from xlogmem.interop._dtypes import dtype_of
 from xlogmem.blocks import Core
-from xlogmem.buffers import Buffer, DeviceStatus, make_buffer, mark_lost, shape_of
+from xlogmem.interop.buffers import Buffer, DeviceStatus, make_buffer, mark_lost, shape_of
 from xlogmem.errors import (
     StaleBufferError,
     StreamMisuseError,

@@ -17,7 +17,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport INT64_MAX, UINT64_MAX, uint64_t
 
-from xlogmem._arrow cimport (
+from xlogmem.interop._arrow cimport (
     ARROW_DEVICE_CUDA,
     ArrowDeviceArray,
     ArrowSchema,
@@ -25,14 +25,14 @@ from xlogmem._arrow cimport (
     look_into_schema,
     take_array,
 )
-from xlogmem._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, look_into, take
+from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, look_into, take
 from xlogmem._driver cimport Failure, Scope, enter_context, leave_context, pointer_device, stream_wait
 from xlogmem._order cimport advance, order_after
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.buffers cimport Buffer, c_strides, view_of
+from xlogmem.interop.buffers cimport Buffer, c_strides, view_of
 from xlogmem.streams cimport Stream
 
-from xlogmem._dtypes import dtype_of, dtype_of_arrow, dtype_of_dlpack
+from xlogmem.interop._dtypes import dtype_of, dtype_of_arrow, dtype_of_dlpack
 from xlogmem._stream_owners import stream_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder
@@ -44,7 +44,7 @@ cdef object state_of(object state, int ordinal):
     """The device state that a buffer is made for; the default is the process's own."""
     if state is not None:
         return state
-    from xlogmem.devices import get_device_state
+    from xlogmem.interop.devices import get_device_state
 
     return get_device_state(ordinal)
 

@@ -1,7 +1,7 @@
 from typing import Any
 
-from xlogmem.buffers import Buffer
-from xlogmem.devices import DeviceState
+from xlogmem.interop.buffers import Buffer
+from xlogmem.interop.devices import DeviceState
 from xlogmem.streams import _StreamLike
 
 __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]

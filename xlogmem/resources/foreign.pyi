@@ -1,0 +1,13 @@
+from typing_extensions import disjoint_base
+
+from xlogmem.resources.base import DeviceMemoryResource
+
+__all__ = ["ForeignMemoryResource"]
+
+ORDERS: dict[str, int]
+
+@disjoint_base
+class ForeignMemoryResource(DeviceMemoryResource):
+    def __init__(self, capsule: object, ordinal: int = 0, *, order: str = "stream") -> None: ...
+    @property
+    def capsule(self) -> object: ...

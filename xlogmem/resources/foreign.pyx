@@ -1,0 +1,143 @@
+"""Resources that are written in C or C++ outside of xlogmem: the C table's other end.
+
+``include/xlogmem.h`` says what such a resource promises (``xlogmem_upstream``).  One that only hands on what a CUDA pool
+gives (RMM's asynchronous resource) says so, and the driver is called for it directly.
+"""
+cimport cython
+
+from cpython.number cimport PyNumber_Index
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
+from cpython.ref cimport Py_INCREF
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._abi cimport (
+    XLOGMEM_CUDA_POOL,
+    XLOGMEM_FINDS_DEVICE,
+    XLOGMEM_OUT_OF_MEMORY,
+    XLOGMEM_TABLE_VERSION,
+    XLOGMEM_UPSTREAM,
+    xlogmem_error,
+    xlogmem_upstream,
+)
+from xlogmem._cpp cimport atomic
+from xlogmem._driver cimport (
+    RESOURCE_FAILED,
+    Failure,
+    context_of,
+    pool_allocate_plainly,
+    pool_free_plainly,
+    pool_of_pointer,
+    process_is_closing,
+)
+from xlogmem.resources.base cimport DeviceMemoryResource
+
+from xlogmem.resources.base import ORDERS
+
+__all__ = ["ForeignMemoryResource"]
+
+
+cdef int foreign_failed(xlogmem_error* error, Failure* failure) noexcept nogil:
+    failure.kind = RESOURCE_FAILED
+    failure.code = (cy.CUDA_ERROR_OUT_OF_MEMORY if error.kind == XLOGMEM_OUT_OF_MEMORY else cy.CUDA_ERROR_UNKNOWN)
+    snprintf(failure.text, sizeof(failure.text), "%s", error.text)
+    return 1
+
+
+cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
+                          Failure* failure) except -1 nogil:
+    cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
+    cdef xlogmem_error error
+    cdef int failed = upstream.allocate(upstream.self, nbytes, <void*>stream, ptr, &error)
+    return foreign_failed(&error, failure) if failed else 0
+
+
+cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
+                            Failure* failure) except -1 nogil:
+    cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
+    cdef xlogmem_error error
+    cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
+    return foreign_failed(&error, failure) if failed else 0
+
+
+# A resource that only hands on what a CUDA pool gives.  The layers between here and the driver (RMM's, the CUDA
+# runtime's) cost as much as all of our bookkeeping, because the driver has taken the cache for itself.
+cdef struct Pooled:
+    xlogmem_upstream* upstream
+    atomic[size_t] pool                     # 0: not seen yet
+
+
+cdef int pooled_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
+                         Failure* failure) except -1 nogil:
+    cdef Pooled* pooled = <Pooled*>self
+    cdef cy.CUmemoryPool pool = <cy.CUmemoryPool>pooled.pool.load()
+    cdef cy.CUdeviceptr address = 0
+    if pool != NULL and not pool_allocate_plainly(pool, nbytes, stream, &address, failure):
+        ptr[0] = address
+        return 0
+    if foreign_allocate(pooled.upstream, nbytes, stream, ptr, failure):     # RMM's own exception, for one
+        return 1
+    if pool == NULL:
+        pool_of_pointer(ptr[0], &pool)
+        if pool != NULL:
+            pooled.pool.store(<size_t>pool)
+    return 0
+
+
+cdef int pooled_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
+                           Failure* failure) except -1 nogil:
+    cdef Pooled* pooled = <Pooled*>self
+    if pooled.pool.load() and not pool_free_plainly(ptr, stream, failure):
+        return 0
+    return foreign_deallocate(pooled.upstream, ptr, nbytes, stream, failure)
+
+
+@cython.no_gc_clear                         # __dealloc__ needs the capsule
+cdef class ForeignMemoryResource(DeviceMemoryResource):
+    """A resource that is written in C or C++ outside of xlogmem.
+
+    Parameters
+    ----------
+    capsule : capsule
+        Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps alive what that needs.
+    ordinal : int
+        The device.
+    order : {"stream", "host"}
+        What it promises: see `DeviceMemoryResource`.
+    """
+
+    cdef readonly object capsule
+    cdef Pooled pooled
+
+    def __init__(self, capsule, ordinal=0, *, order="stream"):
+        cdef xlogmem_upstream* upstream
+        if not PyCapsule_IsValid(capsule, XLOGMEM_UPSTREAM):
+            raise TypeError(f"{type(self).__name__} needs a capsule that holds an xlogmem_upstream, not "
+                            f"{type(capsule).__name__}")
+        upstream = <xlogmem_upstream*>PyCapsule_GetPointer(capsule, XLOGMEM_UPSTREAM)
+        if upstream.version != <uint32_t>XLOGMEM_TABLE_VERSION:
+            raise ImportError(f"the resource was built for version {upstream.version} of xlogmem's C table, this is "
+                              f"version {XLOGMEM_TABLE_VERSION}: build it again")
+        if order not in ORDERS:
+            raise ValueError(f"order {order!r} is unknown; choose one of {', '.join(ORDERS)}")
+        if self.capsule is not None:
+            raise RuntimeError("a resource is initialised once")
+        self.context = context_of(PyNumber_Index(ordinal))
+        self.capsule = capsule
+        self.table.self = upstream
+        self.table.order = ORDERS[order]
+        self.table.finds_device = (upstream.size >= sizeof(xlogmem_upstream)        # else built before there were flags
+                                   and upstream.flags & XLOGMEM_FINDS_DEVICE != 0)
+        self.table.allocate = foreign_allocate
+        self.table.deallocate = foreign_deallocate
+        self.table.trim = NULL
+        if upstream.size >= sizeof(xlogmem_upstream) and upstream.flags & XLOGMEM_CUDA_POOL:
+            self.pooled.upstream = upstream
+            self.table.self = &self.pooled
+            self.table.allocate = pooled_allocate
+            self.table.deallocate = pooled_deallocate
+
+    def __dealloc__(self):
+        if self.capsule is not None and process_is_closing():
+            Py_INCREF(self.capsule)                     # left to the end of the process: it may touch the driver
