@@ -1,4 +1,4 @@
-"""The streams of a world: which there are, who uses them, and which of them capture."""
+"""The streams of a world: which there are, which are in use, and which capture."""
 from __future__ import annotations
 
 import contextlib
