@@ -177,7 +177,7 @@ Stream* create_stream(Context* context, unsigned flags, int priority);
 // Handles 0, 1 and 2 are the default streams of the calling thread's current context.
 CUresult find_stream(CUstream handle, Stream** stream);
 // The stream or event that was made with this handle, or nullptr. A handle that is dead is reported: these
-// calls are no errors on an H200, they end the process.
+// calls do not return an error on an H200, they end the process.
 Stream* made_stream(CUstream handle);
 Event* made_event(CUevent handle);
 Stream* legacy_stream(Context* context);

@@ -37,7 +37,7 @@ void finish_operation(Stream* stream) {
 }
 
 void advance_all(Lock& lock) {
-    // Others may create streams while the lock is released: index, not iterator.
+    // Other threads may create streams while the lock is released: index, not iterator.
     for (std::size_t i = 0; i < driver().streams.size(); i++) advance(lock, driver().streams[i]);
 }
 
