@@ -5,7 +5,7 @@
 // a thread waits for another; so whatever calls execute(), run_until() or submit() must expect that other
 // threads have queued more in between. Streams, contexts and events are addressed by handle outside and by
 // pointer inside; Stream objects are never deleted (recorded events point at them), but a dead one is taken
-// over by a new stream once nothing can tell the difference (see create_stream).
+// over by a new stream once the difference cannot be observed (see create_stream).
 #pragma once
 
 #include "base.hpp"
