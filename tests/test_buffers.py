@@ -39,7 +39,7 @@ from xlogmem import (
     XlogmemError,
     use,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
 
 
@@ -540,7 +540,7 @@ def test_the_gil_is_released_while_a_copy_is_under_way(bench, driver):
         thread = threading.Thread(target=call)
         thread.start()
         assert hold.reached()                           # this thread runs meanwhile
-        assert hold.let_go()
+        assert hold.release()
         thread.join()
 
 

@@ -24,7 +24,7 @@ from xlogmem import (
     from_dlpack,
     use,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
 
 LEGACY, PER_THREAD = 1, 2
@@ -283,7 +283,7 @@ def test_a_deleter_waits_for_nothing(driver, state):
     calls = driver.all_calls()
     taken.delete(ctypes.PYFUNCTYPE)                     # keeps the GIL: no pending call gets in
     assert driver.all_calls() == calls
-    assert hold.let_go()
+    assert hold.release()
     thread.join()
 
 

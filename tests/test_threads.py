@@ -36,9 +36,9 @@ from xlogmem import (
     sim,
     use,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import Kernels, check
-from xlogmem.buffers import mint
+from xlogmem.interop.buffers import make_buffer
 
 THREADS = 8
 MANY = 16
@@ -633,7 +633,7 @@ def test_a_call_that_does_not_return_stops_nobody_else(bench, driver, _context, 
     x.alloc(x.S).free()
     hold = driver.hold(call)
     returned = []
-    with meanwhile(lambda: CALLS[call](x, blocks[0]), hold.reached, lambda: returned.append(hold.let_go())):
+    with meanwhile(lambda: CALLS[call](x, blocks[0]), hold.reached, lambda: returned.append(hold.release())):
         go_on(x.runtime, x.kernels, _context, x.U, x.V)
     assert returned == [True], "the others went on only after the call had lost patience"
     blocks.clear()
@@ -650,7 +650,7 @@ def test_unregistering_a_stream_that_is_held_up_stops_nobody_who_names_others(be
     hold = driver.hold("cuEventRecord")
     returned = []
     with meanwhile(lambda: x.runtime.unregister_stream(foreign[0]), hold.reached,
-                   lambda: returned.append(hold.let_go())):
+                   lambda: returned.append(hold.release())):
         for handle in foreign[1:] * 2:
             x.runtime.register_stream(handle)
             block = x.alloc(handle)
@@ -792,7 +792,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
         def unregister(stream):
             while True:
                 try:
-                    return runtime.unregister_stream(stream, heir=chance.choice(streams))
+                    return runtime.unregister_stream(stream, successor=chance.choice(streams))
                 except StreamMisuseError as error:                      # another thread is waiting for it right now
                     assert "is in use" in str(error)
 
@@ -831,7 +831,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
 
         def buffer():
             block = pick()
-            return mint(state._standing, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+            return make_buffer(state._status, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
 
         def export():
             """The deleter may run in another thread, beside everything else."""

@@ -6,16 +6,12 @@ On the simulated driver every pair of accesses is judged by happens-before, what
 get in at the gaps of driver calls, so that a failing program can be repeated and shrinks to a few steps.  On a GPU the
 blocks carry patterns of their generation, kernels check what they read, and delays stretch the windows.
 
-`programs` says what a program is, `world` is what it works on, `steps` is what it may do; here programs are run, in one
-thread or in several, and shrunk.
+`programs` says what a program is, `world` is what it works on, `steps` and `situations` are what it may do, `running`
+plays one in one thread or in several, `shrinking` shortens one that goes wrong; here many are run, and counted.
 """
 from __future__ import annotations
 
-import faulthandler
 import gc
-import re
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,18 +21,17 @@ from typing import Any
 from xlogmem._driver import device_name, is_simulated
 from xlogmem.errors import BlockingStreamWarning
 from xlogmem.selftest.programs import Program
-from xlogmem.selftest.steps import STEPS, leave
-from xlogmem.selftest.world import NothingToDo, World
+from xlogmem.selftest.running import play
+from xlogmem.selftest.shrinking import shrink, signature
+from xlogmem.selftest.steps import STEPS
+from xlogmem.selftest.world import World
 
 __all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
 
 COUNTED = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records",
            "refusals")
 
-PATIENCE = 120                              # seconds that a program may take before it counts as a deadlock
-MANY = 8                                    # threads, unless somebody says how many
-NESTED = 3                                  # gaps within gaps
-TRIES = 400                                 # programs run to shrink one
+MANY = 8                                    # threads, unless the settings have a number
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Settings:
     Attributes
     ----------
     programs : int or None
-        How many, None: as many as fit into the time.
+        How many to run, None: as many as fit into the time.
     seconds : float or None
         After which no new program is begun, None: no limit.
     length : int
@@ -97,7 +92,7 @@ class Report:
     overlapping_windows : int
         Opened while another was open on the same block.
     deferred_frees : int
-        Asked for inside a window.
+        Requested inside a window.
     cross_stream_reuses : int
         Allocations that came back at an address last freed on another stream.
     elided_waits : int
@@ -156,7 +151,7 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
     report = Report(device_name(0), is_simulated(), settings.threads)
     automatic = gc.isenabled()
     gc.collect()
-    gc.freeze()                             # what is there already is not looked at again and again
+    gc.freeze()                             # what is there already need not be traversed again and again
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)            # dropped recorders
@@ -182,7 +177,7 @@ def _run(settings: Settings, report: Report, started: float, progress: Callable[
 
 
 def _programs(settings: Settings, report: Report) -> Iterator[Program]:
-    """Without a number of threads, whichever of one and several has had less time is next."""
+    """Without a number of threads, one or several, whichever has had less time, are next."""
     yield from settings.replay
     spent = dict.fromkeys((1, MANY) if settings.threads is None else (settings.threads,), 0.0)
     begun = dict.fromkeys(spent, 0)
@@ -195,113 +190,8 @@ def _programs(settings: Settings, report: Report) -> Iterator[Program]:
         begun[threads] += 1
 
 
-def _simulator() -> Any:
-    if not is_simulated():
-        return None
-    from xlogmem import sim
-
-    return sim.simulator()
-
-
 def _play(program: Program, settings: Settings, script: bool = False) -> World:
-    """Run one program from its beginning to its end."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=sys.__stderr__ or 2)
-    if program.threads == 1:
-        gc.disable()                        # only where the program says so
-    else:
-        gc.enable()
-    world = World(program.kind, program.seed, _simulator(), protect=settings.protect, threads=program.threads,
-                  policy=settings.policy)
-    if script:
-        world.script = [f"# program {program}, {program.kind.name}, policy {world.policy}"]
-    if program.threads == 1:
-        _run_steps(world, program, program.numbers)
-    else:
-        _run_threads(world, program)
-    world.end(leave)
-    faulthandler.cancel_dump_traceback_later()
-    return world
-
-
-def _run_steps(world: World, program: Program, numbers: tuple[int, ...]) -> None:
-    with world.context():
-        for number in numbers:
-            if world.violations:
-                return
-            _take_step(world, program, number)
-            if not world.depth and program.threads == 1:
-                while world.to_destroy:
-                    world.destroy(world.to_destroy.pop())
-
-
-def _run_threads(world: World, program: Program) -> None:
-    """Each thread takes its share of the steps, on the same runtime, streams and blocks."""
-    count = program.threads
-    start = threading.Barrier(count)
-
-    def work(index: int) -> None:
-        start.wait()
-        try:
-            _run_steps(world, program, program.numbers[index::count])
-        except BaseException as error:
-            world.surprise(error)
-
-    threads = [threading.Thread(target=work, args=(index,), name=f"selftest {index}") for index in range(count)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def _take_step(world: World, program: Program, number: int) -> None:
-    """In its turn, or armed for a gap: then it runs inside somebody else's call, or never."""
-    step = program.step(number)
-    if step.gap is None or world.simulator is None:
-        _perform(world, step.name, step.draws)
-        return
-    where, occasion, when = step.gap
-
-    def inside() -> None:
-        if world.depth >= NESTED or world.over:
-            return
-        world.depth += 1
-        world.say(f"# {when} {where}:")
-        try:
-            _perform(world, step.name, step.draws)
-        finally:
-            world.depth -= 1
-
-    if where in ("resource", "owner"):
-        world.armed[where].append(inside)
-    else:
-        world.simulator.on_call(where, inside, occasion, when)
-
-
-def _perform(world: World, name: str, draws: Any) -> None:
-    try:
-        STEPS[name](world, draws)
-    except NothingToDo:
-        return
-    except Exception as error:
-        if not world.excuses(error):
-            world.surprise(error)
-        else:
-            world.say(f"# refused: {error}")
-            with world.lock:
-                world.happened["refusals"] += 1
-    with world.lock:
-        world.happened["operations"] += 1
-        world.happened[name] += 1
-
-
-# ---------------------------------------------------------------------------------------------- shrinking
-def _signature(violation: str) -> str:
-    return re.sub(r"[\d]+", "", violation.split(":")[0])
+    return play(program, protect=settings.protect, policy=settings.policy, script=script)
 
 
 def _explain(program: Program, world: World, settings: Settings) -> Failure:
@@ -309,37 +199,9 @@ def _explain(program: Program, world: World, settings: Settings) -> Failure:
     violations = world.violations
     script = ["# several threads: the schedule is not repeated exactly"]
     if program.threads == 1 and settings.shrink:
-        program = _shrink(program, _signature(violations[0]), settings)
+        program = shrink(program, signature(violations[0]), lambda shorter: _play(shorter, settings).violations)
         again = _play(program, settings, script=True)
         script = ["# it did not happen again"]
         if again.violations:
             violations, script = again.violations, again.script or []
     return Failure(str(program), program.threads, program.kind.name, violations[:20], script)
-
-
-def _shrink(program: Program, signature: str, settings: Settings) -> Program:
-    """Leave out steps, many at a time and then fewer, while the program goes wrong in the same way."""
-    tries = TRIES
-
-    def fails(numbers: tuple[int, ...]) -> bool:
-        nonlocal tries
-        tries -= 1
-        violations = _play(program.keeping(numbers), settings).violations
-        return any(_signature(violation) == signature for violation in violations)
-
-    kept = program.numbers
-    size = max(1, len(kept) // 2)
-    while tries > 0:
-        smaller = kept
-        at = 0
-        while at < len(smaller) and tries > 0:
-            candidate = smaller[:at] + smaller[at + size:]
-            if candidate and fails(candidate):
-                smaller = candidate
-            else:
-                at += size
-        if size == 1 and smaller == kept:
-            break
-        kept = smaller
-        size = max(1, min(size // 2, len(kept) // 2))
-    return program.keeping(kept)

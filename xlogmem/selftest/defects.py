@@ -24,8 +24,8 @@ STUCK = 30                                  # seconds beyond the limit after whi
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one defect: found in the how manyeth program, None: not found; `reached` counts how often the
-    broken rule was come by, None if the process did not live to tell."""
+    """What became of one defect: `programs` says in which program it was found, None: not found; `reached` counts
+    how often the broken rule was reached, None if the process ended without a report."""
 
     name: str
     rule: str
@@ -95,7 +95,7 @@ def _hunt(name: str, seconds: float) -> None:
     if report.failure:
         seen = report.failure.violations[0]
     print(json.dumps({"seen": seen, "reached": _planted().reached()}), flush=True)
-    os._exit(0)                                         # what is left of a broken runtime is nobody's business
+    os._exit(0)                                         # a broken runtime is not worth closing
 
 
 if __name__ == "__main__":

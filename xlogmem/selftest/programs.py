@@ -1,4 +1,4 @@
-"""Random programs as data: which steps, with which draws, in which gap of somebody else's call.
+"""Random programs as data: which steps, with which draws, in which gap of another call.
 
 A program is a seed and a length.  Each step has random numbers of its own, so leaving some out changes nothing for the
 others: that is how a failing program shrinks to a few steps, and why ``SEED:2,17,31`` is enough to run those again.
@@ -25,7 +25,7 @@ STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": 
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
 POOLS = {"trim": 1}
-LOANS = {"export": 3, "export_unordered": .5, "borrow": 3, "give_back": 1.5, "offer": 1, "take": .7}
+EXPORTS = {"export": 3, "export_unordered": .5, "consume": 3, "release_export": 1.5, "offer": 1, "take": .7}
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,14 @@ class Kind:
 
 
 MIXED = ("ordinary", "ordinary", "opaque", "sealed")
-EVERYTHING = USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | LOANS | {"lend": .7, "wrong_runtime": .3}
+EVERYTHING = (USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | EXPORTS
+              | {"adopt_from_neighbour": .7, "wrong_runtime": .3})
 
 KINDS = (
     Kind("plain", USES),
     Kind("disciplines", USES, disciplines=MIXED),
-    Kind("adopting", USES | ADOPTS | {"lend": 1, "wrong_runtime": .5}, disciplines=MIXED, neighbour=True),
+    Kind("adopting", USES | ADOPTS | {"adopt_from_neighbour": 1, "wrong_runtime": .5}, disciplines=MIXED,
+         neighbour=True),
     Kind("foreign", USES | ADOPTS | STREAMS, disciplines=MIXED, foreign=True),
     Kind("resources", USES | ADOPTS, resources=("direct", "stream", "host"), disciplines=MIXED),
     Kind("pools", USES | ADOPTS | POOLS, resources=("pool",), disciplines=MIXED),
@@ -65,7 +67,7 @@ KINDS = (
          disciplines=MIXED, failures=True),
     Kind("situations", {name: weight / 2 for name, weight in USES.items()} | {"situation": 20}, disciplines=MIXED,
          situations=True),
-    Kind("loans", USES | LOANS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct", "pool"),
+    Kind("exports", USES | EXPORTS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct", "pool"),
          neighbour=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
@@ -73,7 +75,8 @@ KINDS = (
 )
 
 # What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | LOANS | {"lend": .7, "wrong_runtime": .3, "account": 0},
+CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | EXPORTS
+             | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0},
              resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED, foreign=True,
              neighbour=True)
 

@@ -15,7 +15,7 @@ The kinds of reports: ``RACE write/read``, ``read/write``, ``write/write`` (two 
 another stream, not ordered after the allocation), ``read/free``, ``write/free``, ``alloc/free`` (freed too
 early), ``free/use`` (not ordered with the free), ``USE-AFTER-FREE`` (ordered after it), ``read/reuse`` and
 the like (the address was given out again too early). ``DEAD STREAM`` and
-``DEAD EVENT`` are no races: a call was given the handle of something destroyed, which a GPU's driver may
+``DEAD EVENT`` are not races: a call was given the handle of something destroyed, which a GPU's driver may
 answer with a crash.
 
 Devices are each other's peers, under the driver's rules: memory of another device may be touched after
@@ -64,7 +64,7 @@ class Simulator:
             "on_call": (None, [text, u64, ctypes.c_int, _Callback, ctypes.c_void_p]),
             "hold": (ctypes.c_void_p, [text, u64, ctypes.c_double]),
             "hold_reached": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_double]),
-            "hold_let_go": (ctypes.c_int, [ctypes.c_void_p]),
+            "hold_release": (ctypes.c_int, [ctypes.c_void_p]),
             "sticky_error": (None, [ctypes.c_int]),
             "live_bytes": (u64, []),
             "live_events": (u64, []),
@@ -129,7 +129,7 @@ class Simulator:
         self._call("fail", name.encode(), self._check_nth(nth), int(code))
 
     def drop(self, name: str, nth: int = 1) -> None:
-        """The nth call from now returns success and does nothing: will anybody notice the missing wait?"""
+        """The nth call from now returns success and does nothing: does a check notice the missing wait?"""
         if name not in _DROPPABLE:
             raise ValueError(f"{name} cannot be dropped, only {', '.join(sorted(_DROPPABLE))}")
         self._call("drop", name.encode(), self._check_nth(nth))
@@ -154,11 +154,11 @@ class Simulator:
         self._call("on_call", name.encode(), self._check_nth(nth), when == "after", hook, None)
 
     def hold(self, name: str, nth: int = 1, patience: float = 30.0) -> Hold:
-        """Hold up the nth call from now until the `Hold` lets it go, as a full queue or a busy device would.
+        """Hold up the nth call from now until `Hold.release`, as a full queue or a busy device would.
 
         The call waits without the GIL, unless its caller has it, and without a lock of the simulator: what the caller
         holds meanwhile is what it would hold while a driver blocks. After `patience` seconds it goes on, which
-        `Hold.let_go` tells: a deadlock is a failed test, not a run that never ends.
+        `Hold.release` reports: a deadlock is a failed test, not a run that never ends.
         """
         return Hold(self, self._call("hold", name.encode(), self._check_nth(nth), float(patience)))
 
@@ -167,7 +167,7 @@ class Simulator:
         self._call("sticky_error", int(code))
 
     def live_bytes(self) -> int:
-        """Bytes of device memory allocated and not freed, as asked for."""
+        """Bytes of device memory allocated and not freed, as requested."""
         return self._call("live_bytes")
 
     def live_events(self) -> int:
@@ -215,9 +215,9 @@ class Hold:
         """Wait until the call is inside; False if it did not come."""
         return bool(self._simulator._call("hold_reached", self._handle, float(timeout)))
 
-    def let_go(self) -> bool:
-        """Let the call go on; False if it had lost patience before."""
-        return bool(self._simulator._call("hold_let_go", self._handle))
+    def release(self) -> bool:
+        """Release the call; False if its `patience` seconds were over before."""
+        return bool(self._simulator._call("hold_release", self._handle))
 
 
 def _loaded_driver() -> ctypes.CDLL | None:
@@ -270,7 +270,7 @@ def install() -> Simulator:
 def simulator() -> Simulator:
     """The installed simulator."""
     if _simulator is None:
-        if installed():  # loaded by somebody else, with LD_PRELOAD for one
+        if installed():  # loaded by other means, with LD_PRELOAD for one
             return install()
         raise RuntimeError("the simulated CUDA driver is not installed: call xlogmem.sim.install()")
     return _simulator

@@ -120,7 +120,7 @@ EXPORT CUresult cuDriverGetVersion(int* version) {
         false);
 }
 
-// The two that tell what went wrong work everywhere, in host functions too; they touch no state.
+// The two that describe an error work everywhere, in host functions too; they touch no state.
 EXPORT CUresult cuGetErrorName(CUresult error, const char** name) {
     const ErrorText* entry = error_text(error);
     *name = entry ? entry->name : nullptr;

@@ -15,7 +15,7 @@ CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64
               : capture->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id && capture) *id = capture->id;
-    // Asking about the legacy stream while a blocking stream captures is refused too, but spoils nothing.
+    // A query of the legacy stream while a blocking stream captures is refused too, but spoils nothing.
     if (stream->is_legacy()) {
         for (auto& other : driver().captures)
             if (other->context == stream->context && other->stream->blocking())

@@ -18,7 +18,7 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
 }
 
 CUresult query(Lock& lock, Stream* stream) {
-    // A thread blocked on the stream's full queue blocks everybody else who asks for it, queries too.
+    // A thread blocked on the stream's full queue blocks all other calls on that stream, queries too.
     while (stream->stalled && stream->queue.size() >= driver().config.queue_limit) wait_for_change(lock);
     u64 sequence = stream->queued;
     if (!stream->reached(sequence)) poll(lock, stream);
@@ -28,7 +28,7 @@ CUresult query(Lock& lock, Stream* stream) {
     return CUDA_SUCCESS;
 }
 
-// A stream that waits, or asks the host to wait, for everything before now. The legacy default stream's
+// A stream that waits, or that the host waits for, up to everything queued before now. The legacy default stream's
 // "everything" includes the blocking streams: an empty operation on it collects them.
 CUresult synchronize_stream(Lock& lock, Stream* stream) {
     u64 sequence = stream->queued;
@@ -80,7 +80,7 @@ CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {
     return record_event(lock, event, stream);
 }
 
-// For calls that ask a captured event: refused, and the capture is spoiled.
+// For calls that query a captured event: refused, and the capture is spoiled.
 CUresult check_not_captured(Event* event) {
     if (!event->captured) return CUDA_SUCCESS;
     event->captured->spoiled = true;

@@ -1,4 +1,4 @@
-// The arena: reserving the address range, finding blocks, and telling good addresses from bad ones.
+// The arena: reserving the address range, finding blocks, and checking addresses.
 #include "memory.hpp"
 
 #include <algorithm>

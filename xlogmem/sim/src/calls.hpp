@@ -1,4 +1,4 @@
-// The door of every entry point: counting, injected failures, dropped calls and hooks.
+// What every entry point passes first: counting, injected failures, dropped calls and hooks.
 //
 // An entry point is written as
 //     EXPORT CUresult cuStreamQuery(CUstream handle) {
@@ -58,7 +58,7 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     thread.call = site.name.c_str();
     thread.learned = false;
     result = body(lock);
-    // Who waits for a kernel hears of its crash in that very call; who only queued it hears later.
+    // A call that waits for a kernel returns its crash; one that only queued it does not, a later one does.
     if (needs_init && result == CUDA_SUCCESS && thread.learned && d.gate) result = CUresult(d.gate.load());
     if (!site.plans.empty()) run_hooks_after(lock, site, number);
     return result;

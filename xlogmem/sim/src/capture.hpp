@@ -43,7 +43,7 @@ CUresult capture_work(Stream* stream, Work&& work);
 // trim): 900, and the captures in the way are spoiled, unless this thread's capture mode allows the call.
 CUresult check_unsafe_call();
 
-// For calls that ask the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.
+// For calls on the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.
 CUresult check_not_capturing(Stream* stream);
 
 // The legacy default stream may not be used while a blocking stream of its context captures.

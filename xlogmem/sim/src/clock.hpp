@@ -1,4 +1,4 @@
-// Vector clocks: who is ordered after what.
+// Vector clocks: which operations a stream is ordered after.
 //
 // Every stream has a slot and numbers its operations 1, 2, 3 … A clock holds, for each slot, the newest
 // operation that its owner is ordered after. Operation n of slot s happens before an operation of another

@@ -17,7 +17,7 @@ namespace {
 struct Hold {
     std::mutex mutex;
     std::condition_variable changed;
-    bool reached = false, let_go = false, gave_up = false;
+    bool reached = false, released = false, timed_out = false;
     double patience;
     explicit Hold(double seconds) : patience(seconds) {}
 
@@ -33,7 +33,7 @@ void hold_up(void* argument) {
     std::unique_lock<std::mutex> lock(hold.mutex);
     hold.reached = true;
     hold.changed.notify_all();
-    hold.gave_up = !hold.wait(lock, hold.let_go, hold.patience);
+    hold.timed_out = !hold.wait(lock, hold.released, hold.patience);
 }
 
 // Copies text and its terminator if it fits; returns the bytes needed.
@@ -117,7 +117,7 @@ EXPORT void xsim_on_call(const char* name, u64 nth, int after, void (*callback)(
     plan(name, after ? Plan::After : Plan::Before, nth, 0, callback, argument);
 }
 
-// The nth call from now waits until it is let go, or for `patience` seconds. A hold is kept for ever: the call may be
+// The nth call from now waits until it is released, or for `patience` seconds. A hold is kept for ever: the call may be
 // inside still.
 EXPORT void* xsim_hold(const char* name, u64 nth, double patience) {
     static auto& holds = *new std::deque<Hold>;
@@ -137,13 +137,13 @@ EXPORT int xsim_hold_reached(void* what, double seconds) {
     return hold.wait(lock, hold.reached, seconds);
 }
 
-// Lets the call go on; 0 if it had lost patience.
-EXPORT int xsim_hold_let_go(void* what) {
+// Releases the call; 0 if its `patience` seconds were over.
+EXPORT int xsim_hold_release(void* what) {
     Hold& hold = *static_cast<Hold*>(what);
     std::lock_guard<std::mutex> lock(hold.mutex);
-    hold.let_go = true;
+    hold.released = true;
     hold.changed.notify_all();
-    return !hold.gave_up;
+    return !hold.timed_out;
 }
 
 // From now on every call returns this error, as after a kernel's crash; 0 ends it (as does a reset).

@@ -5,7 +5,7 @@
 // a thread waits for another; so whatever calls execute(), run_until() or submit() must expect that other
 // threads have queued more in between. Streams, contexts and events are addressed by handle outside and by
 // pointer inside; Stream objects are never deleted (recorded events point at them), but a dead one is taken
-// over by a new stream once nothing can tell the difference (see create_stream).
+// over by a new stream once the difference cannot be observed (see create_stream).
 #pragma once
 
 #include "base.hpp"
@@ -177,7 +177,7 @@ Stream* create_stream(Context* context, unsigned flags, int priority);
 // Handles 0, 1 and 2 are the default streams of the calling thread's current context.
 CUresult find_stream(CUstream handle, Stream** stream);
 // The stream or event that was made with this handle, or nullptr. A handle that is dead is reported: these
-// calls are no errors on an H200, they end the process.
+// calls do not return an error on an H200, they end the process.
 Stream* made_stream(CUstream handle);
 Event* made_event(CUevent handle);
 Stream* legacy_stream(Context* context);

@@ -1,7 +1,7 @@
 // Handle tables: the opaque pointers that the driver gives out.
 //
-// A handle is an invented address that nothing is mapped at, so a wild or stale one can be told from a good
-// one without touching memory. A destroyed handle's value goes to the next create, as it does on hardware:
+// A handle is an invented address that nothing is mapped at, so a wild or stale one is distinguished from a
+// good one without touching memory. A destroyed handle's value goes to the next create, as it does on hardware:
 // code that identifies a stream by its handle is shown wrong quickly.
 #pragma once
 
@@ -39,7 +39,7 @@ class HandleTable {
     }
     T* get(const void* handle) const { return get(reinterpret_cast<u64>(handle)); }
 
-    // Was this a handle of the table once, and is none now? A reset does not make a dead handle unknown.
+    // Was this a handle of the table once, and is not one now? A reset does not make a dead handle unknown.
     bool is_dead(u64 handle) const {
         u64 offset = handle - base_ - kStep;
         return offset % kStep == 0 && offset / kStep < ever_ && !get(handle);

@@ -1,6 +1,6 @@
 // cuGetProcAddress: which function a client gets for a name and a version.
 //
-// Clients ask for the documented name ("cuMemAlloc") and the CUDA version that they were written for; the
+// Clients request the documented name ("cuMemAlloc") and the CUDA version that they were written for; the
 // driver answers with the newest form not newer than that. A driver of version 12.2 does not know what came
 // with 12.8: the answer then is NULL. XLOGMEM_SIM_VERSION makes an old driver of this one.
 #include "calls.hpp"

@@ -90,7 +90,7 @@ Block* obtain(u64 bytes, Pool* pool, const Stream* stream, int device, bool* ord
     return block;
 }
 
-// Before the driver says "out of memory" it takes back what pools hold unused, and waits for frees in flight.
+// Before the driver returns "out of memory" it reclaims what pools hold unused, and waits for frees in flight.
 void reclaim(Lock& lock, int device) {
     Memory& m = memory();
     run_everything(lock);
@@ -201,7 +201,7 @@ CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context) {
 
 CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
     if (!address) return CUDA_SUCCESS;
-    make_room(lock, stream);  // first: it may release the lock, and nobody else may free the block meanwhile
+    make_room(lock, stream);  // first: it may release the lock, and the block may be freed meanwhile
     Block* block = find_block(address);
     if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture && !block->graph_owned) return CUDA_ERROR_INVALID_VALUE;  // the capture stays intact
@@ -228,7 +228,7 @@ CUresult free_now(Lock& lock, u64 address) {
             if (stream->context && stream->context->device == block->device)
                 synchronize(lock, stream, stream->queued, stream->clock);
         }
-        if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by somebody while we waited
+        if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
     }
     check_free({nullptr, 0, "cuMemFree"}, block);
     poison(block->address, block->capacity, 0xDD);

@@ -25,7 +25,7 @@ using PoolAccess = std::array<u8, kMaxDevices>;
 
 struct Block {
     u64 address = 0, capacity = 0;
-    u64 size = 0;              // as asked for
+    u64 size = 0;              // as requested
     int device = 0;
     Context* owner = nullptr;  // of cuMemAlloc; stream-ordered memory has none
     Pool* pool = nullptr;      // nullptr: cuMemAlloc, or released to the system
@@ -35,7 +35,7 @@ struct Block {
     bool graph_owned = false;  // allocated while capturing
     PoolAccess graph_access{};  // that of the pool at the capture
     Access freed_by;
-    Position freed;            // usable by anybody once this is reached
+    Position freed;            // usable on every stream once this is reached
     std::vector<Segment> shadow;
 };
 
@@ -45,7 +45,7 @@ using FreeList = std::unordered_map<u64, std::vector<Block*>>;
 struct Pool {
     u64 handle = 0;
     int device = 0;
-    PoolAccess access{};     // of the others: the own device may always read and write
+    PoolAccess access{};     // of other devices: the pool's own may always read and write
     bool is_default = false;
     bool destroyed = false;  // the handle is gone, live blocks remain
     u64 live_blocks = 0;

@@ -4,7 +4,7 @@
 // access is compared with them by vector clocks when it is *queued*, so the reports do not depend on the
 // schedule. An allocation counts as a write named "alloc", a free as a write that ends the block.
 //
-// The list of reports also takes what is no race but as deadly: calls with dead handles.
+// The list of reports also takes calls with dead handles: not races, but as deadly.
 #pragma once
 
 #include "device.hpp"

@@ -1,6 +1,6 @@
 // When queued operations run: the scheduling policies, the thread that runs host functions, and the watchdog.
 //
-// There is no device thread. The thread that synchronises executes the operations itself, in the order the
+// The device does not have a thread. The thread that synchronises executes the operations itself, in the order the
 // policy chooses; so a seed decides a run completely, except for what real threads do to each other. Host
 // functions alone run elsewhere, on a driver thread with the lock released, as in the real driver.
 #include "device.hpp"
@@ -37,7 +37,7 @@ void finish_operation(Stream* stream) {
 }
 
 void advance_all(Lock& lock) {
-    // Others may create streams while the lock is released: index, not iterator.
+    // Other threads may create streams while the lock is released: index, not iterator.
     for (std::size_t i = 0; i < driver().streams.size(); i++) advance(lock, driver().streams[i]);
 }
 

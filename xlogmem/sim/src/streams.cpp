@@ -47,7 +47,7 @@ struct ThreadHolder {
         state->id = next++;
     }
     ~ThreadHolder() {
-        // At the end of the process others may still call us.
+        // At the end of the process other threads may still call us.
         if (gettid() == getpid() || driver().forked) return;
         if (!state->own_streams.empty()) {
             Lock lock(driver().mutex);

@@ -1,0 +1,31 @@
+"""Which functions are steps and which are situations: each stands where its subject is, and says so by a decorator."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+from types import ModuleType
+
+from xlogmem.selftest.world import World
+
+__all__ = ["Action", "Registry", "situation", "step"]
+
+Action = Callable[[World, Random], None]
+
+
+class Registry:
+    """Collects functions, module by module: a seed chooses by order, and the order of imports must not matter."""
+
+    def __init__(self) -> None:
+        self.by_module: defaultdict[str, list[Action]] = defaultdict(list)
+
+    def __call__(self, action: Action) -> Action:
+        self.by_module[action.__module__].append(action)
+        return action
+
+    def of(self, *modules: ModuleType) -> list[Action]:
+        return [action for module in modules for action in self.by_module[module.__name__]]
+
+
+step = Registry()
+situation = Registry()

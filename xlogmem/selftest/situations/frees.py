@@ -1,0 +1,150 @@
+"""Situations of frees: addresses used twice, unrecorded work, streams that are unregistered."""
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from xlogmem._kernels import check
+from xlogmem.blocks import DeviceBlock
+from xlogmem.errors import UseAfterFreeError
+from xlogmem.resources import DeviceMemoryResource
+from xlogmem.selftest.registry import situation
+from xlogmem.selftest.situations.scene import NBYTES, Scene
+from xlogmem.selftest.world import READ, WRITE, ForeignStream, World, refused, sure
+
+
+class Twice(DeviceMemoryResource):
+    """Allocates the same address again and again."""
+
+    order = "stream"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.ptr = int(check(cuda.cuMemAlloc(NBYTES)))
+        self.freed = 0
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        return self.ptr
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.freed += 1
+
+
+@situation
+def an_address_that_is_handed_out_twice(world: World, rng: Random) -> None:
+    """The old block is the corrupt one: stale from then on, and never freed."""
+    resource = Twice()
+    with Scene(world, rng, resource=resource) as x:
+        old, new = x.block(), x.block()
+        x.lost_blocks = 1
+        x.expect(x.runtime.live_bytes == NBYTES, f"{x.runtime.live_bytes} bytes are live after a collision")
+        refused(world, UseAfterFreeError, old.free, "the free of a block that lost its address")
+        new.free()
+        x.expect(resource.freed == 1, f"memory that was handed out twice was freed {resource.freed} times")
+    check(cuda.cuMemFree(resource.ptr))
+
+
+class Recycling(DeviceMemoryResource):
+    """Keeps freed memory and allocates it again at once: the memory has to be unused when `deallocate` is called."""
+
+    order = "host"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.kept: list[int] = []
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        return self.kept.pop() if self.kept else int(check(cuda.cuMemAlloc(NBYTES)))
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.kept.append(ptr)
+
+
+@situation
+def work_before_a_free_on_the_host(world: World, rng: Random) -> None:
+    """"Freed on S" means after everything on S, recorded or not; a resource without streams waits for that too."""
+    resource = Recycling()
+    with Scene(world, rng, resource=resource) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        x.use(T, (block, WRITE))
+        check(cuda.cuCtxSynchronize())
+        x.work(S.handle, block, WRITE)
+        block.free()
+        x.use(T, (x.block(T), WRITE))
+    for ptr in resource.kept:
+        check(cuda.cuMemFree(ptr))
+
+
+@situation
+def work_before_its_stream_is_unregistered(world: World, rng: Random) -> None:
+    """The successor frees the block after everything queued on the stream where it would have been freed."""
+    with Scene(world, rng) as x:
+        T, successor = x.stream(), x.stream()
+        owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        block = x.block(owner)
+        x.use(T, (block, WRITE))
+        check(cuda.cuCtxSynchronize())
+        x.work(owner.handle, block, WRITE)
+        x.runtime.unregister_stream(owner, successor=successor)
+        block.free()
+
+
+@situation
+def an_interface_and_an_export_on_one_stream(world: World, rng: Random) -> None:
+    """The export is released; the reader of the interface still queues unrecorded work, and T is ordered after S as of
+    before."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        export = x.buffer(block).__dlpack__(stream=S.handle)
+        x.read_interface(block, S)
+        del export
+        x.use(T, (block, READ))                         # not fresh any more
+        x.work(S.handle, block, READ)
+        x.use(T, (block, WRITE))
+
+
+@situation
+def a_stream_under_another_discipline(world: World, rng: Random) -> None:
+    """Unrecorded work that was possible before, or is from now on, is waited for."""
+    with Scene(world, rng) as x:
+        T, U = x.stream(), x.stream()
+        owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        disciplines = rng.sample(["ordinary", "opaque", "sealed"], 3)
+        named = x.runtime.register_stream(owner, discipline=disciplines[0])
+        block = x.block(named)
+        interface = rng.random() < .5
+        if interface:
+            x.read_interface(block, named)
+        elsewhere = False
+        for discipline in disciplines:
+            x.runtime.register_stream(owner, discipline=discipline)
+            x.use(U, (x.block(named), READ))            # a fence for what was recorded so far
+            if interface or discipline == "opaque" or (discipline == "ordinary" and not elsewhere):
+                x.work(owner.handle, block, READ if elsewhere else rng.choice([READ, WRITE]))
+            elif rng.random() < .5:
+                x.use(T, (block, rng.choice([READ, WRITE])))
+                sure(cuda.cuStreamSynchronize, T.handle)
+                elsewhere = True
+            elif rng.random() < .5:
+                x.use(named, (block, READ))
+        if rng.random() < .5:
+            x.runtime.unregister_stream(owner)
+        x.use(T, (block, rng.choice([READ, WRITE])))
+        block.free()
+        x.runtime.reap_pending()
+
+
+@situation
+def an_address_that_comes_back_while_it_is_freed(world: World, rng: Random) -> None:
+    """Once the resource has the memory another block may get the address, which then means that block."""
+    with Scene(world, rng) as x:
+        S = x.stream()
+        block = x.block(S)
+        new: list[DeviceBlock] = []
+        x.simulator.on_call("cuMemFreeAsync", lambda: new.append(x.block(S)), when="after")
+        block.free()
+        x.expect(x.runtime.find_block(new[0].ptr) == new[0].id, "a block cannot be found by its address")

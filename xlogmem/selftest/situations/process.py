@@ -1,0 +1,136 @@
+"""Situations of the whole process: its accounts, captures of other streams, a fork."""
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from random import Random
+
+from cuda.bindings import driver as cuda
+
+from xlogmem._kernels import check
+from xlogmem.errors import DriverError, StreamMisuseError, XlogmemError
+from xlogmem.selftest.registry import situation
+from xlogmem.selftest.situations.scene import NBYTES, Scene
+from xlogmem.selftest.world import READ, WRITE, World, refused
+
+
+@situation
+def a_reap_that_only_looks(world: World, rng: Random) -> None:
+    """Bytes stay pending until the host has seen their frees complete, however many there are."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        first, other, *blocks = (x.block(S) for _ in range(2 + rng.choice([1, 64])))
+        x.simulator.set_policy("min")
+        first.free()
+        x.use(T, (other, READ))                         # a fence that covers the first free
+        check(cuda.cuStreamSynchronize(T.handle))
+        for block in blocks:
+            block.free()
+        x.runtime.reap_pending(blocking=False)
+        if x.simulator.pending_operations() >= len(blocks):
+            x.expect(x.runtime.pending_bytes >= NBYTES * len(blocks),
+                     f"{x.runtime.pending_bytes} bytes are pending of {NBYTES * len(blocks)} that are not free yet")
+        x.simulator.set_policy("seeded", rng.randrange(1000))
+        x.runtime.reap_pending()
+        x.expect(x.runtime.pending_bytes == 0, "bytes are pending after a reap that waited")
+
+
+@situation
+def a_reap_in_the_middle_of_a_free(world: World, rng: Random) -> None:
+    """Bytes are live or pending at every moment, and released only after their free was queued."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block, other = x.block(S), x.block(S)
+        seen = []
+        x.simulator.set_policy("min")
+
+        def look() -> None:
+            seen.append(x.runtime.bytes_outstanding)
+            x.use(T, (other, READ))                     # a fence of S, before the free
+            check(cuda.cuStreamSynchronize(T.handle))
+
+        x.simulator.on_call("cuMemFreeAsync", look)
+        block.free()
+        x.expect(seen == [2 * NBYTES], f"{seen} bytes were outstanding during a free of {NBYTES}")
+        x.runtime.reap_pending(blocking=False)
+        if x.simulator.pending_operations():
+            x.expect(x.runtime.pending_bytes == NBYTES, "bytes were released whose free is not done")
+        x.simulator.set_policy("seeded", rng.randrange(1000))
+
+
+@situation
+def a_reap_that_fails_on_one_stream(world: World, rng: Random) -> None:
+    """The other streams are visited."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        for stream in (S, T):
+            x.block(stream).free()
+        x.simulator.fail("cuEventSynchronize", 1, 999)
+        refused(world, DriverError, x.runtime.reap_pending, "a failed wait of the host")
+        x.expect(x.runtime.pending_bytes == NBYTES,
+                 f"{x.runtime.pending_bytes} bytes are pending after a reap that failed on one stream of two")
+
+
+@situation
+def a_capture_that_begins_under_a_record(world: World, rng: Random) -> None:
+    """S was not capturing when it was queried; when the event is recorded it is, and the event belongs to the graph."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        if x.runtime.policy == "precise":
+            x.work(S.handle, block, WRITE)              # no fence covers it
+        else:
+            x.use(S, (block, WRITE))
+        relaxed = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        x.simulator.on_call("cuEventRecord", lambda: check(cuda.cuStreamBeginCapture(S.handle, relaxed)))
+        refused(world, StreamMisuseError, lambda: x.prepare(T, (block, READ)), "waiting for a stream that captures")
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(S.handle))))
+        x.use(T, (block, READ))
+
+
+@situation
+def a_global_capture_elsewhere(world: World, rng: Random) -> None:
+    """It forbids allocations, frees, queries and synchronizes on every stream, and is spoiled by them: not by ours."""
+    with Scene(world, rng) as x:
+        S, T, elsewhere = x.stream(), x.stream(), x.stream()
+        mode = rng.choice([cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL,
+                           cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL])
+        kept = x.block(S)
+        check(cuda.cuStreamBeginCapture(elsewhere.handle, mode))
+        block = x.block(S)
+        x.use(S, (block, WRITE))
+        x.use(T, (block, READ), (kept, WRITE))
+        block.free()
+        x.runtime.reap_pending(blocking=rng.random() < .5)
+        result = cuda.cuStreamEndCapture(elsewhere.handle)
+        x.expect(int(result[0]) == 0, f"a capture elsewhere was spoiled: {result[0].name}")
+        if int(result[0]) == 0:
+            check(cuda.cuGraphDestroy(result[1]))
+
+
+@situation
+def a_forked_child(world: World, rng: Random) -> None:
+    """CUDA cannot be used there, and only xlogmem reports it."""
+    if rng.random() > .2:                               # it takes longer than all other situations together
+        return
+    with Scene(world, rng) as x:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")             # Python's own about threads
+            child = os.fork()
+        if child == 0:
+            try:
+                x.runtime.allocate(NBYTES)
+            except XlogmemError as error:
+                os._exit("forked" not in str(error))
+            finally:
+                os._exit(2)
+        for _ in range(1000):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                x.expect(os.waitstatus_to_exitcode(status) == 0, "a forked child could allocate")
+                return
+            time.sleep(.01)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        x.expect(False, "a forked child did not end")

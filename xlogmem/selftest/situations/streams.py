@@ -1,0 +1,111 @@
+"""Situations of streams: unregistered or destroyed in use, of another thread, of another device."""
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from xlogmem import _driver
+from xlogmem._kernels import check
+from xlogmem.errors import StreamMisuseError, XlogmemError
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
+from xlogmem.runtime import DeviceRuntime
+from xlogmem.selftest.registry import situation
+from xlogmem.selftest.situations.scene import Scene
+from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused
+from xlogmem.streams import StreamPool
+
+
+@situation
+def a_launch_while_its_stream_is_unregistered(world: World, rng: Random) -> None:
+    """The last fence does not cover it, so it cannot be the last."""
+    stays_open = rng.random() < .5
+    with Scene(world, rng) as x:
+        T, U = x.stream(), x.stream()
+        owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        S = x.runtime.register_stream(owner)
+        block = x.block(U)
+        windows = []
+
+        def launch() -> None:
+            window = x.prepare(S, (block, WRITE))
+            x.work(S.handle, block, WRITE)
+            windows.append(window)
+            if not stays_open:
+                window.commit()
+
+        x.simulator.on_call("cuEventRecord", launch, when="after")
+        refused(world, StreamMisuseError, lambda: x.runtime.unregister_stream(S, successor=U),
+                "unregistering a stream in use")
+        if stays_open:
+            windows[0].commit()
+        x.use(T, (block, READ))
+        windows.clear()
+        if S.registered:
+            x.runtime.unregister_stream(S, successor=U)
+
+
+@situation
+def a_handle_that_comes_back(world: World, rng: Random) -> None:
+    """The driver gives a new stream the handle of a destroyed one, whose work is not done yet."""
+    with Scene(world, rng) as x:
+        T = x.stream()
+        handle = int(check(cuda.cuStreamCreate(1)))
+        S = x.runtime.register_stream(handle)
+        block = x.block(T)
+        x.use(S, (block, WRITE))
+        check(cuda.cuStreamDestroy(handle))
+        again = int(check(cuda.cuStreamCreate(1)))
+        x.expect(again == handle, "the simulated driver did not use the handle again")
+        x.use(again, (block, READ_WRITE))
+        x.expect(not S.registered, "a destroyed stream is still registered")
+        x.runtime.unregister_stream(again)
+        check(cuda.cuStreamDestroy(again))
+
+
+@situation
+def the_default_stream_of_another_thread(world: World, rng: Random) -> None:
+    """Its handle means another stream here; its work is waited for all the same."""
+    with Scene(world, rng) as x:
+        block = x.block()
+
+        def other() -> None:
+            with world.context():
+                x.use(2, (block, WRITE))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        if rng.random() < .5:
+            x.use(2, (block, READ_WRITE))
+        x.use(x.runtime.default_stream, (block, READ_WRITE))
+
+
+class Silent(DeviceMemoryResource):
+    """Does not say how its frees are ordered."""
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        raise AssertionError("it was not refused")
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        raise AssertionError("it was not refused")
+
+
+@situation
+def parts_that_do_not_fit(world: World, rng: Random) -> None:
+    """Streams and resources of another device, and a resource that promises nothing, are refused."""
+    with Scene(world, rng) as x:
+        refused(world, XlogmemError, lambda: DeviceRuntime(resource=Silent(0)), "a resource that orders nothing")
+        if _driver.device_count() < 2:
+            return
+        refused(world, XlogmemError, lambda: DeviceRuntime(resource=AsyncMemoryResource(1), stream_pool=StreamPool(0)),
+                "a resource of another device")
+        device = check(cuda.cuDeviceGet(1))
+        check(cuda.cuCtxPushCurrent(check(cuda.cuDevicePrimaryCtxRetain(device))))
+        stream = int(check(cuda.cuStreamCreate(1)))
+        check(cuda.cuCtxPopCurrent())
+        refused(world, StreamMisuseError, lambda: x.runtime.register_stream(stream), "a stream of another device")
+        check(cuda.cuStreamDestroy(stream))
+        check(cuda.cuDevicePrimaryCtxRelease(device))

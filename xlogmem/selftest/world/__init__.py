@@ -1,0 +1,101 @@
+"""One program's world: a runtime, streams, blocks, and the side of the bargain that the program itself has to keep.
+
+The program promises what any user promises: no launch outside a window, no use after a free, data that two launches
+both write is claimed by one of them, unrecorded work only where the rules allow it.  This package keeps that promise,
+so that whatever goes wrong is xlogmem's: a race that the simulated driver reports, a word on the GPU that is not what
+was written last, a byte, an event or an owner that is left over.
+
+A `World` is made in layers, each of which uses only those below: `bookkeeping`, `streams`, `blocks`, `claims`.
+`models` is what they keep books of, `calls` and `callbacks` are how program and library call each other, and `ending`
+closes a world and looks for what is left.  What programs do stands in `steps`.
+
+Nothing here is for users.
+"""
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from xlogmem.interop.devices import DeviceState
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.runtime import DeviceRuntime
+from xlogmem.selftest.programs import Kind
+from xlogmem.selftest.world.blocks import ROOM
+from xlogmem.selftest.world.bookkeeping import refused
+from xlogmem.selftest.world.callbacks import Owner, Scripted
+from xlogmem.selftest.world.calls import CODES, ForeignStream, NothingToDo, sure
+from xlogmem.selftest.world.claims import SCRATCH, Claims
+from xlogmem.selftest.world.ending import alive, end
+from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Export, Item, ProgramStream, Window
+from xlogmem.streams import StreamPool
+
+__all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
+           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "refused", "sure"]
+
+
+class World(Claims):
+    """Everything that one program works on.
+
+    Parameters
+    ----------
+    kind : Kind
+        What the program may contain.
+    seed : int
+        Of the choices made here.
+    simulator : xlogmem.sim.Simulator or None
+        The simulated driver, if that is what is loaded.
+    protect : bool
+        Whether launches are recorded; without, the oracle has to find something.
+    threads : int
+        That will run steps at once.
+    policy : str or None
+        See `DeviceRuntime`; None chooses one.
+    """
+
+    def __init__(self, kind: Kind, seed: int, simulator: Any, *, protect: bool = True, threads: int = 1,
+                 policy: str | None = None) -> None:
+        super().__init__(kind, simulator, protect, threads)
+        rng = Random(f"world {seed}")
+        self.policy = policy or rng.choice(["adaptive", "lazy", "precise"])
+        self.sizes = (256, 512, 1024, 4096) if simulator else (4096, 16384, 65536, 1 << 18)
+        self.state: DeviceState | None = None           # of buffers
+        self.neighbour_state: DeviceState | None = None
+        with self.context():
+            if simulator:
+                simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
+            self.before = alive(simulator)
+            self.allocate_areas()
+            self.runtime = self._runtime(rng)
+            self.neighbour = DeviceRuntime(stream_pool=StreamPool(max_streams=4)) if kind.neighbour else None
+            self._first_streams(rng)
+
+    def _runtime(self, rng: Random) -> DeviceRuntime:
+        resource = self._resource(rng.choice(self.kind.resources), rng)
+        return DeviceRuntime(policy=self.policy, stream_pool=StreamPool(max_streams=32), resource=resource)
+
+    def _resource(self, name: str, rng: Random) -> DeviceMemoryResource:
+        if name == "pool":
+            return self._pool(rng)
+        if name == "async":
+            return AsyncMemoryResource()
+        return DirectMemoryResource() if name == "direct" else Scripted(self, name)
+
+    def _pool(self, rng: Random) -> PoolMemoryResource:
+        """Over any resource; small chunks, so that it splits, coalesces and expands; some are too small for the
+        program."""
+        upstream = self._resource(rng.choice(["async", "async", "direct", *self.kind.upstreams]), rng)
+        largest = max(self.sizes)
+        self.limited = rng.random() < .3
+        most = (6 if self.threads == 1 else 24) * largest if self.limited else None
+        return PoolMemoryResource(upstream, rng.choice([None, 2 * largest]), most,
+                                  chunk_size=rng.choice([largest, 2 * largest, 8 * largest]))
+
+    def _first_streams(self, rng: Random) -> None:
+        default = self.runtime.default_stream
+        self.default = ProgramStream(0, "own", default, default.handle, "ordinary")
+        for _ in range(3 if self.simulator else 6):
+            self.add_own(rng)
+        if self.kind.foreign and rng.random() < .4:
+            self.add_stream("legacy", rng.choice([0, 1]), 0, "opaque")
+        if self.kind.foreign and rng.random() < .4 and self.threads == 1:
+            self.add_stream("thread", 2, 2, "opaque")

@@ -1,0 +1,161 @@
+"""Claims: what each launch of the program may touch, so that the program itself never races; and the launches."""
+from __future__ import annotations
+
+import ctypes
+from random import Random
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from xlogmem._kernels import check
+from xlogmem.selftest.programs import Kind
+from xlogmem.selftest.world.blocks import Blocks
+from xlogmem.selftest.world.calls import NothingToDo, sure
+from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Item, ProgramStream
+from xlogmem.selftest.world.streams import WORDS
+
+__all__ = ["SCRATCH", "Claims"]
+
+SCRATCH = 1 << 20                           # bytes that readers in situations copy to, each its own
+
+
+class Claims(Blocks):
+    """The layer that launches.
+
+    Work inside a window claims parts of its blocks first (`claim`), unrecorded work a block without windows
+    (`claim_idle`); `launch` queues the kernels of claims.
+    """
+
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
+        super().__init__(kind, simulator, protect, threads)
+        self.values = 0                     # patterns so far
+        self.words = 0                      # address of a word for each stream: surprises are counted there
+        self.scratch_area = 0
+        self.scratched = 0
+
+    def allocate_areas(self) -> None:
+        self.words = int(check(cuda.cuMemAlloc(4 * WORDS)))
+        if self.kind.situations:
+            self.scratch_area = int(check(cuda.cuMemAlloc(SCRATCH)))
+        self.aside = int(check(cuda.cuStreamCreate(1)))
+        self.kernels.fill(self.aside, self.words, 0, WORDS)
+        check(cuda.cuStreamSynchronize(self.aside))
+
+    def free_areas(self) -> None:
+        check(cuda.cuMemFree(self.words))
+        if self.scratch_area:
+            check(cuda.cuMemFree(self.scratch_area))
+        check(cuda.cuStreamDestroy(self.aside))
+
+    # ------------------------------------------------------------------------------------------ claims
+    def next_value(self, item: Item) -> int:
+        """A pattern that no other generation of this world has."""
+        self.values += 1
+        return (item.id.generation * 2654435761 + self.values * 40503) & 0xFFFFFFFF
+
+    def claim(self, rng: Random, stream: ProgramStream, how_many: int) -> list[Claim]:
+        claims: list[Claim] = []
+        with self.lock:
+            for _ in range(how_many):
+                choice = [item for item in self.items
+                          if not item.held and all(claim.item is not item for claim in claims)]
+                if not choice:
+                    break
+                item = rng.choice(choice)
+                access = rng.choice([READ, READ, WRITE, READ_WRITE])
+                parts = self.free_parts(item, access)
+                if parts and rng.random() < .5:
+                    parts = rng.sample(parts, rng.randint(1, len(parts)))
+                if not parts and access != WRITE:
+                    access, parts = WRITE, self.free_parts(item, WRITE)
+                if parts:
+                    claims.append(self.claim_parts(item, access, parts))
+                    item.open += 1
+                    item.elsewhere += stream is not item.stream
+            if not claims:
+                raise NothingToDo
+        return claims
+
+    def free_parts(self, item: Item, access: str) -> list[int]:
+        """The parts that no other claim forbids; what was never written is not read."""
+        return [i for i, part in enumerate(item.parts)
+                if not part.writer and (access == READ or not part.readers)
+                and (access == WRITE or part.value is not None)]
+
+    def claim_parts(self, item: Item, access: str, parts: list[int]) -> Claim:
+        values = []
+        for i in parts:
+            part = item.parts[i]
+            values.append(part.value or 0 if access == READ else self.next_value(item))
+            if access == READ:
+                part.readers += 1
+            else:
+                part.writer = True
+        return Claim(item, access, parts, values)
+
+    def unclaim(self, claim: Claim, launched: bool) -> None:
+        for i, value in zip(claim.parts, claim.values, strict=True):
+            part = claim.item.parts[i]
+            if claim.access == READ:
+                part.readers -= 1
+            else:
+                part.writer = False
+                if launched:
+                    part.value = value
+
+    def claim_idle(self, rng: Random, item: Item) -> Claim:
+        """For work without a window, on an idle block, which is not freed meanwhile.  Called with the lock held."""
+        access = rng.choice([READ, WRITE, READ_WRITE])
+        parts = self.free_parts(item, access)
+        if not parts:
+            access, parts = WRITE, self.free_parts(item, WRITE)
+        item.held += 1
+        return self.claim_parts(item, access, parts)
+
+    def unclaim_idle(self, claim: Claim) -> None:
+        """The work was queued.  Called with the lock held."""
+        self.unclaim(claim, launched=True)
+        claim.item.held -= 1
+
+    def end_claims(self, stream: ProgramStream, claims: list[Claim], launched: bool) -> None:
+        with self.lock:
+            for claim in claims:
+                self.unclaim(claim, launched)
+                claim.item.open -= 1
+                if not launched:
+                    claim.item.elsewhere -= stream is not claim.item.stream
+            stream.busy -= 1
+
+    # ------------------------------------------------------------------------------------------ launches
+    def launch(self, rng: Random, stream: ProgramStream, claims: list[Claim]) -> None:
+        """Queue the kernels of the claims: readers count the words that are not what they have to be."""
+        self.end_capture(stream)
+        if stream.kind == "legacy":         # not allowed while a blocking stream captures
+            self.end_captures()
+        if not self.simulator and rng.random() < .3:
+            self.kernels.delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
+        for claim in claims:
+            size = claim.item.nbytes // PARTS
+            for i, value in zip(claim.parts, claim.values, strict=True):
+                at, words = claim.item.ptr + i * size, size // 4
+                if claim.access == READ:
+                    self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, value, words)
+                elif claim.access == WRITE:
+                    self.kernels.fill(stream.handle, at, value, words)
+                else:
+                    old = claim.item.parts[i].value or 0
+                    self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, old, words)
+                    self.kernels.add(stream.handle, at, (value - old) & 0xFFFFFFFF, words)
+
+    def scratch(self, nbytes: int) -> int:
+        """Memory that no other kernel writes to."""
+        self.scratched += nbytes
+        return self.scratch_area + self.scratched - nbytes
+
+    def surprises(self) -> int:
+        """Words that were not what was written last, once everything queued is done."""
+        count = min(WORDS, self.numbers["stream"] + 1)
+        seen = (ctypes.c_uint32 * count)()
+        sure(cuda.cuMemcpyDtoHAsync, ctypes.addressof(seen), self.words, ctypes.sizeof(seen), self.aside)
+        sure(cuda.cuStreamSynchronize, self.aside)
+        return sum(seen)
