@@ -39,7 +39,7 @@ from xlogmem import (
     XlogmemError,
     use,
 )
-from xlogmem.interop._dtypes import DTYPES
+from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 
 

@@ -478,7 +478,7 @@ def test_the_heir_of_a_dead_stream_frees(bench):
     S = x.runtime.register_stream(raw)
     block = x.alloc(S)
     fill = x.work(S, (block, WRITE))
-    x.runtime.unregister_stream(S, successor=x.V)
+    x.runtime.unregister_stream(S, heir=x.V)
     check(cuda.cuStreamDestroy(raw))
     block.free()
     assert block.state is BlockState.FREED

@@ -24,7 +24,7 @@ from xlogmem import (
     from_dlpack,
     use,
 )
-from xlogmem.interop._dtypes import DTYPES
+from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 
 LEGACY, PER_THREAD = 1, 2

@@ -28,7 +28,7 @@ from xlogmem import (
     StreamPool,
 )
 from xlogmem._kernels import check
-from xlogmem.interop.devices import DeviceState
+from xlogmem.devices import DeviceState
 
 WHOLE, HALF, QUARTER, GRAIN = 4096, 2048, 1024, 256     # bytes of the one chunk that most tests have, and parts of it
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -177,7 +177,7 @@ def memory_of_a_stream_that_died(x: Bench) -> bool:
     word = x.next_word()
     x.kernels.fill(handle, word, 1, 1)
     b.free()
-    x.runtime.unregister_stream(stream, successor=x.V)
+    x.runtime.unregister_stream(stream, heir=x.V)
     check(cuda.cuStreamDestroy(handle))
     c = x.alloc(x.T, WHOLE)
     x.work(x.T, (c, WRITE))
@@ -192,7 +192,7 @@ def memory_whose_home_died_before_it_was_freed(x: Bench) -> bool:
     stream = x.runtime.register_stream(handle)
     b = x.alloc(stream, WHOLE)
     x.kernels.fill(handle, b.ptr, 1, 1)
-    x.runtime.unregister_stream(stream, successor=x.V)
+    x.runtime.unregister_stream(stream, heir=x.V)
     check(cuda.cuStreamDestroy(handle))
     later = x.work(x.V)
     b.free()

@@ -348,7 +348,7 @@ def test_h8_last_fence_covers_the_fill(bench, driver, dropped):
     fill = x.work(S, (b, WRITE))
     if dropped:
         driver.drop("cuEventRecord")                    # the twin: the last fence is not recorded
-    x.runtime.unregister_stream(S, successor=x.V)
+    x.runtime.unregister_stream(S, heir=x.V)
     owner.destroy()
     x.use(x.T, (b, READ))
     races = driver.races()
@@ -370,7 +370,7 @@ def test_h9_free_on_the_heir_remembers_stream_order(bench, driver, dropped):
     check(cuda.cuEventRecord(own_event, x.T.handle))
     check(cuda.cuStreamWaitEvent(S.handle, own_event, 0))
     late = x.work(S)
-    x.runtime.unregister_stream(S, successor=x.V)
+    x.runtime.unregister_stream(S, heir=x.V)
     owner.destroy()
     if dropped:
         driver.drop("cuStreamWaitEvent", 2)
@@ -389,7 +389,7 @@ def test_h10_unregister_with_an_open_window(bench):
     b = x.alloc(x.S)
     window = x.prepare(T, (b, READ))
     with pytest.raises(StreamMisuseError, match="in use"):
-        x.runtime.unregister_stream(T, successor=x.V)
+        x.runtime.unregister_stream(T, heir=x.V)
     op = x.work(T, (b, READ))
     window.commit()
     x.runtime.unregister_stream(T)
@@ -408,7 +408,7 @@ def test_h12_event_moves_to_another_stream_before_the_wait(bench, driver):
     x.use(x.T, (b, READ))                               # a fence covers the write now, and b is not fresh any more
 
     def meanwhile():
-        x.runtime.unregister_stream(S, successor=x.U)
+        x.runtime.unregister_stream(S, heir=x.U)
         for _ in range(12):
             x.use(x.U, (c, READ_WRITE))
             x.use(x.T, (c, READ_WRITE))
@@ -427,13 +427,13 @@ def test_h18_two_threads_unregister_each_other(bench, driver):
 
     def crosswise():
         try:
-            x.runtime.unregister_stream(T, successor=S)
+            x.runtime.unregister_stream(T, heir=S)
         except StreamMisuseError as error:
             refused.append(str(error))
 
     driver.on_call("cuEventRecord", crosswise)
     try:
-        x.runtime.unregister_stream(S, successor=T)
+        x.runtime.unregister_stream(S, heir=T)
     except StreamMisuseError as error:
         refused.append(str(error))
     assert len(refused) == 1
@@ -450,7 +450,7 @@ def test_a_stream_cannot_die_while_a_fence_is_recorded_on_it(bench, driver):
 
     def unregister():
         with pytest.raises(StreamMisuseError, match="in use") as error:
-            x.runtime.unregister_stream(S, successor=x.U)
+            x.runtime.unregister_stream(S, heir=x.U)
         refused.append(error)
 
     driver.on_call("cuEventRecord", unregister)
@@ -468,11 +468,11 @@ def test_a_use_while_the_last_fence_is_recorded_keeps_the_stream(bench, driver):
     late = []
     driver.on_call("cuEventRecord", lambda: late.append(x.use(S, (b, WRITE))), when="after")
     with pytest.raises(StreamMisuseError, match="in use"):
-        x.runtime.unregister_stream(S, successor=x.V)
+        x.runtime.unregister_stream(S, heir=x.V)
     assert S.registered
     x.use(x.T, (b, READ))
     assert x.ordered(late[0], x.T)
-    x.runtime.unregister_stream(S, successor=x.V)
+    x.runtime.unregister_stream(S, heir=x.V)
     del owner
 
 
@@ -484,7 +484,7 @@ def test_the_last_fence_is_kept_until_it_is_complete(bench, driver):
     b = x.alloc(x.U)
     driver.set_policy("min")
     write = x.use(S, (b, WRITE))
-    x.runtime.unregister_stream(S, successor=x.V)
+    x.runtime.unregister_stream(S, heir=x.V)
     owner.destroy()
     x.runtime.reap_pending(blocking=False)
     assert driver.pending_operations() > 0
@@ -501,7 +501,7 @@ def test_refused_unregistrations(bench, driver):
     with pytest.raises(StreamMisuseError, match="pool's own"):
         x.runtime.unregister_stream(x.T)
     with pytest.raises(StreamMisuseError, match="unregistered"):
-        x.runtime.unregister_stream(S, successor=S)
+        x.runtime.unregister_stream(S, heir=S)
     driver.fail("cuEventRecord", code=999)
     with pytest.raises(Exception, match="cuEventRecord"):
         x.runtime.unregister_stream(S)
@@ -613,7 +613,7 @@ def test_an_opaque_heir_may_hide_work_as_on_what_was_allocated_there(bench):
     owner, former = foreign(x)
     block = x.alloc(former)
     x.use(x.T, (block, WRITE))
-    x.runtime.unregister_stream(owner, successor=x.S)
+    x.runtime.unregister_stream(owner, heir=x.S)
     x.use(x.T, (block, WRITE))                          # with a hand-back to the heir
     late = x.work(x.S, (block, WRITE))
     x.use(x.T, (block, WRITE))
@@ -760,7 +760,7 @@ def test_random_lives_of_streams(bench, driver, foreign_streams):
         elif action == 5:
             owner = owners.pop(rng.randrange(len(owners)))
             x.runtime.register_stream(owner)
-            x.runtime.unregister_stream(owner, successor=rng.choice([x.S, x.T]))
+            x.runtime.unregister_stream(owner, heir=rng.choice([x.S, x.T]))
             owner.destroy()
     assert not driver.races()
     block = None

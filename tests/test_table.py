@@ -19,7 +19,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceMemoryResource, DeviceRuntime, DriverError, PoolMemoryResource, StreamMisuseError, use
 from xlogmem._kernels import check
-from xlogmem.resources.foreign import ForeignMemoryResource, table
+from xlogmem._table import ForeignMemoryResource, table
 
 FAILED, OUT_OF_MEMORY, FINDS_DEVICE, CUDA_POOL = 1, 2, 1, 2         # as in xlogmem.h
 VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
@@ -190,7 +190,7 @@ def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(ben
     b, hold = bench_and_hold
     handle = foreign()
     ptr = hold.allocate(8, handle)
-    b.runtime.unregister_stream(handle, successor=b.T)
+    b.runtime.unregister_stream(handle, heir=b.T)
     hold.free(hold.allocate(8, handle), handle)         # first sight again
     anew = b.runtime.register_stream(handle, discipline="ordinary")
     assert anew.discipline == "ordinary"

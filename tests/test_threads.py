@@ -36,9 +36,9 @@ from xlogmem import (
     sim,
     use,
 )
-from xlogmem.interop._dtypes import DTYPES
+from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import Kernels, check
-from xlogmem.interop.buffers import make_buffer
+from xlogmem.buffers import mint
 
 THREADS = 8
 MANY = 16
@@ -792,7 +792,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
         def unregister(stream):
             while True:
                 try:
-                    return runtime.unregister_stream(stream, successor=chance.choice(streams))
+                    return runtime.unregister_stream(stream, heir=chance.choice(streams))
                 except StreamMisuseError as error:                      # another thread is waiting for it right now
                     assert "is in use" in str(error)
 
@@ -831,7 +831,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
 
         def buffer():
             block = pick()
-            return make_buffer(state._status, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+            return mint(state._standing, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
 
         def export():
             """The deleter may run in another thread, beside everything else."""
