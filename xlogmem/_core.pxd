@@ -165,21 +165,21 @@ cdef int tear_down(CoreState* core) except -1 nogil
 cdef int drain_if_needed(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
-# Inside of these.  The context is current where they need it; `free_found` has the lock, and releases it meanwhile.
+# Inside of these.  The context is current where they need it; `free_found_unlocks` has the lock, and releases it meanwhile.
 cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
                           Failure* failure) except -1 nogil
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil
+cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil
 cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                           Failure* failure) except -1 nogil
-cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil
+cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 
 # With the lock held; no driver call.
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
-cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil
-cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
-cdef void requeue_free(CoreState* core, Block* block, Failure* failure) noexcept nogil
-cdef void keep_unreported(CoreState* core, Failure* failure) noexcept nogil
-cdef void defer_decref(CoreState* core, void* owner) noexcept nogil
+cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
+cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
+cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil
+cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil
+cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil

@@ -25,7 +25,7 @@ to wait.
 
 A resource may keep frontiers itself (the pool does): then a free hands the block's over with the bytes and makes no
 driver call, and whoever gets the bytes next is ordered after it.  Without such a resource most frees make nobody wait
-either: a block that was only used where it is freed goes the short way (``used_at_home_alone``).
+either: a block that was only used where it is freed goes the short way (``used_at_home_alone_locked``).
 
 Memory that somebody else allocated can be *adopted*: it is tracked like a block, and where a block would be freed its
 owner is let go.  Streams may be somebody else's too and may die: a block whose home died is freed on the *successor*.
@@ -43,7 +43,7 @@ valid if the slot still has that generation.
 """
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._cpp cimport check, larger, mutex, prefetch, unlikely
+from xlogmem._cpp cimport check, larger, mutex, prefetch, push, unlikely
 from xlogmem._driver cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
@@ -76,19 +76,19 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
-    host_wait,
-    host_wait_or_sync,
-    is_ordered_after,
+    host_wait_unlocks,
+    host_wait_or_sync_unlocks,
+    is_ordered_after_locked,
     is_other_threads_default,
-    order_after,
-    order_all,
-    poll,
-    record_fence,
-    refuse_capturing,
-    refuse_if_capturing,
-    release_tombstone,
-    sync_context,
-    unregister_all_foreign,
+    order_after_unlocks,
+    order_all_unlocks,
+    poll_unlocks,
+    record_fence_unlocks,
+    refuse_capturing_unlocks,
+    refuse_if_capturing_unlocks,
+    release_tombstone_unlocks,
+    sync_context_unlocks,
+    unregister_all_foreign_unlocks,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, drop_exception
 

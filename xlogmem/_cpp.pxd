@@ -29,6 +29,7 @@ cdef extern from *:
     #include <cstdint>
     #include <ctime>
     #include <linux/futex.h>
+    #include <pthread.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     #ifndef XLOGMEM_MUTEX
@@ -38,9 +39,19 @@ cdef extern from *:
     // Who has to wait says so by SLEEPERS.  The holder may overwrite that with FREE in the few nanoseconds between its
     // load and its store, and then wakes nobody: sleepers look again by themselves after a while, so the worst that
     // this costs is that while.
+    //
+    // Builds with checks know who holds it (`held`): a function that needs the lock checks that, as SQLite's do.
     class xlogmem_mutex {
         enum : std::uint32_t { FREE, HELD, SLEEPERS };
         std::atomic<std::uint32_t> state{FREE};
+    #ifdef XLOGMEM_CHECKS
+        std::atomic<pthread_t> owner{};
+        void own() { owner.store(pthread_self(), std::memory_order_relaxed); }
+        void disown() { owner.store({}, std::memory_order_relaxed); }
+    #else
+        void own() {}
+        void disown() {}
+    #endif
 
         long futex(int operation, std::uint32_t value, const std::timespec* limit) {
             return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state), operation | FUTEX_PRIVATE_FLAG, value,
@@ -49,7 +60,7 @@ cdef extern from *:
         __attribute__((cold, noinline)) void wait() {
             static const std::timespec a_while{0, 100000};      // 100 us
             for (int i = 0; i < 100; ++i) {
-                if (state.load(std::memory_order_relaxed) == FREE && try_lock()) return;
+                if (state.load(std::memory_order_relaxed) == FREE && take()) return;
         #if defined(__x86_64__)
                 __builtin_ia32_pause();
         #elif defined(__aarch64__)
@@ -66,22 +77,46 @@ cdef extern from *:
             futex(FUTEX_WAKE, 1, nullptr);
         }
 
-    public:
-        bool try_lock() {
+        bool take() {
             std::uint32_t expected = FREE;
             return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
         }
+
+    public:
+        bool try_lock() {
+            if (!take()) return false;
+            own();
+            return true;
+        }
         void lock() {
-            if (__builtin_expect(!try_lock(), 0)) wait();
+            if (__builtin_expect(!take(), 0)) wait();
+            own();
+        }
+        bool held() {
+        #ifdef XLOGMEM_CHECKS
+            return state.load(std::memory_order_relaxed) != FREE && owner.load(std::memory_order_relaxed) == pthread_self();
+        #else
+            return true;
+        #endif
         }
         void unlock() {
+            disown();
             if (__builtin_expect(state.load(std::memory_order_relaxed) == HELD, 1))
                 state.store(FREE, std::memory_order_release);
             else
                 wake();
         }
     };
+    #ifndef XLOGMEM_CHECKS
     static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
+    #endif
+
+    // Onto a list that other threads take as a whole: without a lock, so finalizers may.
+    template <typename Item>
+    static inline void xlogmem_push(std::atomic<Item*>& head, Item* item) {
+        item->next = head.load();
+        while (!head.compare_exchange_weak(item->next, item)) {}
+    }
     #endif
     """
     cdef cppclass mutex "xlogmem_mutex" nogil:
@@ -89,6 +124,7 @@ cdef extern from *:
         void lock() noexcept
         bint try_lock() noexcept
         void unlock() noexcept
+        bint held() noexcept            # by this thread; in release builds always true
 
 
 cdef extern from "<atomic>" namespace "std" nogil:
@@ -97,7 +133,6 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T load()
         void store(T)
         T exchange(T)
-        bint compare_exchange_weak(T&, T)
         T fetch_add(T)
         T fetch_sub(T)
 
@@ -106,6 +141,11 @@ cdef extern from "<atomic>" namespace "std" nogil:
         void store(bint)
         bint operator bool()
         bint operator!()
+
+
+cdef extern from *:
+    # Put an item in front of a list that is taken as a whole.  No lock: finalizers may.
+    void push "xlogmem_push"[T](atomic[T*]& head, T* item) noexcept nogil
 
 
 cdef extern from *:

@@ -47,14 +47,14 @@ cdef cppclass StreamState:
     bint in_registry                 # the registry of foreign streams points here: not deleted before it looked
     uint64_t number             # the id that people see, never used again in this runtime
     uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
-    uint64_t unrecorded_until             # taken when its discipline changed last: see `change_discipline`
+    uint64_t unrecorded_until             # taken when its discipline changed last: see `change_discipline_unlocks`
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
     StreamState* successor           # of a dead stream: where its blocks are freed
     uint32_t windows            # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
-    Fence* probe                # pinned: what `poll` asks about, until it is complete
+    Fence* probe                # pinned: what `poll_unlocks` asks about, until it is complete
     StreamState* next           # in the list of own streams that nobody holds any more
     bint idle                   # it is in that list; the GIL guards it
     uint32_t eager_commits             # adaptive: how many more commits record their fence at once
@@ -110,33 +110,33 @@ cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
 
 
 # Unless it says otherwise, a function is called with the lock held and returns with it held.
-cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil
-cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
-cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
+cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil
+cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
+cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Discipline discipline,
                            Failure* failure) except -1 nogil
-cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* successor,
+cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                            Failure* failure) except -1 nogil
-cdef int unregister_lost(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil
-cdef int unregister_all_foreign(OrderState* order, Failure* failure) except -1 nogil
-cdef int release_tombstone(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
+cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil
+cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil
+cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
 cdef bint thread_is_alive(uint64_t number) noexcept nogil
-cdef bint is_ordered_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
-cdef int record_fence(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
-cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
+cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil
-cdef int order_or_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil
 cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
-cdef bint needs_context_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef int sync_context(OrderState* order, Failure* failure, bint own=?) except -1 nogil
-cdef int host_wait_or_sync(OrderState* order, StreamState* source, uint64_t position,
+cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef int sync_context_unlocks(OrderState* order, Failure* failure, bint own=?) except -1 nogil
+cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil
-cdef int host_wait(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
-cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
+cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
                              Failure* failure) except -1 nogil
-cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                           Failure* failure) except -1 nogil
-cdef int order_all(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil
+cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil

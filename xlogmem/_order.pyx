@@ -112,11 +112,11 @@ cdef class Ordering:
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
             if stream.probe != NULL and stream.probe != stream.last and not stream.probe.filed:
-                discard(&self.state, stream.probe)
+                discard_locked(&self.state, stream.probe)
             for k in range(stream.ring.size()):
-                discard(&self.state, stream.ring[k])
+                discard_locked(&self.state, stream.ring[k])
             if stream.last != NULL:
-                discard(&self.state, stream.last)
+                discard_locked(&self.state, stream.last)
             del stream
 
 include "order/fences.pxi"              # positions, clocks, events on streams

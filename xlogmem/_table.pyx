@@ -34,16 +34,16 @@ from xlogmem._core cimport (
     Block,
     CoreState,
     allocate_in_call,
-    defer_decref,
+    defer_decref_locked,
     drain,
     free_block,
-    free_found,
+    free_found_unlocks,
     free_unless_used,
-    keep_unreported,
-    live_block_at,
-    requeue_free,
+    keep_unreported_locked,
+    live_block_at_locked,
+    requeue_free_locked,
 )
-from xlogmem._cpp cimport atomic, mutex, unlikely, vector
+from xlogmem._cpp cimport atomic, check, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
@@ -69,14 +69,14 @@ from xlogmem._order cimport (
     OrderState,
     StreamState,
     advance,
-    host_wait,
+    host_wait_unlocks,
     may_be_destroyed,
-    own_stream,
-    record_fence,
-    register_stream,
+    own_stream_locked,
+    record_fence_unlocks,
+    register_stream_locked,
     this_thread,
     thread_is_alive,
-    unregister_lost,
+    unregister_lost_unlocks,
 )
 from xlogmem.blocks cimport Core
 
@@ -177,8 +177,9 @@ cdef cppclass RuntimeHold:
     RuntimeHold* next                # in the list of those to let go
 
 
-cdef StreamState* cached_stream(RuntimeHold* hold, cy.CUstream handle, uint64_t thread) noexcept nogil:
+cdef StreamState* cached_stream_locked(RuntimeHold* hold, cy.CUstream handle, uint64_t thread) noexcept nogil:
     """With the lock held."""
+    check(hold.core.order.lock.held(), "the lock is held")
     cdef OrderState* order = hold.core.order
     cdef CachedStream* entry
     cdef size_t i
@@ -209,8 +210,9 @@ cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
         hold.core.order.lock.unlock()
 
 
-cdef void drop_stale(RuntimeHold* hold) noexcept nogil:
+cdef void drop_stale_locked(RuntimeHold* hold) noexcept nogil:
     """Threads end, and their default streams are never scheduled for again.  With the lock held."""
+    check(hold.core.order.lock.held(), "the lock is held")
     cdef OrderState* order = hold.core.order
     cdef StreamState* state
     cdef size_t i, kept = 0
@@ -222,7 +224,7 @@ cdef void drop_stale(RuntimeHold* hold) noexcept nogil:
     hold.cached.resize(kept)
 
 
-cdef int lookup_stream(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
+cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
              Failure* failure) except -1 nogil:
     """The registration of a stream, and whether a graph is being captured on it.  The context is current.  The caller
     gets the lock held, failed or not; the stream is busy, and so stays."""
@@ -237,7 +239,7 @@ cdef int lookup_stream(RuntimeHold* hold, cy.CUstream given, bint* capturing, St
     order.lock.lock()
     if failed:
         return 1
-    state = cached_stream(hold, handle, thread)
+    state = cached_stream_locked(hold, handle, thread)
     if state == NULL or (<bint>state.unowned and <size_t>handle > PER_THREAD and not capturing[0]):
         if capturing[0]:                                # asking for the number would spoil the capture
             failure.kind = STREAM_IS_CAPTURING
@@ -248,19 +250,20 @@ cdef int lookup_stream(RuntimeHold* hold, cy.CUstream given, bint* capturing, St
         order.lock.lock()
         if failed:
             return 1
-        state = cached_stream(hold, handle, thread)
+        state = cached_stream_locked(hold, handle, thread)
         if state == NULL or state.driver_id != number:
-            return register_first_use(hold, handle, number, thread, result, failure)
+            return register_first_use_unlocks(hold, handle, number, thread, result, failure)
     state.busy += 1
     result[0] = state
     return 0
 
 
-cdef int register_first_use(RuntimeHold* hold, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
+cdef int register_first_use_unlocks(RuntimeHold* hold, cy.CUstream handle, uint64_t number, uint64_t thread, StreamState** result,
                      Failure* failure) except -1 nogil:
     """Find the stream among those that others registered, or register it.  Called with the lock held, releases it."""
+    check(hold.core.order.lock.held(), "the lock is held")
     cdef OrderState* order = hold.core.order
-    cdef StreamState* state = own_stream(order, handle)
+    cdef StreamState* state = own_stream_locked(order, handle)
     cdef StreamState* former = NULL
     cdef cy.CUcontext context = NULL
     cdef CachedStream entry
@@ -287,7 +290,7 @@ cdef int register_first_use(RuntimeHold* hold, cy.CUstream handle, uint64_t numb
             elif order.streams.size() > CROWDED and not thread_is_alive(order.streams[i].thread):
                 former = order.streams[i]               # the default stream of a thread that ended
     if state == NULL:
-        state = register_stream(order, handle, OPAQUE)
+        state = register_stream_locked(order, handle, OPAQUE)
         state.driver_id = number
         state.thread = thread
         state.unowned.store(<size_t>handle > LEGACY)
@@ -296,12 +299,12 @@ cdef int register_first_use(RuntimeHold* hold, cy.CUstream handle, uint64_t numb
     if former != NULL:
         former.unowned.store(True)                          # its handle is not to be raised_to any more
         order.in_flight += 1
-        failed = unregister_lost(order, former, state, failure)
+        failed = unregister_lost_unlocks(order, former, state, failure)
         order.in_flight -= 1
         if failed and former.alive and <size_t>handle > PER_THREAD:     # else that was tidying up, or others did it
             state.busy -= 1
             return 1                                    # not seen: the next call tries again
-    drop_stale(hold)
+    drop_stale_locked(hold)
     entry.handle = handle
     entry.thread = thread
     entry.number = state.number
@@ -357,7 +360,7 @@ cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) no
     format_failure(core, failure, error.text)
     if failure.kind == PYTHON_RAISED:
         core.order.lock.lock()
-        defer_decref(core, failure.exception)
+        defer_decref_locked(core, failure.exception)
         core.order.lock.unlock()
 
 
@@ -378,9 +381,7 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     if process_is_closing():                            # it goes with the process
         return
-    hold.next = deferred.closed.load()
-    while not deferred.closed.compare_exchange_weak(hold.next, hold):
-        pass
+    push(deferred.closed, hold)
     schedule_deferred()
 
 
@@ -409,7 +410,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     if enter_context(core.order.context, &scope, failure):      # fails in a forked child, before the lock
         return 1
     drain(core)
-    failed = lookup_stream(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
     if not failed and capturing:
         state.busy -= 1
         failure.kind = STREAM_IS_CAPTURING
@@ -456,7 +457,7 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
         if not failed:
             core.order.lock.lock()
             core.order.in_flight += 1
-            failed = host_wait(core.order, block.stream, advance(block.stream), &failure)
+            failed = host_wait_unlocks(core.order, block.stream, advance(block.stream), &failure)
             core.order.in_flight -= 1
             core.order.lock.unlock()
             leave_context(&scope)
@@ -494,7 +495,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
         report_failed_free(core, <uint64_t>ptr, NULL, &failure)
         return
     drain(core)
-    if lookup_stream(hold, <cy.CUstream>stream, &capturing, &state, &failure):
+    if lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, &failure):
         core.order.lock.unlock()
         report_failed_free(core, <uint64_t>ptr, NULL, &failure)
     else:
@@ -505,7 +506,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
 cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint scheduled) except -1 nogil:
     """Free the block that is alive there, if there is one, on a stream that is busy, which ends here.  Called with the
     lock held, gives it back."""
-    cdef Block* block = live_block_at(core, ptr)
+    cdef Block* block = live_block_at_locked(core, ptr)
     cdef Failure failure
     cdef size_t nbytes
     cdef int failed
@@ -517,9 +518,9 @@ cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint schedu
         failed = 1
     else:
         nbytes = block.nbytes
-        failed = free_found(core, block, stream, scheduled, &failure)
+        failed = free_found_unlocks(core, block, stream, scheduled, &failure)
         if not failed and scheduled and core.resource.ordered != NULL and may_be_destroyed(stream):
-            fence_after_frees(core, stream, nbytes)
+            fence_after_frees_unlocks(core, stream, nbytes)
     stream.busy -= 1
     core.order.lock.unlock()
     if failed:
@@ -527,16 +528,17 @@ cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint schedu
     return 0
 
 
-cdef int fence_after_frees(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
+cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
     """The stream was alive for this free, and may be gone at any time from now on.  What a pool has from it can be
     waited for without it up to its last fence: so there is one for a number of frees, or for fewer large ones.  With
     the lock held, releases it."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
     if stream.unfenced_frees >= <uint32_t>FREES_PER_FENCE:
         core.order.in_flight += 1
-        record_fence(core.order, stream, &fence, &ignored)      # a failure changes nothing: the next free tries again
+        record_fence_unlocks(core.order, stream, &fence, &ignored)      # a failure changes nothing: the next free tries again
         core.order.in_flight -= 1
     return 0
 
@@ -548,9 +550,9 @@ cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failur
     format_failure(core, failure, text)
     core.order.lock.lock()
     if block != NULL:
-        requeue_free(core, block, failure)
+        requeue_free_locked(core, block, failure)
     else:
-        keep_unreported(core, failure)
+        keep_unreported_locked(core, failure)
     core.unreported = True
     core.order.lock.unlock()
     snprintf(line, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "

@@ -27,13 +27,13 @@ from xlogmem._core cimport (
     drain_if_needed,
     drop,
     end_export,
-    find_by_address,
+    find_by_address_locked,
     free_block,
     reap,
     record_use,
     tear_down,
 )
-from xlogmem._cpp cimport atomic, vector
+from xlogmem._cpp cimport atomic, check, push, vector
 from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, process_is_closing, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
@@ -115,8 +115,9 @@ cdef object id_of(Core core, object what):
     return found.generation if known == 1 else 0
 
 
-cdef inline bint look_up(CoreState* core, uint64_t ptr, Found* found, bint hold) noexcept nogil:
-    cdef bint there = find_by_address(core, ptr, found)
+cdef inline bint look_up_locked(CoreState* core, uint64_t ptr, Found* found, bint hold) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef bint there = find_by_address_locked(core, ptr, found)
     if there and hold and found.stream != NULL:
         found.stream.handles.fetch_add(1)
     return there
@@ -137,9 +138,7 @@ cdef void release_export(Export* export) noexcept nogil:
     """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, nothing waited for.  The
     interpreter's main thread collects when it comes to it, or the next call that needs memory.  At the end of the
     process nobody does, and the process gives everything back."""
-    export.next = released_exports.exports.load()
-    while not released_exports.exports.compare_exchange_weak(export.next, export):
-        pass
+    push(released_exports.exports, export)
     if process_is_closing():
         return
     if released_exports.scheduled.exchange(1) == 0 and Py_AddPendingCall(collect_pending, NULL):
@@ -278,12 +277,12 @@ cdef class Core:
         soon as the lock is released; the caller takes it off again."""
         cdef bint there
         if self.state.order.lock.try_lock():
-            there = look_up(&self.state, ptr, found, hold)
+            there = look_up_locked(&self.state, ptr, found, hold)
             self.state.order.lock.unlock()
             return there
         with nogil:
             self.state.order.lock.lock()
-            there = look_up(&self.state, ptr, found, hold)
+            there = look_up_locked(&self.state, ptr, found, hold)
             self.state.order.lock.unlock()
         return there
 
@@ -412,7 +411,7 @@ cdef class Core:
             Bytes wanted, at least 1.
         stream : stream, optional
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
-            default stream.  Foreign streams are registered at first sight; see `register_stream`.
+            default stream.  Foreign streams are registered at first sight; see `register_stream_locked`.
         tag : str, optional
             A label for messages and logs.
 

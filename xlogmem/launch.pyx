@@ -19,7 +19,7 @@ from xlogmem._core cimport (
     Outcome,
     Request,
     abandon,
-    file_window,
+    file_window_locked,
     finish_rest,
     give_window,
     prepare,
@@ -260,12 +260,12 @@ cdef class LaunchRecorder:
         if not self.window.is_open:
             return 0
         if order.lock.try_lock():
-            more = file_window(&self.runtime.state, self.window, outcome)
+            more = file_window_locked(&self.runtime.state, self.window, outcome)
             order.lock.unlock()
         else:
             with nogil:
                 order.lock.lock()
-                more = file_window(&self.runtime.state, self.window, outcome)
+                more = file_window_locked(&self.runtime.state, self.window, outcome)
                 order.lock.unlock()
         if more:
             with nogil:

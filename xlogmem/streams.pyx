@@ -18,6 +18,7 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject
 
+from xlogmem._cpp cimport push
 from xlogmem._driver cimport (
     DRIVER_FAILED,
     STREAM_IS_CAPTURING,
@@ -41,13 +42,13 @@ from xlogmem._order cimport (
     ORDINARY,
     SEALED,
     OrderState,
-    change_discipline,
-    own_stream,
-    register_stream,
+    change_discipline_unlocks,
+    own_stream_locked,
+    register_stream_locked,
     this_thread,
     thread_is_alive,
-    unregister_lost,
-    unregister_stream,
+    unregister_lost_unlocks,
+    unregister_stream_unlocks,
 )
 
 from xlogmem import _driver
@@ -118,9 +119,7 @@ cdef class Stream:
         if state.idle:                                # `find_block` made a handle of a stream that nobody held
             return
         state.idle = True
-        state.next = self.ordering.state.idle.load()    # an own stream that nobody holds goes back to its pool
-        while not self.ordering.state.idle.compare_exchange_weak(state.next, state):
-            pass
+        push(self.ordering.state.idle, state)           # an own stream without a handle goes back to its pool
 
     @property
     def handle(self):
@@ -269,7 +268,7 @@ cdef class StreamPool:
             raise_failure(&failure, "creating a stream")
         with nogil:
             self.ordering.state.lock.lock()
-            state = register_stream(&self.ordering.state, handle, <Discipline>discipline)
+            state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)
             self.ordering.state.lock.unlock()
         self.states.append(<size_t>state)
         self.priorities[<size_t>state] = priority
@@ -463,7 +462,7 @@ cdef class StreamRegistry:
         cdef StreamState* found
         with nogil:
             self.ordering.state.lock.lock()
-            found = own_stream(&self.ordering.state, handle)
+            found = own_stream_locked(&self.ordering.state, handle)
             if found != NULL and held and found.index != 0 and found.handles.load() == 0:
                 found = NULL
             self.ordering.state.lock.unlock()
@@ -524,7 +523,7 @@ cdef class StreamRegistry:
                 wanted = OPAQUE if <size_t>handle <= PER_THREAD else ORDINARY
             with nogil:
                 self.ordering.state.lock.lock()
-                state = register_stream(&self.ordering.state, handle, <Discipline>wanted)
+                state = register_stream_locked(&self.ordering.state, handle, <Discipline>wanted)
                 state.driver_id = number
                 state.thread = this_thread() if <size_t>handle == PER_THREAD else 0
                 state.unowned.store(False)
@@ -568,7 +567,7 @@ cdef class StreamRegistry:
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
                 order.lock.lock()
-                failed = change_discipline(order, stream.state, <Discipline>discipline, &failure)
+                failed = change_discipline_unlocks(order, stream.state, <Discipline>discipline, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
@@ -646,9 +645,9 @@ cdef class StreamRegistry:
                 order.lock.lock()
                 if gone:
                     state.unowned.store(True)                         # its handle is not to be raised_to any more
-                    failed = unregister_lost(order, state, successor_state, &failure)
+                    failed = unregister_lost_unlocks(order, state, successor_state, &failure)
                 elif not failed:
-                    failed = unregister_stream(order, state, successor_state, &failure)
+                    failed = unregister_stream_unlocks(order, state, successor_state, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:

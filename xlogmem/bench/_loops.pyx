@@ -23,8 +23,8 @@ from xlogmem._core cimport (
     Request,
     Window,
     allocate,
-    file_window,
-    find_by_address,
+    file_window_locked,
+    find_by_address_locked,
     finish_rest,
     free_block,
     give_window,
@@ -458,7 +458,7 @@ cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure
     cdef int failed = prepare(core, window, failure)
     if not failed:
         core.order.lock.lock()
-        more = file_window(core, window, LAUNCHED)
+        more = file_window_locked(core, window, LAUNCHED)
         core.order.lock.unlock()
         if more:
             failed = finish_rest(core, window, failure)
@@ -678,7 +678,7 @@ def lookups(Core runtime not None, Addresses wanted not None, size_t count):
         before = now()
         for i in range(count):
             core.order.lock.lock()
-            if not find_by_address(core, addresses[i], &found):
+            if not find_by_address_locked(core, addresses[i], &found):
                 missed += 1
             core.order.lock.unlock()
         took = now() - before

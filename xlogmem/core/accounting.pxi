@@ -1,8 +1,9 @@
 # TODO
 
-cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
+cdef void file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
     """Live bytes become pending: a reap may release them once the host has seen a position taken after the free was
     queued (W26).  A stream keeps a bounded number of markers: neighbours are merged, on the newer position."""
+    check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers
     cdef Marker* marker
     cdef size_t i
@@ -21,12 +22,13 @@ cdef void file_marker(CoreState* core, StreamState* home, size_t nbytes) noexcep
     core.pending_bytes += nbytes
 
 
-cdef void release_seen(CoreState* core, StreamState* home) noexcept nogil:
+cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil:
     """Subtract the pending bytes whose markers the host has seen complete."""
+    check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef size_t i, kept = 0
     for i in range(markers.size()):
-        if is_ordered_after(core.order, NULL, home, markers[0][i].position):
+        if is_ordered_after_locked(core.order, NULL, home, markers[0][i].position):
             check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
         else:
@@ -54,10 +56,10 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     for i in range(order.streams.size()):
         home = order.streams[i]
         if i < core.pending.size() and not core.pending[i].empty():
-            if mark_lost_if_sticky(core, reap_stream(core, home, blocking, &failure), &failure):
+            if mark_lost_if_sticky(core, reap_stream_unlocks(core, home, blocking, &failure), &failure):
                 failures.push_back(failure)
-            release_seen(core, home)
-        if mark_lost_if_sticky(core, release_tombstone(order, home, blocking, &failure), &failure):
+            release_seen_locked(core, home)
+        if mark_lost_if_sticky(core, release_tombstone_unlocks(order, home, blocking, &failure), &failure):
             failures.push_back(failure)
     order.in_flight -= 1
     if core.unreported or (core.requeued and core.dropped.load() != NULL):
@@ -70,24 +72,26 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     return 0
 
 
-cdef int reap_stream(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
+cdef int reap_stream_unlocks(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
     """Teach the host the frees of the stream, by waiting for the newest or by asking from the oldest on.  With the lock
     held, releases it."""
+    check(core.order.lock.held(), "the lock is held")
     cdef uint64_t oldest
     if blocking:
-        return host_wait_or_sync(core.order, home, core.pending[home.index].back().position, failure)
+        return host_wait_or_sync_unlocks(core.order, home, core.pending[home.index].back().position, failure)
     while not core.pending[home.index].empty():
         oldest = core.pending[home.index][0].position
-        if poll(core.order, home, oldest, failure):
+        if poll_unlocks(core.order, home, oldest, failure):
             return 1
-        if not is_ordered_after(core.order, NULL, home, oldest):
+        if not is_ordered_after_locked(core.order, NULL, home, oldest):
             break
-        release_seen(core, home)
+        release_seen_locked(core, home)
     return 0
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
-cdef inline void fill_found(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
+cdef inline void fill_found_locked(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
     found.ptr = base
     found.generation = known.generation
     found.nbytes = known.nbytes
@@ -97,12 +101,13 @@ cdef inline void fill_found(OrderState* order, uint64_t base, Tracked* known, Fo
         found.stream = order.streams[known.stream]
 
 
-cdef bint find_by_address(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
+cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if known == NULL or ptr - base >= known.nbytes:
         return False
-    fill_found(core.order, base, known, found)
+    fill_found_locked(core.order, base, known, found)
     return True
 
 
@@ -122,7 +127,7 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
     core.order.lock.lock()
-    failed = unregister_all_foreign(core.order, &ignored)
+    failed = unregister_all_foreign_unlocks(core.order, &ignored)
     core.order.lock.unlock()
     if not failed:                                      # else foreign streams, destroyed maybe, would be raised_to
         release_unknown_users(core, &ignored)

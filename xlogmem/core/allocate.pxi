@@ -1,6 +1,7 @@
 # TODO
 
-cdef inline Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
+cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     cdef Entry* entry
     if unlikely(core.empty.empty()):
@@ -32,12 +33,13 @@ cdef inline Block* new_block(CoreState* core, uint64_t ptr, size_t nbytes, Strea
         entry.kind = ALLOCATED
         entry.stream = stream.index
         entry.position = advance(stream)
-    link(core, block)
+    link_locked(core, block)
     return block
 
 
-cdef inline void link(CoreState* core, Block* block) noexcept nogil:
+cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
     """Into the address index."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Tracked* known = insert(&core.index, block.ptr)
     known.generation = block.generation
     known.nbytes = block.nbytes
@@ -72,7 +74,7 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, b
     cdef OrderState* order = core.order
     cdef uint64_t ptr = 0
     cdef void* resource_block = NULL
-    cdef int failed = get_bytes(core, nbytes, stream, &ptr, &resource_block, failure)
+    cdef int failed = get_bytes_locks(core, nbytes, stream, &ptr, &resource_block, failure)
     if (unlikely(failed) and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
         order.lock.unlock()
@@ -80,8 +82,8 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, b
     if ends:
         stream.busy -= 1
     if not unlikely(failed):
-        evict_overlapping(core, ptr, nbytes)
-        result[0] = new_block(core, ptr, nbytes, stream)
+        evict_overlapping_locked(core, ptr, nbytes)
+        result[0] = new_block_locked(core, ptr, nbytes, stream)
         result[0].resource_block = resource_block
         core.live_bytes += nbytes
         core.live_blocks += 1
@@ -110,7 +112,7 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef inline int get_bytes(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
+cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                           Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
@@ -134,9 +136,9 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     reap(core, True, &failures)
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
-        defer_decref(core, failure.exception)
+        defer_decref_locked(core, failure.exception)
     for i in range(failures.size()):                    # told by the next reap
-        keep_unreported(core, &failures[i])
+        keep_unreported_locked(core, &failures[i])
         core.unreported = True
     core.order.lock.unlock()
     if core.resource.ordered != NULL:
@@ -147,34 +149,37 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
         failed = core.resource.trim(core.resource.self, &ignored)
     if failed:
         drop_exception(&ignored)
-    return get_bytes(core, nbytes, stream, ptr, resource_block, failure)
+    return get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
 
 
-cdef void evict_overlapping(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
+cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
     """The resource handed out addresses that we think are live: their old blocks are the corrupt ones (W19).  They are
     taken out of the books without a free, so that their handles are stale and the new owner is safe."""
+    check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if unlikely(known != NULL and ptr - base < known.nbytes):
-        evict(core, core.blocks[known.slot])
+        evict_locked(core, core.blocks[known.slot])
     known = successor_of(&core.index, ptr, &base)
     while unlikely(known != NULL and base - ptr < nbytes):
-        evict(core, core.blocks[known.slot])
+        evict_locked(core, core.blocks[known.slot])
         known = successor_of(&core.index, ptr, &base)
 
 
-cdef void evict(CoreState* core, Block* block) noexcept nogil:
+cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     erase(&core.index, block.ptr)
-    unaccount(core, block)
+    unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
     block.generation = 0
 
 
-cdef inline void unaccount(CoreState* core, Block* block) noexcept nogil:
+cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
     """Out of the books of bytes and streams."""
+    check(core.order.lock.held(), "the lock is held")
     if unlikely(block.adopted):
         if block.owner != NULL:
-            defer_decref(core, block.owner)
+            defer_decref_locked(core, block.owner)
             block.owner = NULL
     else:
         check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
@@ -189,13 +194,15 @@ cdef inline void unaccount(CoreState* core, Block* block) noexcept nogil:
         block.exports.pop_back()
 
 
-cdef void defer_decref(CoreState* core, void* owner) noexcept nogil:
+cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     core.pending_decrefs.push_back(owner)
     core.has_pending_decrefs.store(True)
 
 
-cdef inline void release_slot(CoreState* core, Block* block) noexcept nogil:
-    unaccount(core, block)
+cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    unaccount_locked(core, block)
     block.state = FREED
     block.generation = 0
     core.empty.push_back(block.slot)
@@ -224,7 +231,7 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
     inside = below != NULL and ptr - base < below.nbytes
     result.adopted = False
     if inside and nbytes <= below.nbytes - (ptr - base):
-        fill_found(order, base, below, result)
+        fill_found_locked(order, base, below, result)
     elif (inside or (above != NULL and following - ptr < nbytes)):
         failure.kind = BLOCK_IS_CONTESTED
         failure.generation = below.generation if inside else above.generation
@@ -234,7 +241,7 @@ cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream
         failure.stream = stream.number
         failed = 1
     else:
-        block = new_block(core, ptr, nbytes, stream)
+        block = new_block_locked(core, ptr, nbytes, stream)
         block.adopted = True
         block.owner = owner
         result.ptr = ptr

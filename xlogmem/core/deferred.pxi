@@ -2,16 +2,12 @@
 
 cdef void drop(CoreState* core, Block* block) noexcept nogil:
     """What a finalizer may do: push, nothing else.  The collector runs anywhere, in any thread."""
-    block.next = core.dropped.load()
-    while not core.dropped.compare_exchange_weak(block.next, block):
-        pass
+    push(core.dropped, block)
 
 
 cdef void abandon(CoreState* core, Window* window) noexcept nogil:
     """A recorder went away between prepare and finish; its launch may be queued, so it will be filed."""
-    window.next = core.abandoned.load()
-    while not core.abandoned.compare_exchange_weak(window.next, window):
-        pass
+    push(core.abandoned, window)
 
 
 cdef int drain(CoreState* core) except -1 nogil:
@@ -49,7 +45,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     while window != NULL:
         following = window.next
         core.counters.abandoned += 1
-        if file_window(core, window, LAUNCHED):
+        if file_window_locked(core, window, LAUNCHED):
             rest.push_back(window)
         else:
             give_window(window)
@@ -58,7 +54,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     for i in range(rest.size()):
         if finish_rest(core, rest[i], &failure):
             order.lock.lock()
-            keep_unreported(core, &failure)
+            keep_unreported_locked(core, &failure)
             core.unreported = True
             order.lock.unlock()
         give_window(rest[i])
@@ -73,7 +69,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     core.order.lock.lock()
     core.requeued = 0
     if not core.unreported:
-        drop_unreported(core)
+        drop_unreported_locked(core)
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
@@ -85,7 +81,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
             drop(core, block)
         else:
             core.deferred_by_capture = NULL
-            free_deferred(core, block)
+            free_deferred_unlocks(core, block)
             if core.deferred_by_capture == block:
                 capturing = home
         block = following

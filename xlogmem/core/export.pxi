@@ -48,13 +48,14 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
         if stream == NULL:
             core.returned_without_stream.push_back(block)
         else:
-            unpin_export(core, block)
+            unpin_export_locked(core, block)
     order.lock.unlock()
     return 0
 
 
-cdef void unpin_export(CoreState* core, Block* block) noexcept nogil:
+cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
     """A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
+    check(core.order.lock.held(), "the lock is held")
     block.pins -= 1
     if block.state == RETIRED and block.windows == 0 and block.pins == 0:
         drop(core, block)
@@ -71,11 +72,11 @@ cdef int release_unknown_users(CoreState* core, Failure* failure) except -1 nogi
     blocks = core.returned_without_stream
     core.returned_without_stream.clear()
     if not blocks.empty():
-        failed = sync_context(order, failure)
+        failed = sync_context_unlocks(order, failure)
     for i in range(blocks.size()):
         if failed:
             core.returned_without_stream.push_back(blocks[i])
         elif blocks[i].generation:
-            unpin_export(core, blocks[i])
+            unpin_export_locked(core, blocks[i])
     order.lock.unlock()
     return failed and failure.kind != SOURCE_IS_CAPTURING

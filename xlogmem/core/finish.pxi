@@ -1,6 +1,7 @@
 # TODO
 
-cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
+cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
     cdef StreamState* source
@@ -23,9 +24,10 @@ cdef void file_use(CoreState* core, Window* window, Use* use) noexcept nogil:
         use.block.fresh = False
 
 
-cdef void keep_changed_entries(OrderState* order, Window* window) noexcept nogil:
+cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcept nogil:
     """A stream got another discipline while the window was open.  What may be hidden behind its entries is more than
     the launch was ordered after: they stay."""
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.snapshot.size()):
         if window.snapshot[i].position < order.streams[window.snapshot[i].stream].unrecorded_until:
@@ -50,9 +52,10 @@ cdef void add_handback(Window* window, Use* use) noexcept nogil:
     window.homes.push_back(entry)
 
 
-cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
+cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
     """Close the windows and file the launch, or forget it if nothing was launched.  Called with the lock held; refuses
     nothing and makes no driver call.  True if `finish_rest` has to follow."""
+    check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = window.stream
     cdef Policy policy = core.order.policy
     cdef Use* use
@@ -65,10 +68,10 @@ cdef bint file_window(CoreState* core, Window* window, Outcome outcome) noexcept
         core.counters.uses += 1
         window.position = advance(stream)
         if unlikely(window.discipline_changes != core.order.discipline_changes):
-            keep_changed_entries(core.order, window)
+            keep_changed_entries_locked(core.order, window)
         for i in range(window.uses.size()):
             use = &window.uses[i]
-            file_use(core, window, use)
+            file_use_locked(core, window, use)
             add_handback(window, use)
         window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
         if policy == ADAPTIVE and stream.eager_commits:
@@ -112,17 +115,17 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     order.lock.lock()
     if failed:                                          # the claimed frees are kept for a later call
         for i in range(window.claimed.size()):
-            requeue_free(core, window.claimed[i], failure)
+            requeue_free_locked(core, window.claimed[i], failure)
         failed = not window.homes.empty()
     else:
         if window.record and not is_other_threads_default(window.stream):
-            mark_lost_if_sticky(core, record_fence(order, window.stream, &fence, &ignored), &ignored)
+            mark_lost_if_sticky(core, record_fence_unlocks(order, window.stream, &fence, &ignored), &ignored)
         for i in range(window.homes.size()):
-            if order_home_after(order, window.homes[i].source, window.stream, window.position,
+            if order_home_after_unlocks(order, window.homes[i].source, window.stream, window.position,
                          &ignored if failed else failure):
                 failed = 1
         for i in range(window.claimed.size()):
-            free_deferred(core, window.claimed[i])
+            free_deferred_unlocks(core, window.claimed[i])
     window.stream.busy -= 1
     order.in_flight -= 1
     order.lock.unlock()
@@ -131,20 +134,21 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int order_home_after(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
+cdef int order_home_after_unlocks(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
                    Failure* failure) except -1 nogil:
     """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
     there later is ordered.  Called with the lock held, releases it."""
+    check(order.lock.held(), "the lock is held")
     cdef int failed = 1
     if not home.alive:
         return 0                                        # unregistered meanwhile: no hidden work there any more
     if not is_other_threads_default(home):
         home.busy += 1
-        failed = (refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
-                  or order_after(order, home, stream, position, failure))
+        failed = (refuse_if_capturing_unlocks(order, home, STREAM_IS_CAPTURING, failure)
+                  or order_after_unlocks(order, home, stream, position, failure))
         home.busy -= 1
     if failed:
-        failed = host_wait(order, stream, position, failure)
+        failed = host_wait_unlocks(order, stream, position, failure)
     return failed
 
 
@@ -176,7 +180,7 @@ cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         if access != READ:
             block.writer = stream.number + 1
         if stream.unowned and order.policy != LAZY and not is_other_threads_default(stream):
-            record_fence(order, stream, &fence, &ignored)
+            record_fence_unlocks(order, stream, &fence, &ignored)
     if not failed and (not known or block.state == RETIRED):
         failure.kind = BLOCK_IS_STALE
         failure.generation = generation

@@ -10,7 +10,7 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         return 1
     drain(core)
     core.order.lock.lock()
-    block = find_live(core, slot, generation)
+    block = find_live_locked(core, slot, generation)
     if block == NULL:
         failure.kind = BLOCK_IS_STALE
         failure.generation = generation
@@ -21,15 +21,16 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failure.stream = stream.number
         failed = 1
     else:
-        failed = free_found(core, block, stream, False, failure)
+        failed = free_found_unlocks(core, block, stream, False, failure)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil:
+cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil:
     """Free a live block, now or when its last window closes.  `capture_checked`: `stream` was just seen not to capture.  Called
     with the lock held, releases it."""
+    check(core.order.lock.held(), "the lock is held")
     cdef int failed
     if stream != NULL and stream != resolve_home(block):
         set_home(block, stream)
@@ -37,9 +38,9 @@ cdef int free_found(CoreState* core, Block* block, StreamState* stream, bint cap
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
-    failed = free_now(core, block, capture_checked, failure)
+    failed = free_now_unlocks(core, block, capture_checked, failure)
     if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:
-        requeue_free(core, block, failure)            # carried out by the first call after the capture
+        requeue_free_locked(core, block, failure)            # carried out by the first call after the capture
         core.counters.deferred_frees += 1
         failed = 0
     return failed
@@ -54,19 +55,20 @@ cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Bl
     result[0] = NULL
     prefetch_hot_lines(core, stream)
     core.order.lock.lock()
-    block = live_block_at(core, ptr)
+    block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
-            core.resource.ordered != NULL or (block.home == stream and used_at_home_alone(core, block))):
+            core.resource.ordered != NULL or (block.home == stream and used_at_home_alone_locked(core, block))):
         if resolve_home(block) != stream:
             set_home(block, stream)
         result[0] = block
-        failed = free_now(core, block, True, failure)
+        failed = free_now_unlocks(core, block, True, failure)
     core.order.lock.unlock()
     return failed
 
 
-cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
+cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
     """The block that is allocated there, NULL if there is none, or only adopted memory.  With the lock held."""
+    check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
@@ -76,8 +78,9 @@ cdef Block* live_block_at(CoreState* core, uint64_t ptr) noexcept nogil:
     return block if block.state == LIVE and not block.adopted else NULL
 
 
-cdef inline bint used_at_home_alone(CoreState* core, Block* block) noexcept nogil:
+cdef inline bint used_at_home_alone_locked(CoreState* core, Block* block) noexcept nogil:
     """Does a free of this block make nobody wait?"""
+    check(core.order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
             and home.thread == 0 and core.resource.order == STREAM_ORDERED)
@@ -94,7 +97,7 @@ cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexce
     prefetch(stream)
 
 
-cdef int free_now(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
+cdef int free_now_unlocks(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
     """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
 
     1. (lock) the state is FREEING and the block leaves the address index;
@@ -105,6 +108,7 @@ cdef int free_now(CoreState* core, Block* block, bint capture_checked, Failure* 
     On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index and keeps its state.
     Adopted memory skips step 3: its owner is let go once its stream, or the host, is ordered after the frontier.
     """
+    check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef StreamState* home
@@ -112,17 +116,17 @@ cdef int free_now(CoreState* core, Block* block, bint capture_checked, Failure* 
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
     if core.resource.ordered != NULL and not block.adopted:
-        free_into_pool(core, block, resolve_home(block))
+        free_into_pool_locked(core, block, resolve_home(block))
         return 0
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1
-    if used_at_home_alone(core, block):                  # as most blocks are
+    if used_at_home_alone_locked(core, block):                  # as most blocks are
         order.counters.elided += 1
         block.home.busy += 1
-        failed = refuse_capture(order, block.home, capture_checked, failure)
+        failed = refuse_capture_unlocks(order, block.home, capture_checked, failure)
     else:
-        failed = wait_for_users(core, block, capture_checked, failure)
+        failed = wait_for_users_unlocks(core, block, capture_checked, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if not failed and not block.adopted:
@@ -135,24 +139,26 @@ cdef int free_now(CoreState* core, Block* block, bint capture_checked, Failure* 
         home.busy -= 1
     if unlikely(failed):
         block.state = before
-        link(core, block)
+        link_locked(core, block)
         return mark_lost_if_sticky(core, 1, failure)
     if ordered:
-        file_marker(core, home, block.nbytes)
+        file_marker_locked(core, home, block.nbytes)
     core.counters.frees += not block.adopted
-    release_slot(core, block)
+    release_slot_locked(core, block)
     return 0
 
 
-cdef inline int refuse_capture(OrderState* order, StreamState* home, bint capture_checked, Failure* failure) except -1 nogil:
+cdef inline int refuse_capture_unlocks(OrderState* order, StreamState* home, bint capture_checked, Failure* failure) except -1 nogil:
+    check(order.lock.held(), "the lock is held")
     if capture_checked:
         return 0
-    return refuse_if_capturing(order, home, STREAM_IS_CAPTURING, failure)
+    return refuse_if_capturing_unlocks(order, home, STREAM_IS_CAPTURING, failure)
 
 
-cdef int wait_for_users(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
+cdef int wait_for_users_unlocks(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
     """Order the home of a block that is being freed, or the host, after everybody who used it; the home is busy from
     now on, failed or not.  With the lock held, releases it."""
+    check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
     cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
@@ -168,21 +174,21 @@ cdef int wait_for_users(CoreState* core, Block* block, bint capture_checked, Fai
     if on_host:
         waiting = NULL
     order.operations += 1
-    collect_dependencies(order, block, waiting, READ_WRITE, order.operations, NULL, &dependencies)
+    collect_dependencies_locked(order, block, waiting, READ_WRITE, order.operations, NULL, &dependencies)
     if on_host and home != NULL:
         # "freed on S" means after everything on S, recorded or not
-        add_dependency(order, NULL, home, advance(home), order.operations, &dependencies, ALLOCATED)
+        add_dependency_locked(order, NULL, home, advance(home), order.operations, &dependencies, ALLOCATED)
     if home != NULL:
         home.busy += 1
-        failed = refuse_capture(order, home, capture_checked, failure)
+        failed = refuse_capture_unlocks(order, home, capture_checked, failure)
     if not failed and dependencies.size() > 1:
-        failed = refuse_capturing(order, waiting, &dependencies, failure)
+        failed = refuse_capturing_unlocks(order, waiting, &dependencies, failure)
     if not failed:
-        failed = order_all(order, waiting, &dependencies, failure)
+        failed = order_all_unlocks(order, waiting, &dependencies, failure)
     return failed
 
 
-cdef void free_into_pool(CoreState* core, Block* block, StreamState* home) noexcept nogil:
+cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
     """A free into a resource that keeps frontiers: all of the above in one acquisition, without a driver call, and it
     cannot fail.
 
@@ -190,13 +196,14 @@ cdef void free_into_pool(CoreState* core, Block* block, StreamState* home) noexc
     knows already is left out.  A sealed home promises that all is recorded: its entries are enough, and whoever knows
     those goes on knowing.  Whoever was lent the block there promised nothing.
     """
+    check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef vector[Dependency]* frontier = &core.frontier
     cdef Dependency entry
     cdef size_t i
     frontier.clear()
     order.operations += 1
-    collect_dependencies(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
+    collect_dependencies_locked(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
     if home.discipline == SEALED and not is_exported(block, home):
         frontier.clear()
         for i in range(block.frontier.size()):
@@ -212,22 +219,24 @@ cdef void free_into_pool(CoreState* core, Block* block, StreamState* home) noexc
     erase(&core.index, block.ptr)
     core.resource.ordered.deallocate(core.resource.self, block.resource_block, frontier)
     core.counters.frees += 1
-    release_slot(core, block)
+    release_slot_locked(core, block)
 
 
-cdef int free_deferred(CoreState* core, Block* block) except -1 nogil:
+cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
     """A free inside another operation: its failure is not that operation's."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Failure failure
     if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
         return 0
-    if free_now(core, block, False, &failure):
-        requeue_free(core, block, &failure)
+    if free_now_unlocks(core, block, False, &failure):
+        requeue_free_locked(core, block, &failure)
     return 0
 
 
-cdef void requeue_free(CoreState* core, Block* block, Failure* failure) noexcept nogil:
+cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil:
     """Back on the list of dropped blocks: the next operation tries again, and the next reap tells.  What a capture
     puts off is no failure."""
+    check(core.order.lock.held(), "the lock is held")
     block.state = RETIRED
     drop(core, block)
     if failure.kind == STREAM_IS_CAPTURING:
@@ -235,17 +244,19 @@ cdef void requeue_free(CoreState* core, Block* block, Failure* failure) noexcept
         return
     core.counters.failed_frees += 1
     core.requeued += 1
-    keep_unreported(core, failure)
+    keep_unreported_locked(core, failure)
 
 
-cdef void keep_unreported(CoreState* core, Failure* failure) noexcept nogil:
+cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil:
     """The next reap tells.  What a Python resource raised is owned by whoever has the failure: one that is never told
     is dropped by whoever holds the GIL next."""
-    drop_unreported(core)
+    check(core.order.lock.held(), "the lock is held")
+    drop_unreported_locked(core)
     core.unreported_failure = failure[0]
 
 
-cdef void drop_unreported(CoreState* core) noexcept nogil:
+cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     if core.unreported_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
-        defer_decref(core, core.unreported_failure.exception)
+        defer_decref_locked(core, core.unreported_failure.exception)
     core.unreported_failure.kind = NO_FAILURE

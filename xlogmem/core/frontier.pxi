@@ -25,7 +25,7 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
 
 
 cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
-    """The stream has had another discipline (see `change_discipline`): entries of before count as `hidden`.  A reader's
+    """The stream has had another discipline (see `change_discipline_unlocks`): entries of before count as `hidden`.  A reader's
     may hide writes, because the stream may have been opaque: they get an entry of their own."""
     cdef size_t i
     cdef bint may_have_written = False
@@ -71,9 +71,10 @@ cdef void move_to_successor(Block* block) noexcept nogil:
         set_entry(block, ALLOCATED, block.home.index, advance(block.home))    # as what was allocated there has
 
 
-cdef void raise_changed_disciplines(OrderState* order, Block* block) noexcept nogil:
+cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noexcept nogil:
     """Some streams have had another discipline: those of this block count as what they were, too.  A home that is
     opaque has an entry for as long; one that became it may have lost its entry before."""
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     cdef StreamState* source
     cdef bint found = home == NULL or home.unrecorded_until == 0
@@ -129,7 +130,7 @@ cdef void end_exports(Block* block, StreamState* dead) noexcept nogil:
         block.exports.pop_back()
 
 
-cdef void collect_dependencies(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
+cdef void collect_dependencies_locked(OrderState* order, Block* block, StreamState* stream, uint32_t access, uint64_t operation,
                vector[Entry]* snapshot, vector[Dependency]* dependencies) noexcept nogil:
     """What a use on `stream` (NULL: the host) has to be ordered after.
 
@@ -137,12 +138,13 @@ cdef void collect_dependencies(OrderState* order, Block* block, StreamState* str
     that is harmless if the operation fails later.  The entries go into the snapshot (if there is one), what is not
     known yet into the dependencies: one for each source, with its newest position.
     """
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Entry* entry
     cdef StreamState* source
     resolve_home(block)
     if unlikely(order.discipline_changes != 0):
-        raise_changed_disciplines(order, block)
+        raise_changed_disciplines_locked(order, block)
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
         if entry.kind == HAS_READ and access == READ:
@@ -156,7 +158,7 @@ cdef void collect_dependencies(OrderState* order, Block* block, StreamState* str
         if snapshot != NULL:
             snapshot.push_back(entry[0])
         if source != stream:
-            add_dependency(order, stream, source, entry.position, operation, dependencies, entry.kind)
+            add_dependency_locked(order, stream, source, entry.position, operation, dependencies, entry.kind)
 
 
 cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
@@ -166,12 +168,13 @@ cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
         source.dependency = 0
 
 
-cdef void add_dependency(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
+cdef void add_dependency_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position, uint64_t operation,
                vector[Dependency]* dependencies, uint32_t kind) noexcept nogil:
     """Note that `stream` has to be ordered after (source, position), unless it is."""
+    check(order.lock.held(), "the lock is held")
     cdef Dependency new
     cdef Dependency* known
-    if is_ordered_after(order, stream, source, position):
+    if is_ordered_after_locked(order, stream, source, position):
         order.counters.elided += 1
         return
     begin(source, operation)

@@ -33,7 +33,8 @@ cdef void give_window(Window* window) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- prepare
-cdef inline Block* find_live(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
+cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     if slot >= core.blocks.size():
         return NULL
@@ -43,8 +44,9 @@ cdef inline Block* find_live(CoreState* core, uint32_t slot, uint64_t generation
     return block if block.state == LIVE else NULL
 
 
-cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation, Failure* failure) noexcept nogil:
+cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t operation, Failure* failure) noexcept nogil:
     """One use for each block, in the order of first sight (contract 103).  Makes no driver call, changes nothing."""
+    check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Request* request
     cdef Block* block
@@ -52,7 +54,7 @@ cdef int merge_and_validate(CoreState* core, Window* window, uint64_t operation,
     window.uses.clear()
     for i in range(window.requests.size()):
         request = &window.requests[i]
-        block = find_live(core, request.slot, request.generation)
+        block = find_live_locked(core, request.slot, request.generation)
         if block == NULL:
             failure.kind = BLOCK_IS_STALE
             failure.generation = request.generation
@@ -125,9 +127,10 @@ cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failur
     return failed
 
 
-cdef bint find_conflict(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+cdef bint find_conflict_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
     """Is a window open on another stream that conflicts with one of the uses?  What that launch does cannot be
     waited for yet, because it was not filed (W11)."""
+    check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Use* use
     for i in range(window.uses.size()):
@@ -169,8 +172,8 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
         failure.stream = window.stream.number
         order.lock.unlock()
         return 1
-    if merge_and_validate(core, window, operation, failure) or (
-            find_conflict(core, window, failure) and window.exclusive):
+    if merge_and_validate_locked(core, window, operation, failure) or (
+            find_conflict_locked(core, window, failure) and window.exclusive):
         order.lock.unlock()
         return 1
     window.snapshot.clear()
@@ -179,7 +182,7 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
     for i in range(window.uses.size()):
         use = &window.uses[i]
         use.first = window.snapshot.size()
-        collect_dependencies(order, use.block, window.stream, use.access, operation, &window.snapshot, &window.dependencies)
+        collect_dependencies_locked(order, use.block, window.stream, use.access, operation, &window.snapshot, &window.dependencies)
         use.end = window.snapshot.size()
         open_on(window, use)
     window.is_open = True
@@ -187,15 +190,15 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
     if not window.dependencies.empty():
         order.in_flight += 1
         if window.dependencies.size() > 1:
-            failed = refuse_capturing(order, window.stream, &window.dependencies, failure)
+            failed = refuse_capturing_unlocks(order, window.stream, &window.dependencies, failure)
         if not failed:
-            failed = order_all(order, window.stream, &window.dependencies, failure)
+            failed = order_all_unlocks(order, window.stream, &window.dependencies, failure)
         if not failed:
             for i in range(window.dependencies.size()):
                 if window.dependencies[i].kind != ALLOCATED:
                     window.dependencies[i].source.eager_commits = EAGER_COMMITS
         order.in_flight -= 1
-    more = failed and file_window(core, window, NOT_PREPARED)
+    more = failed and file_window_locked(core, window, NOT_PREPARED)
     order.lock.unlock()
     if more:
         finish_rest(core, window, &other)

@@ -42,7 +42,7 @@ from xlogmem._driver cimport (
     is_sticky,
     leave_context,
 )
-from xlogmem._order cimport OrderState, is_other_threads_default, host_wait
+from xlogmem._order cimport OrderState, is_other_threads_default, host_wait_unlocks
 from xlogmem.blocks cimport release_export
 
 from xlogmem.interop._dtypes import dtype_of, element
@@ -639,7 +639,7 @@ cdef class Buffer(BlockView):
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
                 order.lock.lock()
-                failed = host_wait(order, stream.state, position, &failure)
+                failed = host_wait_unlocks(order, stream.state, position, &failure)
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:

@@ -27,7 +27,7 @@ from xlogmem.interop._arrow cimport (
 )
 from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, look_into, take
 from xlogmem._driver cimport Failure, Scope, enter_context, leave_context, pointer_device, stream_wait
-from xlogmem._order cimport advance, order_after
+from xlogmem._order cimport advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop.buffers cimport Buffer, c_strides, view_of
 from xlogmem.streams cimport Stream
@@ -125,7 +125,7 @@ cdef int order_now(Core core, Stream stream, Stream producer) except -1:
         failed = enter_context(core.state.order.context, &scope, &failure)
         if not failed:
             core.state.order.lock.lock()
-            failed = order_after(core.state.order, stream.state, producer.state, advance(producer.state), &failure)
+            failed = order_after_unlocks(core.state.order, stream.state, producer.state, advance(producer.state), &failure)
             core.state.order.lock.unlock()
             leave_context(&scope)
     if failed:

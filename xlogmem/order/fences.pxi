@@ -10,8 +10,9 @@ cdef inline void raise_clock(vector[uint64_t]* clock, uint32_t index, uint64_t p
     clock[0][index] = larger(clock[0][index], position)
 
 
-cdef bint is_ordered_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
     """Is `stream` (NULL: the host) ordered after the position already?"""
+    check(order.lock.held(), "the lock is held")
     if stream == source or clock_at(&order.host_clock, source.index) >= position:
         return True
     return stream != NULL and clock_at(&stream.clock, source.index) >= position
@@ -38,18 +39,20 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     return NULL
 
 
-cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
+cdef void discard_locked(OrderState* order, Fence* fence) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
     if fence.event != NULL:
         give_event(order.events, fence.event)
     del fence
 
 
-cdef void unpin(OrderState* order, Fence* fence) noexcept nogil:
+cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
     """A call, or a tombstone, does not use the fence any more."""
     check(fence.pins > 0, "a fence that is let go was in use")
     fence.pins -= 1
     if fence.pins == 0 and not fence.filed:
-        discard(order, fence)
+        discard_locked(order, fence)
 
 
 cdef void unfile(StreamState* source, size_t place) noexcept nogil:
@@ -61,8 +64,9 @@ cdef void unfile(StreamState* source, size_t place) noexcept nogil:
     source.ring.pop_back()
 
 
-cdef Fence* _fence_to_record(OrderState* order, StreamState* source) noexcept nogil:
+cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexcept nogil:
     """A fence in no ring: the oldest of a full ring that nobody is using, else a new one without an event."""
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Fence* fence
     if source.ring.size() >= order.ring:
@@ -89,14 +93,15 @@ cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
     fence.filed = True
 
 
-cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
+cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
     """Record a fence on the stream, which is alive and not bound to another thread.  Releases the lock.
 
     Position and knowledge are sampled before the call and the fence is filed after it: what somebody commits meanwhile
     is not claimed, and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is
     asked again after recording, because a capture may have begun under our feet and the event may then belong to it.
     """
-    cdef Fence* fence = _fence_to_record(order, source)
+    check(order.lock.held(), "the lock is held")
+    cdef Fence* fence = fence_to_record_locked(order, source)
     cdef bint capturing = False
     cdef int failed = 0
     fence.position = source.count
@@ -121,7 +126,7 @@ cdef int record_fence(OrderState* order, StreamState* source, Fence** result, Fa
     check(fence.pins == 0, "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
-        discard(order, fence)
+        discard_locked(order, fence)
         return 1
     order.counters.records += 1
     _file(source, fence)
@@ -134,9 +139,10 @@ cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
 
-cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind kind,
+cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
                              Failure* failure) except -1 nogil:
     """Fail with `kind` while a graph is being captured on the stream.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef bint capturing = False
     cdef int failed
     stream.busy += 1
@@ -151,9 +157,10 @@ cdef int refuse_if_capturing(OrderState* order, StreamState* stream, FailureKind
     return 1
 
 
-cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -1 nogil:
+cdef int refuse_captures_unlocks(OrderState* order, bint own, Failure* failure) except -1 nogil:
     """cuCtxSynchronize fails during any capture in the context and spoils it (seen on an H200, in relaxed mode too).
     Look at the streams that exist (`own`: at our own only); captures on others cannot be seen.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef int refused = 0
     cdef size_t i
@@ -162,20 +169,21 @@ cdef int refuse_captures(OrderState* order, bint own, Failure* failure) except -
         stream = order.streams[i]
         if not stream.alive or <bint>stream.unowned or (own and stream.driver_id) or is_other_threads_default(stream):
             continue
-        if refuse_if_capturing(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
+        if refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
             refused = 1                         # a stream that cannot be asked is not known to capture
             break
     order.in_flight -= 1
     return refused
 
 
-cdef int sync_context(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
+cdef int sync_context_unlocks(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
     """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
     lock."""
+    check(order.lock.held(), "the lock is held")
     cdef vector[uint64_t] positions
     cdef uint32_t i
     cdef int failed
-    if refuse_captures(order, own, failure):
+    if refuse_captures_unlocks(order, own, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):

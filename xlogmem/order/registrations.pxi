@@ -1,7 +1,8 @@
 # TODO
 
-cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nogil:
+cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil:
     """The stream of the pool that has this handle, which lives as long as the runtime; NULL if none has."""
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(order.streams.size()):
         if order.streams[i].handle == handle and order.streams[i].driver_id == 0:
@@ -9,8 +10,9 @@ cdef StreamState* own_stream(OrderState* order, cy.CUstream handle) noexcept nog
     return NULL
 
 
-cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
+cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
     """A new registration, in the place of a dead stream that nobody needs any more if there is one."""
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* stream = new StreamState()
     cdef StreamState* dead
     cdef size_t i
@@ -22,7 +24,7 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
     for i in range(order.streams.size() if order.in_flight == 0 else 0):
         dead = order.streams[i]
         if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
-                and dead.handles.load() == 0 and not dead.in_registry and not is_successor(order, dead)):
+                and dead.handles.load() == 0 and not dead.in_registry and not is_successor_locked(order, dead)):
             stream.index = dead.index
             stream.count = dead.count           # positions of the dead one stay what they were: known to the host
             order.streams[i] = stream
@@ -33,7 +35,7 @@ cdef StreamState* register_stream(OrderState* order, cy.CUstream handle, Discipl
     return stream
 
 
-cdef int change_discipline(OrderState* order, StreamState* stream, Discipline discipline,
+cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Discipline discipline,
                            Failure* failure) except -1 nogil:
     """Other rules for what is queued there from now on; nothing, if they are the same.
 
@@ -41,6 +43,7 @@ cdef int change_discipline(OrderState* order, StreamState* stream, Discipline di
     before this position, to which whoever looks at such an entry raises it.  The context is current.  Releases the
     lock.
     """
+    check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence
     if stream.alive and stream.discipline == discipline:
@@ -54,12 +57,13 @@ cdef int change_discipline(OrderState* order, StreamState* stream, Discipline di
     stream.discipline = discipline
     if stream.unowned and not is_other_threads_default(stream):      # the fences that there are do not cover the raised entries
         order.in_flight += 1
-        record_fence(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
+        record_fence_unlocks(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
         order.in_flight -= 1
     return 0
 
 
-cdef bint is_successor(OrderState* order, StreamState* stream) noexcept nogil:
+cdef bint is_successor_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(order.streams.size()):
         if order.streams[i].successor == stream:
@@ -67,20 +71,21 @@ cdef bint is_successor(OrderState* order, StreamState* stream) noexcept nogil:
     return False
 
 
-cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* successor,
+cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                            Failure* failure) except -1 nogil:
     """Record a last fence, which answers for every position of the stream from now on.  Releases the lock.
 
     Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  Everything
     is looked at again after the fence was recorded; on a failure the stream simply stays registered.
     """
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence = NULL
     if check_unregister(stream, successor, failure):
         return 1
     advance(stream)                           # hidden work so far: fills of fresh blocks, opaque work
     if is_other_threads_default(stream):
-        return unregister_lost(order, stream, successor, failure)
-    if record_fence(order, stream, &fence, failure):
+        return unregister_lost_unlocks(order, stream, successor, failure)
+    if record_fence_unlocks(order, stream, &fence, failure):
         if failure.kind == SOURCE_IS_CAPTURING:
             failure.kind = STREAM_IS_CAPTURING
         return 1
@@ -92,30 +97,32 @@ cdef int unregister_stream(OrderState* order, StreamState* stream, StreamState* 
         return 1
     fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
     stream.last = fence
-    mark_unregistered(order, stream, successor)
+    mark_unregistered_locked(order, stream, successor)
     return 0
 
 
-cdef int unregister_lost(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil:
+cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil:
     """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
     The host waits for the whole context.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef uint64_t position
     if check_unregister(stream, successor, failure):
         return 1
     position = advance(stream)
-    if sync_context(order, failure) or check_unregister(stream, successor, failure):
+    if sync_context_unlocks(order, failure) or check_unregister(stream, successor, failure):
         return 1
     if position < stream.count:
         failure.kind = STREAM_IS_IN_USE
         failure.stream = stream.number
         return 1
-    mark_unregistered(order, stream, successor)
+    mark_unregistered_locked(order, stream, successor)
     return 0
 
 
-cdef int unregister_all_foreign(OrderState* order, Failure* failure) except -1 nogil:
+cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil:
     """At the end of a runtime: the foreign streams may be destroyed already, so none of them is raised_to again; the host
     waits for the whole context once.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef bint any = False
     cdef size_t i
@@ -126,12 +133,12 @@ cdef int unregister_all_foreign(OrderState* order, Failure* failure) except -1 n
             any = True
     if not any:
         return 0
-    if sync_context(order, failure, True):
+    if sync_context_unlocks(order, failure, True):
         return 1
     for i in range(order.streams.size()):
         stream = order.streams[i]
         if stream.driver_id and stream.alive:
-            mark_unregistered(order, stream, order.streams[0])
+            mark_unregistered_locked(order, stream, order.streams[0])
     return 0
 
 
@@ -147,7 +154,8 @@ cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* 
     return 0
 
 
-cdef void mark_unregistered(OrderState* order, StreamState* stream, StreamState* successor) noexcept nogil:
+cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, StreamState* successor) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     stream.alive.store(False)
     stream.successor = successor
@@ -156,24 +164,25 @@ cdef void mark_unregistered(OrderState* order, StreamState* stream, StreamState*
         stream.ring.pop_back()
         fence.filed = False
         if fence.pins == 0:
-            discard(order, fence)
+            discard_locked(order, fence)
 
 
-cdef int release_tombstone(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
+cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
     """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
     lock."""
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed
     if stream.alive or stream.last == NULL:
         return 0
     order.in_flight += 1
     if blocking:
-        failed = host_wait(order, stream, stream.count, failure)
+        failed = host_wait_unlocks(order, stream, stream.count, failure)
     else:
-        failed = poll(order, stream, stream.count, failure)
-    if not failed and stream.last != NULL and is_ordered_after(order, NULL, stream, stream.count):
+        failed = poll_unlocks(order, stream, stream.count, failure)
+    if not failed and stream.last != NULL and is_ordered_after_locked(order, NULL, stream, stream.count):
         fence = stream.last
         stream.last = NULL
-        unpin(order, fence)
+        unpin_locked(order, fence)
     order.in_flight -= 1
     return failed

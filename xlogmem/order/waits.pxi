@@ -1,19 +1,20 @@
 # TODO
 
-cdef int order_after(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                      Failure* failure) except -1 nogil:
     """Order everything queued on `stream` from now on after ``(source, position)``.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed
-    if is_ordered_after(order, stream, source, position):
+    if is_ordered_after_locked(order, stream, source, position):
         order.counters.elided += 1
         return 0
     fence = covering(source, position)
     if fence != NULL:
         order.counters.covered += 1
     elif is_other_threads_default(source):
-        return sync_context(order, failure)
-    elif record_fence(order, source, &fence, failure):
+        return sync_context_unlocks(order, failure)
+    elif record_fence_unlocks(order, source, &fence, failure):
         return 1
     fence.pins += 1
     order.lock.unlock()
@@ -22,30 +23,32 @@ cdef int order_after(OrderState* order, StreamState* stream, StreamState* source
     if not failed:
         order.counters.waits += 1
         merge_clock(&stream.clock, source, fence)
-    unpin(order, fence)
+    unpin_locked(order, fence)
     return failed
 
 
-cdef int order_or_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                          Failure* failure) except -1 nogil:
-    """`order_after`, where nobody promised that the source still exists: as `host_wait_or_sync`."""
-    if needs_context_sync(order, stream, source, position):
-        return sync_context(order, failure)
-    return order_after(order, stream, source, position, failure)
+    """`order_after_unlocks`, where nobody promised that the source still exists: as `host_wait_or_sync_unlocks`."""
+    check(order.lock.held(), "the lock is held")
+    if needs_context_sync_locked(order, stream, source, position):
+        return sync_context_unlocks(order, failure)
+    return order_after_unlocks(order, stream, source, position, failure)
 
 
-cdef int host_wait(OrderState* order, StreamState* source, uint64_t position,
+cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position,
                         Failure* failure) except -1 nogil:
     """Return when the position is complete.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed
-    if is_ordered_after(order, NULL, source, position):
+    if is_ordered_after_locked(order, NULL, source, position):
         return 0
     fence = covering(source, position)
     if fence == NULL:
         if is_other_threads_default(source):
-            return sync_context(order, failure)
-        if record_fence(order, source, &fence, failure):
+            return sync_context_unlocks(order, failure)
+        if record_fence_unlocks(order, source, &fence, failure):
             return 1
     fence.pins += 1
     order.lock.unlock()
@@ -54,7 +57,7 @@ cdef int host_wait(OrderState* order, StreamState* source, uint64_t position,
     if not failed:
         order.counters.host_waits += 1
         merge_clock(&order.host_clock, source, fence)
-    unpin(order, fence)
+    unpin_locked(order, fence)
     return failed
 
 
@@ -63,32 +66,35 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
     return stream.alive and stream.unowned and stream.thread == 0
 
 
-cdef bint needs_context_sync(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
+cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
     """Would the host have to wait for the whole context, because the source may be gone and has no fence for this?"""
-    return (may_be_destroyed(source) and not is_ordered_after(order, stream, source, position)
+    check(order.lock.held(), "the lock is held")
+    return (may_be_destroyed(source) and not is_ordered_after_locked(order, stream, source, position)
             and covering(source, position) == NULL)
 
 
-cdef int host_wait_or_sync(OrderState* order, StreamState* source, uint64_t position,
+cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                               Failure* failure) except -1 nogil:
-    """`host_wait` on somebody's stream that may be gone: without a fence that covers the position, the host waits
+    """`host_wait_unlocks` on somebody's stream that may be gone: without a fence that covers the position, the host waits
     for the whole context.  Releases the lock."""
-    if needs_context_sync(order, NULL, source, position):
-        return sync_context(order, failure)
-    return host_wait(order, source, position, failure)
+    check(order.lock.held(), "the lock is held")
+    if needs_context_sync_locked(order, NULL, source, position):
+        return sync_context_unlocks(order, failure)
+    return host_wait_unlocks(order, source, position, failure)
 
 
-cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
+cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
     """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
 
     The fence that is asked about is kept until it is complete: on a busy stream the fences of the ring are recorded
     again before they are.  One that is complete and too old for the position makes room for the next.  Releases the
     lock.
     """
+    check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef bint done = True
     cdef int failed = 0
-    while done and not failed and not is_ordered_after(order, NULL, source, position):
+    while done and not failed and not is_ordered_after_locked(order, NULL, source, position):
         done = False
         fence = source.probe
         if fence == NULL:
@@ -96,7 +102,7 @@ cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure
             if fence == NULL:
                 if is_other_threads_default(source) or may_be_destroyed(source):
                     return 0
-                if record_fence(order, source, &fence, failure):
+                if record_fence_unlocks(order, source, &fence, failure):
                     return 1
             if source.probe == NULL:
                 source.probe = fence
@@ -110,32 +116,34 @@ cdef int poll(OrderState* order, StreamState* source, uint64_t position, Failure
             if source.probe == fence:
                 source.probe = NULL
                 fence.pins -= 1
-        unpin(order, fence)
+        unpin_locked(order, fence)
     return failed
 
 
-cdef int refuse_capturing(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                           Failure* failure) except -1 nogil:
     """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
     graph.  Found out for all dependencies before anything is recorded or waited for.  Releases the lock."""
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef size_t i
     for i in range(dependencies.size()):
         source = dependencies[0][i].source
-        if (is_other_threads_default(source) or is_ordered_after(order, stream, source, dependencies[0][i].position)
+        if (is_other_threads_default(source) or is_ordered_after_locked(order, stream, source, dependencies[0][i].position)
                 or covering(source, dependencies[0][i].position) != NULL):
             continue
-        if refuse_if_capturing(order, source, SOURCE_IS_CAPTURING, failure):
+        if refuse_if_capturing_unlocks(order, source, SOURCE_IS_CAPTURING, failure):
             return 1
     return 0
 
 
-cdef int order_all(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil:
+cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil:
     """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock.
 
     Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a
     reader often knows the rest already.
     """
+    check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef uint64_t position
     cdef size_t i
@@ -147,8 +155,8 @@ cdef int order_all(OrderState* order, StreamState* stream, vector[Dependency]* d
             source = dependencies[0][i].source
             position = dependencies[0][i].position
             if stream == NULL:
-                if host_wait(order, source, position, failure):
+                if host_wait_unlocks(order, source, position, failure):
                     return 1
-            elif order_after(order, stream, source, position, failure):
+            elif order_after_unlocks(order, stream, source, position, failure):
                 return 1
     return 0

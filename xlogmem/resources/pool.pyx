@@ -36,9 +36,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check as invariant
-from xlogmem._cpp cimport larger, vector
-from xlogmem._cpp cimport checked as checked
+from xlogmem._cpp cimport check, checked, larger, vector
 from xlogmem._driver cimport (
     DRIVER_FAILED,
     PYTHON_RAISED,
@@ -57,13 +55,13 @@ from xlogmem._order cimport (
     ENTRY_KINDS,
     Dependency,
     StreamState,
-    host_wait_or_sync,
-    is_ordered_after,
+    host_wait_or_sync_unlocks,
+    is_ordered_after_locked,
     may_be_destroyed,
-    order_after,
-    order_or_sync,
-    needs_context_sync,
-    refuse_if_capturing,
+    order_after_unlocks,
+    order_or_sync_unlocks,
+    needs_context_sync_locked,
+    refuse_if_capturing_unlocks,
     advance,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED, drop_exception
@@ -116,24 +114,25 @@ cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nog
     pool.order.lock.lock()
     stream.busy += 1
     pool.size += nbytes
-    failed = allocate_upstream(pool, nbytes, stream, &ptr, &resource_block, failure)
+    failed = allocate_upstream_unlocks(pool, nbytes, stream, &ptr, &resource_block, failure)
     if failed:
         pool.size -= nbytes
     else:
         pool.counters.grown += 1
-        span = new_chunk(pool, ptr, nbytes, resource_block)
+        span = new_chunk_locked(pool, ptr, nbytes, resource_block)
         if pool.upstream.order != HOST_SYNCHRONOUS:
-            add_position(pool, span, stream.index, advance(stream))
-            if not wait_for(pool, span, NULL, &ignored):        # else whoever takes it waits
+            add_position_locked(pool, span, stream.index, advance(stream))
+            if not wait_for_unlocks(pool, span, NULL, &ignored):        # else whoever takes it waits
                 clear(span)
-        release_span(pool, span)
+        release_span_locked(pool, span)
     stream.busy -= 1
     pool.order.lock.unlock()
     return failed
 
 
-cdef bint has_live_foreign_streams(PoolState* pool) noexcept nogil:
+cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
     """Somebody's streams that the runtime could not bury when it ended: they may be destroyed by now."""
+    check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(pool.order.streams.size()):
         if pool.order.streams[i].driver_id and pool.order.streams[i].alive:
@@ -151,8 +150,8 @@ cdef int release_all(PoolMemoryResource self) except -1 nogil:
     if pool.order == NULL or pool.chunks.empty() or enter_context(pool.order.context, &scope, &ignored):
         return 0
     pool.order.lock.lock()
-    if not has_live_foreign_streams(pool):
-        release_idle(pool, 0, NULL, &failures)
+    if not has_live_foreign_streams_locked(pool):
+        release_idle_unlocks(pool, 0, NULL, &failures)
     pool.order.lock.unlock()
     for i in range(failures.size()):
         drop_exception(&failures[i])
@@ -345,7 +344,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
             else:
                 pool.order.lock.lock()
                 released = pool.size
-                release_idle(pool, keep, NULL, &failures)
+                release_idle_unlocks(pool, keep, NULL, &failures)
                 released -= pool.size
                 pool.order.lock.unlock()
                 if pool.upstream.trim != NULL and pool.upstream.trim(pool.upstream.self, &failure):
