@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag, vector
-from xlogmem._driver cimport Failure
+from xlogmem._failures cimport Failure
 from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport Dependency, EntryKind, OrderState, StreamState
 from xlogmem.resources.base cimport ResourceTable

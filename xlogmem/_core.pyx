@@ -45,23 +45,25 @@ from cuda.bindings cimport cydriver as cy
 
 from xlogmem._cpp cimport check, larger, mutex, prefetch, push, unlikely
 from xlogmem._driver cimport (
-    BLOCK_IS_CONTESTED,
-    BLOCK_IS_STALE,
-    DEVICE_IS_LOST,
-    DRIVER_FAILED,
-    NO_FAILURE,
-    PROCESS_WAS_FORKED,
-    PYTHON_RAISED,
-    RESOURCE_FAILED,
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_DEAD,
     Scope,
     enter_context,
-    is_sticky,
     leave_context,
     process_was_forked,
     stream_is_capturing,
+)
+from xlogmem._failures cimport (
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    DEVICE_IS_LOST,
+    NO_FAILURE,
+    PROCESS_WAS_FORKED,
+    PYTHON_RAISED,
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    drop_exception,
+    is_out_of_memory,
+    is_sticky,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, successor_of
 from xlogmem._order cimport (
@@ -90,7 +92,7 @@ from xlogmem._order cimport (
     sync_context_unlocks,
     unregister_all_foreign_unlocks,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, drop_exception
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED
 
 cdef enum:
     EAGER_COMMITS = 64            # commits that record at once after a launch elsewhere had to wait (adaptive)

@@ -4,32 +4,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport mutex, vector
-
-cdef enum FailureKind:
-    NO_FAILURE
-    DRIVER_FAILED               # code, call
-    STREAM_IS_CAPTURING         # stream: the one that was asked to work
-    SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
-    STREAM_IS_DEAD              # stream
-    STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
-    BLOCK_IS_STALE              # generation, argument
-    BLOCK_IS_CONTESTED          # generation, argument: a conflicting window is open on another stream
-    DEVICE_IS_LOST
-    PROCESS_WAS_FORKED
-    PYTHON_RAISED               # exception (owned), code: out of memory or unknown
-    RESOURCE_FAILED             # somebody outside, or a call from there: text, code: out of memory or unknown
-
-
-cdef struct Failure:
-    FailureKind kind
-    cy.CUresult code
-    const char* call
-    uint64_t stream
-    uint64_t generation
-    size_t argument
-    void* exception
-    char text[256]
-
+from xlogmem._failures cimport Failure
 
 cdef struct Scope:
     # What `leave_context` has to restore.
@@ -97,6 +72,3 @@ cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes
                      Failure* failure) except -1 nogil
 cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
               Failure* failure) except -1 nogil
-
-cdef bint is_sticky(Failure* failure) noexcept nogil
-cdef int raise_failure(Failure* failure, str what=*) except -1

@@ -2,8 +2,7 @@
 
 * Calls go through ``cuda.bindings.cydriver`` only.  The CUDA runtime library is never used: it would bring a second
   idea of the current device, and it does not run on the simulated driver.
-* A call's failure is a `Failure`: plain data, filled without the GIL and turned into an exception by `raise_failure`
-  where a caller holds it again.  Functions return 0, or 1 with the failure filled in.
+* Functions return 0, or 1 with a `Failure` filled in: see `_failures`.
 * They are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
   refuses drivers older than CUDA 12.0, the newest function used here, so that cannot happen after a successful start;
   if it did, the exception would travel up rather than be taken for CUDA_SUCCESS, which is what ``noexcept`` would do.
@@ -15,19 +14,13 @@ import atexit
 import os
 import threading
 
-from xlogmem.errors import (
-    DeviceLostError,
-    DriverError,
-    DriverNotFoundError,
-    OutOfDeviceMemoryError,
-    StreamMisuseError,
-    UseAfterFreeError,
-)
-
-from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
+from xlogmem._failures cimport DRIVER_FAILED, PROCESS_WAS_FORKED, error_name, raise_failure
+
+from xlogmem._failures import FORKED
+from xlogmem.errors import DriverError, DriverNotFoundError
 
 cdef extern from *:
     """
@@ -44,12 +37,9 @@ cdef extern from *:
     int xlogmem_watch_forks()
 
 __all__ = ["BUILD", "active_devices", "device_count", "device_name", "driver_version", "forget_context", "initialize",
-           "is_simulated",
-           "live_events", "supports_memory_pools", "trim_events"]
+           "is_simulated", "live_events", "supports_memory_pools", "trim_events"]
 
 OLDEST_DRIVER = 12000
-FORKED = ("this process was forked from one that used CUDA, which CUDA does not support. Start workers with the "
-          "spawn or forkserver method")
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
 cdef bint closing = False
@@ -111,7 +101,7 @@ def initialize():
                 "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on "
                 "the simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
         if result != cy.CUDA_SUCCESS:
-            name, text = _describe(result)
+            name, text = error_name(result)
             raise DriverNotFoundError(
                 f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the "
                 "simulated driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
@@ -208,7 +198,6 @@ def active_devices():
     return sorted(found)
 
 
-# ---------------------------------------------------------------------------------------------- failures
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
     if code == cy.CUDA_SUCCESS:
         return 0
@@ -216,75 +205,6 @@ cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noe
     failure.call = call
     failure.code = code
     return 1
-
-
-cdef tuple _describe(cy.CUresult code):
-    cdef const char* name = NULL
-    cdef const char* text = NULL
-    with nogil:
-        cy.cuGetErrorName(code, &name)
-        cy.cuGetErrorString(code, &text)
-    return (name.decode() if name else f"CUDA error {int(code)}", text.decode() if text else "unknown error")
-
-
-cdef bint is_sticky(Failure* failure) noexcept nogil:
-    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult)."""
-    if failure.kind != DRIVER_FAILED:
-        return False
-    return failure.code in (
-        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
-        cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT, cy.CUDA_ERROR_HARDWARE_STACK_ERROR,
-        cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS, cy.CUDA_ERROR_INVALID_ADDRESS_SPACE,
-        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED)
-
-
-cdef int raise_failure(Failure* failure, str what="") except -1:
-    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"."""
-    cdef object exception
-    context = f" while {what}" if what else ""
-    if failure.kind == PYTHON_RAISED:
-        exception = <object>failure.exception
-        Py_DECREF(exception)
-        failure.exception = NULL
-        raise exception
-    if failure.kind == DRIVER_FAILED:
-        name, text = _describe(failure.code)
-        call = failure.call.decode()
-        kind = (OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY
-                else DeviceLostError if is_sticky(failure) else DriverError)
-        raise kind(f"CUDA driver error: {call} gave {name} ({text}){context}", call=call, code=int(failure.code),
-                   name=name)
-    if failure.kind == RESOURCE_FAILED:
-        text = failure.text.decode(errors="replace")
-        kind = OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY else DriverError
-        raise kind(f"{text}{context}", code=int(failure.code))
-    if failure.kind == BLOCK_IS_STALE:
-        where = f"argument {failure.argument}: " if failure.argument else ""
-        raise UseAfterFreeError(
-            failure.generation,
-            f"{where}use-after-free on generation {failure.generation}: the block was freed{context}")
-    if failure.kind == STREAM_IS_CAPTURING:
-        raise StreamMisuseError(
-            f"stream {failure.stream} is capturing a graph{context}. Prepare before the capture begins and file the "
-            "launch of the graph, or end the capture first")
-    if failure.kind == SOURCE_IS_CAPTURING:
-        raise StreamMisuseError(
-            f"stream {failure.stream}, which this work has to wait for, is capturing a graph{context}: an event "
-            "recorded there would belong to the graph. End that capture first")
-    if failure.kind == STREAM_IS_DEAD:
-        raise StreamMisuseError(f"stream {failure.stream} was unregistered{context}: register it again")
-    if failure.kind == STREAM_IS_IN_USE:
-        raise StreamMisuseError(f"stream {failure.stream} is in use{context}: a launch is prepared on it and not filed "
-                                "yet, or a call is in flight")
-    if failure.kind == BLOCK_IS_CONTESTED:
-        raise StreamMisuseError(
-            f"argument {failure.argument}: a conflicting use of generation {failure.generation} is prepared on another "
-            f"stream and not filed yet{context}. Commit it first, so that this one can be ordered after it")
-    if failure.kind == PROCESS_WAS_FORKED:
-        raise DriverError(FORKED)
-    if failure.kind == DEVICE_IS_LOST:
-        raise DeviceLostError(f"the device was lost to an earlier error{context}: the process has to start again")
-    raise SystemError(f"xlogmem reported a failure without a kind ({int(failure.kind)}){context}")
 
 
 # ---------------------------------------------------------------------------------------------- contexts

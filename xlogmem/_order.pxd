@@ -4,7 +4,8 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag, mutex, vector
-from xlogmem._driver cimport Context, EventPool, Failure, FailureKind
+from xlogmem._driver cimport Context, EventPool
+from xlogmem._failures cimport Failure, FailureKind
 
 cdef enum Discipline:
     ORDINARY                    # people fill new blocks here without a recorder

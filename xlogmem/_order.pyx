@@ -35,10 +35,6 @@ cimport cython
 
 from xlogmem._cpp cimport check, larger
 from xlogmem._driver cimport (
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_DEAD,
-    STREAM_IS_IN_USE,
     context_synchronize,
     event_is_done,
     event_record,
@@ -47,6 +43,12 @@ from xlogmem._driver cimport (
     stream_is_capturing,
     stream_wait,
     take_event,
+)
+from xlogmem._failures cimport (
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    STREAM_IS_IN_USE,
 )
 
 __all__ = ["Ordering"]

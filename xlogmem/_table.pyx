@@ -45,15 +45,6 @@ from xlogmem._core cimport (
 )
 from xlogmem._cpp cimport atomic, check, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
-    BLOCK_IS_STALE,
-    DEVICE_IS_LOST,
-    DRIVER_FAILED,
-    PROCESS_WAS_FORKED,
-    PYTHON_RAISED,
-    RESOURCE_FAILED,
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    Failure,
     Scope,
     enter_context,
     leave_context,
@@ -62,6 +53,15 @@ from xlogmem._driver cimport (
     stream_context,
     stream_id,
     stream_is_capturing,
+)
+from xlogmem._failures cimport (
+    DEVICE_IS_LOST,
+    PYTHON_RAISED,
+    RESOURCE_FAILED,
+    STREAM_IS_CAPTURING,
+    Failure,
+    format_failure,
+    is_out_of_memory,
 )
 from xlogmem._order cimport (
     OPAQUE,
@@ -317,47 +317,9 @@ cdef int register_first_use_unlocks(RuntimeHold* hold, cy.CUstream handle, uint6
 
 
 # ---------------------------------------------------------------------------------------------- failures
-cdef void format_failure(CoreState* core, Failure* failure, char* text) noexcept nogil:
-    """What `raise_failure` would say, in short, as a text of XLOGMEM_TEXT bytes."""
-    cdef const char* name = "an error"
-    cdef const char* meaning = "unknown"
-    if failure.kind == DRIVER_FAILED:
-        if cy.cuGetErrorName(failure.code, &name) or cy.cuGetErrorString(failure.code, &meaning):
-            name = "an error"                           # the driver sets them to NULL for a code that it does not know
-            meaning = "unknown"
-        snprintf(text, XLOGMEM_TEXT, "%s gave %s (%s)", failure.call, name, meaning)
-    elif failure.kind == RESOURCE_FAILED:
-        snprintf(text, XLOGMEM_TEXT, "%s", failure.text)
-    elif failure.kind == PYTHON_RAISED:
-        format_exception(<void*>failure.exception, text)
-    elif failure.kind == STREAM_IS_CAPTURING or failure.kind == SOURCE_IS_CAPTURING:
-        snprintf(text, XLOGMEM_TEXT, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
-    elif failure.kind == DEVICE_IS_LOST:
-        snprintf(text, XLOGMEM_TEXT, "the device was lost to an earlier error: the process has to start again")
-    elif failure.kind == PROCESS_WAS_FORKED:
-        snprintf(text, XLOGMEM_TEXT, "this process was forked from one that used CUDA, which CUDA does not support")
-    elif failure.kind == BLOCK_IS_STALE:
-        snprintf(text, XLOGMEM_TEXT, "the block was freed before")
-    else:
-        snprintf(text, XLOGMEM_TEXT, "stream %llu is in use or was unregistered", <unsigned long long>failure.stream)
-
-
-cdef void format_exception(void* exception, char* text) noexcept nogil:
-    """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
-    with gil:
-        name = type(<object>exception).__name__
-        try:
-            said = f"{name}: {<object>exception}".encode(errors="replace")
-        except BaseException:                           # its __str__ is somebody's code
-            said = name.encode(errors="replace")
-        snprintf(text, XLOGMEM_TEXT, "%s", <const char*>said)
-
-
 cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
-    cdef bint out_of_memory = (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)     # else it has no code
-                               and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
-    error.kind = XLOGMEM_OUT_OF_MEMORY if out_of_memory else XLOGMEM_FAILED
-    format_failure(core, failure, error.text)
+    error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
+    format_failure(failure, error.text, XLOGMEM_TEXT)
     if failure.kind == PYTHON_RAISED:
         core.order.lock.lock()
         defer_decref_locked(core, failure.exception)
@@ -547,7 +509,7 @@ cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failur
     """Nobody is there to be told now.  A block (or NULL) that the free had found is tried again by the next call."""
     cdef char[XLOGMEM_TEXT] text
     cdef char[XLOGMEM_TEXT] line
-    format_failure(core, failure, text)
+    format_failure(failure, text, XLOGMEM_TEXT)
     core.order.lock.lock()
     if block != NULL:
         requeue_free_locked(core, block, failure)

@@ -34,7 +34,8 @@ from xlogmem._core cimport (
     tear_down,
 )
 from xlogmem._cpp cimport atomic, check, push, vector
-from xlogmem._driver cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, give_event, process_is_closing, raise_failure
+from xlogmem._driver cimport give_event, process_is_closing
+from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
     ADAPTIVE,

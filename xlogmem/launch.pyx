@@ -25,7 +25,8 @@ from xlogmem._core cimport (
     prepare,
     take_window,
 )
-from xlogmem._driver cimport Failure, process_was_forked
+from xlogmem._driver cimport process_was_forked
+from xlogmem._failures cimport Failure
 from xlogmem._order cimport OrderState
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of

@@ -20,15 +20,11 @@ from cpython.ref cimport PyObject
 
 from xlogmem._cpp cimport push
 from xlogmem._driver cimport (
-    DRIVER_FAILED,
-    STREAM_IS_CAPTURING,
-    Failure,
     Scope,
     context_of,
     enter_context,
     leave_context,
     process_is_closing,
-    raise_failure,
     stream_context,
     stream_create,
     stream_destroy,
@@ -37,6 +33,7 @@ from xlogmem._driver cimport (
     stream_id,
     stream_is_capturing,
 )
+from xlogmem._failures cimport DRIVER_FAILED, STREAM_IS_CAPTURING, Failure, raise_failure
 from xlogmem._order cimport (
     OPAQUE,
     ORDINARY,

@@ -75,8 +75,7 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, b
     cdef uint64_t ptr = 0
     cdef void* resource_block = NULL
     cdef int failed = get_bytes_locks(core, nbytes, stream, &ptr, &resource_block, failure)
-    if (unlikely(failed) and failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)
-            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY):
+    if unlikely(failed) and is_out_of_memory(failure):
         order.lock.unlock()
         failed = allocate_again(core, nbytes, stream, &ptr, &resource_block, failure)
     if ends:

@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from xlogmem._driver cimport Failure
 from xlogmem.blocks cimport Core, DeviceBlock, Export
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream

@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset, strlen
 
 from xlogmem._core cimport LAUNCHED
 from xlogmem._driver cimport Scope, enter_context, event_record, leave_context, take_event
+from xlogmem._failures cimport Failure
 from xlogmem.blocks cimport release_export
 
 cdef const char* SCHEMA = "arrow_schema"

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag
-from xlogmem._driver cimport Failure
+from xlogmem._failures cimport Failure
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream

@@ -27,11 +27,11 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport int64_t
 
+from xlogmem._failures cimport is_sticky
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
 from xlogmem.interop._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, DLPackExport, capsule_of, new_export
 from xlogmem._driver cimport (
-    Failure,
     Scope,
     copy_across,
     copy_in,
@@ -39,7 +39,6 @@ from xlogmem._driver cimport (
     enter_context,
     fill,
     host_is_pinned,
-    is_sticky,
     leave_context,
 )
 from xlogmem._order cimport OrderState, is_other_threads_default, host_wait_unlocks

@@ -17,6 +17,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport INT64_MAX, UINT64_MAX, uint64_t
 
+from xlogmem._failures cimport Failure
 from xlogmem.interop._arrow cimport (
     ARROW_DEVICE_CUDA,
     ArrowDeviceArray,
@@ -26,7 +27,7 @@ from xlogmem.interop._arrow cimport (
     take_array,
 )
 from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, look_into, take
-from xlogmem._driver cimport Failure, Scope, enter_context, leave_context, pointer_device, stream_wait
+from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device, stream_wait
 from xlogmem._order cimport advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop.buffers cimport Buffer, c_strides, view_of

@@ -4,9 +4,8 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
 
 from xlogmem._driver cimport (
-    Failure,
-    context_of,
     Scope,
+    context_of,
     enter_context,
     leave_context,
     pool_allocate,
@@ -15,8 +14,8 @@ from xlogmem._driver cimport (
     pool_free,
     pool_trim,
     process_is_closing,
-    raise_failure,
 )
+from xlogmem._failures cimport Failure, raise_failure
 from xlogmem.resources.base cimport STREAM_ORDERED, DeviceMemoryResource
 
 __all__ = ["AsyncMemoryResource"]

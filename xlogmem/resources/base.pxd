@@ -4,7 +4,8 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport vector
-from xlogmem._driver cimport Context, Failure
+from xlogmem._driver cimport Context
+from xlogmem._failures cimport Failure
 from xlogmem._order cimport Dependency, StreamState
 from xlogmem.streams cimport StreamPool
 
@@ -40,5 +41,3 @@ cdef class DeviceMemoryResource:
     cdef readonly Context context
     cdef int bind(self, StreamPool stream_pool) except -1
     cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1
-
-cdef int drop_exception(Failure* failure) except -1 nogil

@@ -6,16 +6,14 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._driver cimport (
-    NO_FAILURE,
-    PYTHON_RAISED,
     Scope,
     context_of,
     enter_context,
     leave_context,
-    raise_failure,
     relax_capture,
     restore_capture,
 )
+from xlogmem._failures cimport keep_exception, raise_failure
 from xlogmem.streams cimport Stream, parse
 
 from xlogmem.errors import DriverError, StreamMisuseError
@@ -24,23 +22,6 @@ __all__ = ["DeviceMemoryResource"]
 
 
 # ---------------------------------------------------------------------------------------------- resources in Python
-cdef int keep_exception(Failure* failure, object exception) except -1:
-    Py_INCREF(exception)
-    failure.kind = PYTHON_RAISED
-    failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY if isinstance(exception, MemoryError) else cy.CUDA_ERROR_UNKNOWN
-    failure.exception = <void*>exception
-    return 1
-
-
-cdef int drop_exception(Failure* failure) except -1 nogil:
-    """Of a failure that nobody is told.  Without any lock."""
-    if failure.kind == PYTHON_RAISED:
-        failure.kind = NO_FAILURE
-        with gil:
-            Py_DECREF(<object>failure.exception)
-    return 0
-
-
 cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
                          Failure* failure) except -1 nogil:
     """Call the method of a Python subclass.  The core holds no lock here; what the method raises is raised to the

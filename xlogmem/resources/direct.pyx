@@ -3,7 +3,8 @@ from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
-from xlogmem._driver cimport Failure, context_of, memory_allocate, memory_free
+from xlogmem._driver cimport context_of, memory_allocate, memory_free
+from xlogmem._failures cimport Failure
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, DeviceMemoryResource
 
 __all__ = ["DirectMemoryResource"]

@@ -23,14 +23,13 @@ from xlogmem._abi cimport (
 )
 from xlogmem._cpp cimport atomic
 from xlogmem._driver cimport (
-    RESOURCE_FAILED,
-    Failure,
     context_of,
     pool_allocate_plainly,
     pool_free_plainly,
     pool_of_pointer,
     process_is_closing,
 )
+from xlogmem._failures cimport RESOURCE_FAILED, Failure
 from xlogmem.resources.base cimport DeviceMemoryResource
 
 from xlogmem.resources.base import ORDERS

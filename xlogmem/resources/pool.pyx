@@ -37,17 +37,15 @@ from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, checked, larger, vector
-from xlogmem._driver cimport (
-    DRIVER_FAILED,
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._failures cimport (
     PYTHON_RAISED,
     RESOURCE_FAILED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     Failure,
-    Scope,
-    enter_context,
-    leave_context,
-    process_is_closing,
+    drop_exception,
+    is_out_of_memory,
     raise_failure,
 )
 from xlogmem._order cimport (
@@ -64,7 +62,7 @@ from xlogmem._order cimport (
     refuse_if_capturing_unlocks,
     advance,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED, drop_exception
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED
 
 from xlogmem import _driver
 from xlogmem.errors import StreamMisuseError

@@ -20,11 +20,6 @@ cdef int wait_for_unlocks(PoolState* pool, Span* span, StreamState* stream, Fail
 
 
 # ---------------------------------------------------------------------------------------------- upstream
-cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
-    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)         # others have no code
-            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
-
-
 cdef int fail_out_of_memory_locked(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
     failure.kind = RESOURCE_FAILED

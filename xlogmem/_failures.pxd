@@ -1,0 +1,43 @@
+# What can go wrong, as plain data: filled in without the GIL, raised or written down where that is possible.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+cdef enum FailureKind:
+    NO_FAILURE
+    DRIVER_FAILED               # code, call
+    STREAM_IS_CAPTURING         # stream: the one that should do the work
+    SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
+    STREAM_IS_DEAD              # stream: it was unregistered
+    STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
+    BLOCK_IS_STALE              # generation, argument: it was freed
+    BLOCK_IS_CONTESTED          # generation, argument: a conflicting window is open on another stream
+    DEVICE_IS_LOST
+    PROCESS_WAS_FORKED
+    PYTHON_RAISED               # exception (an owned reference), code: out of memory or unknown
+    RESOURCE_FAILED             # text, code: out of memory or unknown
+
+
+cdef struct Failure:
+    FailureKind kind
+    cy.CUresult code
+    const char* call
+    uint64_t stream
+    uint64_t generation
+    size_t argument             # from 1; 0: none
+    void* exception
+    char text[256]
+
+
+# Each fills in a failure and returns 1.
+cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil
+cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil
+cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil
+cdef int keep_exception(Failure* failure, object exception) except -1
+
+cdef bint is_sticky(Failure* failure) noexcept nogil
+cdef bint is_out_of_memory(Failure* failure) noexcept nogil
+cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil
+cdef tuple error_name(cy.CUresult code)
+cdef int raise_failure(Failure* failure, str what=*) except -1
+cdef int drop_exception(Failure* failure) except -1 nogil

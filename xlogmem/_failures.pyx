@@ -1,0 +1,189 @@
+"""What can go wrong, and the words for it: the one vocabulary of failures.
+
+A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
+exception (`raise_failure`); callers of the C table get its sentence as a text (`format_failure`).  Both say the same.
+
+The names of the driver's error codes are asked of the driver here, because every room needs them; all other CUDA calls
+are made in `_driver`.
+"""
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdio cimport snprintf
+
+from xlogmem.errors import (
+    DeviceLostError,
+    DriverError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+)
+
+__all__ = ["FORKED"]
+
+cdef const char* FORKED_TEXT = "this process was forked from one that used CUDA, which CUDA does not support"
+cdef str START_WORKERS = ". Start workers with the spawn or forkserver method"
+FORKED = FORKED_TEXT.decode() + START_WORKERS
+
+# After the sentence and what the caller was about: why, or what to do.
+cdef dict ADVICE = {
+    STREAM_IS_CAPTURING: ". Prepare before the capture begins and file the launch of the graph, or end the capture "
+                         "first",
+    SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
+    STREAM_IS_DEAD: ": register it again",
+    STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
+    BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
+    DEVICE_IS_LOST: ": the process has to start again",
+    PROCESS_WAS_FORKED: START_WORKERS,
+}
+
+
+# ---------------------------------------------------------------------------------------------- filling in
+cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil:
+    failure.kind = kind
+    failure.stream = stream
+    return 1
+
+
+cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil:
+    failure.kind = kind
+    failure.generation = generation
+    failure.argument = argument
+    return 1
+
+
+cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil:
+    """The caller writes the text."""
+    failure.kind = RESOURCE_FAILED
+    failure.code = code
+    return 1
+
+
+cdef int keep_exception(Failure* failure, object exception) except -1:
+    """The failure owns a reference, until it is raised or dropped."""
+    Py_INCREF(exception)
+    failure.kind = PYTHON_RAISED
+    failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY if isinstance(exception, MemoryError) else cy.CUDA_ERROR_UNKNOWN
+    failure.exception = <void*>exception
+    return 1
+
+
+cdef int drop_exception(Failure* failure) except -1 nogil:
+    """Of a failure that is not reported.  Without any lock, because it takes the GIL."""
+    if failure.kind == PYTHON_RAISED:
+        failure.kind = NO_FAILURE
+        with gil:
+            Py_DECREF(<object>failure.exception)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- kinds
+cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
+    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)         # others have no code
+            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
+
+
+cdef bint is_sticky(Failure* failure) noexcept nogil:
+    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult)."""
+    if failure.kind != DRIVER_FAILED:
+        return False
+    return failure.code in (
+        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
+        cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT, cy.CUDA_ERROR_HARDWARE_STACK_ERROR,
+        cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS, cy.CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED)
+
+
+# ---------------------------------------------------------------------------------------------- words
+cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
+    """The sentence that says what went wrong."""
+    cdef const char* name = NULL
+    cdef const char* meaning = NULL
+    if failure.kind == DRIVER_FAILED:
+        cy.cuGetErrorName(failure.code, &name)          # sets NULL for a code that the driver does not know
+        cy.cuGetErrorString(failure.code, &meaning)
+        snprintf(text, size, "CUDA driver error: %s gave %s (%s)", failure.call,
+                 name if name != NULL else <const char*>"an error",
+                 meaning if meaning != NULL else <const char*>"unknown error")
+    elif failure.kind == RESOURCE_FAILED:
+        snprintf(text, size, "%s", failure.text)
+    elif failure.kind == PYTHON_RAISED:
+        format_exception(failure.exception, text, size)
+    elif failure.kind == BLOCK_IS_STALE:
+        snprintf(text, size, "use-after-free on generation %llu: the block was freed",
+                 <unsigned long long>failure.generation)
+    elif failure.kind == BLOCK_IS_CONTESTED:
+        snprintf(text, size, "a conflicting use of generation %llu is prepared on another stream and not filed yet",
+                 <unsigned long long>failure.generation)
+    elif failure.kind == STREAM_IS_CAPTURING:
+        snprintf(text, size, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
+    elif failure.kind == SOURCE_IS_CAPTURING:
+        snprintf(text, size, "stream %llu, which this work has to wait for, is capturing a graph",
+                 <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_DEAD:
+        snprintf(text, size, "stream %llu was unregistered", <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_IN_USE:
+        snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
+    elif failure.kind == DEVICE_IS_LOST:
+        snprintf(text, size, "the device was lost to an earlier error")
+    elif failure.kind == PROCESS_WAS_FORKED:
+        snprintf(text, size, "%s", FORKED_TEXT)
+    else:
+        snprintf(text, size, "a failure without a kind (%d)", <int>failure.kind)
+
+
+cdef tuple error_name(cy.CUresult code):
+    """The driver's name of a code, and what it means."""
+    cdef const char* name = NULL
+    cdef const char* meaning = NULL
+    with nogil:
+        cy.cuGetErrorName(code, &name)
+        cy.cuGetErrorString(code, &meaning)
+    return (name.decode() if name != NULL else f"CUDA error {int(code)}",
+            meaning.decode() if meaning != NULL else "unknown error")
+
+
+cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
+    """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
+    with gil:
+        name = type(<object>exception).__name__
+        try:
+            said = f"{name}: {<object>exception}".encode(errors="replace")
+        except BaseException:                           # its __str__ may do anything
+            said = name.encode(errors="replace")
+        snprintf(text, size, "%s", <const char*>said)
+
+
+cdef int raise_failure(Failure* failure, str what="") except -1:
+    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"."""
+    cdef char[512] text
+    cdef object exception
+    if failure.kind == PYTHON_RAISED:
+        exception = <object>failure.exception
+        Py_DECREF(exception)
+        failure.exception = NULL
+        raise exception
+    with nogil:
+        format_failure(failure, text, sizeof(text))
+    where = f"argument {failure.argument}: " if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED) and (
+        failure.argument) else ""
+    message = (where + text.decode(errors="replace") + (f" while {what}" if what else "")
+               + ADVICE.get(failure.kind, ""))
+    raise exception_of(failure, message)
+
+
+cdef object exception_of(Failure* failure, str message):
+    if failure.kind == DRIVER_FAILED:
+        kind = (OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY
+                else DeviceLostError if is_sticky(failure) else DriverError)
+        return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])
+    if failure.kind == RESOURCE_FAILED:
+        kind = OutOfDeviceMemoryError if is_out_of_memory(failure) else DriverError
+        return kind(message, code=int(failure.code))
+    if failure.kind == BLOCK_IS_STALE:
+        return UseAfterFreeError(failure.generation, message)
+    if failure.kind == DEVICE_IS_LOST:
+        return DeviceLostError(message)
+    if failure.kind == PROCESS_WAS_FORKED:
+        return DriverError(message)
+    if failure.kind == NO_FAILURE:
+        return SystemError(message)
+    return StreamMisuseError(message)
