@@ -43,7 +43,7 @@ class World:
     without : collection of str
         Libraries that are left out.
     longest : float
-        Seconds that a program may take from C++; 0 is no limit.
+        Seconds that a program may take from C++; 0: no limit.
     libraries : collection of str
         Libraries that take part, if they are installed.
     """

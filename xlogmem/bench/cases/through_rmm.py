@@ -17,7 +17,7 @@ __all__ = ["beside_python", "in_pylibcudf", "resources_of_rmm", "through_rmm"]
 
 
 def when_rmm(build: Build) -> Build:
-    """Without RMM there are no candidates; when RMM fails, there are no more."""
+    """The candidates of `build` if RMM is here, until RMM fails."""
     def guarded(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
         if "RMM" in world.modules:
             yield from unless_failed("RMM", build(world, stack, failed), failed)

@@ -92,8 +92,8 @@ def title(document: Document) -> str:
 def label(document: Document, case: str) -> str:
     """What is measured, and the time of its reference."""
     reference = next(row for row in document["rows"] if row["case"] == case and row["values"] == row["beside"])
-    who = "" if reference["role"] == FLOOR else f"{reference['candidate']} "
-    return f"{CHART.get(case, case)}  [{who}{in_words(reference['median'])} ns]".replace("µs ns", "µs")
+    name = "" if reference["role"] == FLOOR else f"{reference['candidate']} "
+    return f"{CHART.get(case, case)}  [{name}{in_words(reference['median'])} ns]".replace("µs ns", "µs")
 
 
 def draw_case(panel: Any, place: int, rows: list[Row]) -> None:
