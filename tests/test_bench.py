@@ -462,7 +462,7 @@ def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
     assert [row["agree"] for row in found] == [agree]
     console = Console(file=StringIO(), width=200)
     assert results.print_agreement(b, a, console) is agree
-    assert f"of ours {int(agree)} of 1" in console.file.getvalue()
+    assert f"of xlogmem's {int(agree)} of 1" in console.file.getvalue()
     assert ("use/ping-pong: ours" in console.file.getvalue()) is not agree
 
 
@@ -477,7 +477,7 @@ def test_rows_of_one_run_only_are_counted():
     console = Console(file=StringIO(), width=200)
     results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
         floor=[[100.] * 3], ours=[[150.] * 3]), console)
-    assert "of ours 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+    assert "of xlogmem's 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
 
 
 @pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
@@ -815,7 +815,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
         key: row["to_reference"] for key, row in by_row(seen).items()}
     again = bench("--read", str(first), "--compare", str(first), "--json", str(second))
     assert again.returncode == 0, again.stderr
-    assert "of ours" in again.stdout
+    assert "of xlogmem's" in again.stdout
     for row in seen["rows"]:                            # as if everything of ours had become ten times as slow
         if row["to_reference"] and row["role"] == OURS:
             row["to_reference"] = {name: 10 * value for name, value in row["to_reference"].items()}

@@ -128,7 +128,7 @@ def _of_proxy(proxy: Any, hold: Hold) -> Iterator[Any]:
     if not (isinstance(wrapped, Frame) or hasattr(wrapped, "__cuda_array_interface__")):
         held = f"{type(wrapped).__module__}.{type(wrapped).__qualname__}"
         raise TypeError(f"this {type(proxy).__name__} of cudf.pandas has no device memory at present, it is a {held}: "
-                        "take as_gpu_object() of it, and give that to use() and to the kernel")
+                        "take as_gpu_object() of it, and pass that to use() and to the kernel")
     yield wrapped
 
 

@@ -155,8 +155,8 @@ def solved(channels: list[str], specs: list[str], cuda: str | None) -> list[Repo
                           for name, version in machine.items()]))
 
 
-# The requested specs, the CUDA version of the driver, and how versions or builds have to begin ("": not installed); None:
-# the specs have to be unsolvable.
+# The requested specs, the CUDA version of the driver, and how versions or builds have to begin ("": not installed).
+# None: the specs are unsolvable.
 SOLVES: list[tuple[list[str], str | None, dict[str, str] | None]] = [
     (["xlogmem"], None, {"cuda-bindings": "13.", "rmm": "", "librmm": "", "cuda-cudart": ""}),
     (["xlogmem"], "13.0", {"cuda-bindings": "13.", "rmm": ""}),

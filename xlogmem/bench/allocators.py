@@ -1,7 +1,7 @@
 """Each library's way to allocate and free, in one shape for the loops in `cases`: xlogmem's, the driver's, RMM's,
 CuPy's, PyTorch's and cuda.core's.
 
-No other part of the benchmarks knows how to make a library allocate.
+Only this part of the benchmarks calls the libraries' allocation functions.
 """
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ MIB = 1 << 20
 T = TypeVar("T")
 Failed = Callable[[str, BaseException], None]           # the name of a library or candidate, and its error
 
-# The other libraries: the name in reports, the module, and the names of its distribution.  pylibcudf wants a newer CUDA
-# library than PyTorch brings, so it comes first.
+# The other libraries: the name in reports, the module, and the names of its distribution.  pylibcudf needs a newer CUDA
+# library than PyTorch brings, so it is imported first.
 LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "RMM": ("rmm", ("rmm-cu12", "rmm-cu13", "rmm")),
     "pylibcudf": ("pylibcudf", ("pylibcudf-cu12", "pylibcudf-cu13", "pylibcudf")),

@@ -101,7 +101,7 @@ class RmmMemoryResource(ForeignMemoryResource):
     Notes
     -----
     RMM's rules hold as without xlogmem: callers make the device current before they allocate or free, and the behaviour
-    of RMM's resources during a graph capture is theirs.
+    of RMM's resources during a graph capture is unchanged.
 
     RMM's asynchronous resources only pass calls on to a CUDA pool: for that pool the driver is called directly, and RMM
     only when the driver refuses.
@@ -204,7 +204,7 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
             set_runtime(runtime, instead_of=known.runtime if known is not None else None)
         except RuntimeError as error:
             raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
-                               "or give RMM that one: rmm.mr.set_per_device_resource(device, "
+                               "or make that one RMM's: rmm.mr.set_per_device_resource(device, "
                                "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
         known = _wrapped[device] = Wrapped(RuntimeMemoryResource(runtime), runtime, current)
     rmm.mr.set_per_device_resource(device, known.resource)

@@ -85,12 +85,12 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
     Parameters
     ----------
     runtime : DeviceRuntime
-        Where the memory comes from and is tracked.  It lives as long as this object, a copy of it in C++, or a buffer.
+        Allocates and tracks the memory.  It lives as long as this object, a copy of it in C++, or a buffer.
 
     Attributes
     ----------
     runtime : DeviceRuntime
-        As given.
+        As passed.
     upstream_mr : rmm.mr.DeviceMemoryResource
         The RMM resource below the runtime.  The attribute is missing if the runtime has another kind of resource.
 

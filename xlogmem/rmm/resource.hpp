@@ -1,7 +1,7 @@
 // Both directions of RMM, in C++: a resource that models cuda::mr::resource over xlogmem's C table, and an
 // xlogmem_upstream over any RMM resource.
 //
-// Nothing here names a function of librmm, whose symbols are in a namespace of each release: only CCCL's templates and
+// No function of librmm is used here, because its symbols are in a namespace of each release: only CCCL's templates and
 // virtual calls through them, so that one build runs with every release whose CCCL keeps their layout.  No GIL, no
 // Python object.
 #pragma once

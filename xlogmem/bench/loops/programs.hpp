@@ -1,4 +1,4 @@
-// Programs of allocations, frees and launches, from a log or from a benchmark of another library.
+// Programs of allocations, frees and launches, from a log or from the benchmarks of another library.
 #pragma once
 
 #include <cstddef>

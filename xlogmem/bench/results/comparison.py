@@ -51,7 +51,7 @@ def print_agreement(document: Document, earlier: Document, console: Console) -> 
     others = f" {len(alone)} rows are in one of the runs only." if alone else ""
     if len(both) > len(found):
         others += f" {len(both) - len(found)} rows of fewer than {LEAST} turns are not compared."
-    console.print(f"{len(found) - len(differ)} of {len(found)} rows agree within their spreads; of ours "
+    console.print(f"{len(found) - len(differ)} of {len(found)} rows agree within their spreads; of xlogmem's "
                   f"{len(ours) - len(different)} of {len(ours)}.{others}", markup=False, highlight=False)
     return bool(ours) and not different
 
