@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 
 from xlogmem.bench import logs
 from xlogmem.bench.cases.allocate import allocate_and_free, in_threads
@@ -26,12 +26,17 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
 
-@cache                                                  # the logs take a second to make
+_listed: dict[tuple[int, tuple[str, ...]], tuple[Case, ...]] = {}       # the logs take a second to make
+
+
 def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ...]:
     """Every case.  `scale` divides the count of everything, for tests; the ids stay."""
-    return (*allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
+    if (scale, log_files) not in _listed:
+        _listed[scale, log_files] = (
+            *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
             *replay_cases(scale, log_files), *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale),
             *pylibcudf_cases())
+    return _listed[scale, log_files]
 
 
 def scaled(count: int, scale: int, least: int = 8) -> int:
