@@ -1,13 +1,13 @@
-"""Build of the compiled modules; everything static stands in pyproject.toml.
+"""Build of the compiled modules; all static metadata is in pyproject.toml.
 
-XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of our own invariants, no optimisation),
+XLOGMEM_BUILD selects the build: ``release`` (default), ``debug`` (checks of xlogmem's invariants, no optimisation),
 ``asan`` (the same checks, AddressSanitizer and UndefinedBehaviorSanitizer) or ``tsan`` (the same checks,
 ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`.  The name is compiled in and shown by
 ``xlogmem info``.  Builds with checks compile a copy of the sources, in which the defects of tests/defects.toml are
 planted: see tests/helpers/planted.py.
 
-The binding of RMM is built where librmm and rmm are, which are build requirements; builds made by hand without them say
-so and leave it out, or fail with XLOGMEM_RMM=require.
+The RMM binding needs librmm and rmm, which are build requirements; a build without them (without build isolation)
+prints a line and leaves the binding out, or fails with XLOGMEM_RMM=require.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
-NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python says so too, but not where CFLAGS is set
+NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python defines it too, but not if CFLAGS is set
 BUILDS = {
     "release": {"flags": ["-O3"], "macros": NO_ASSERTIONS},
     "debug": CHECKS,
@@ -37,7 +37,7 @@ if build not in BUILDS:
 HERE = Path(__file__).parent
 HEADER = "xlogmem/include/xlogmem.h"
 SANITIZERS = BUILDS[build].get("sanitizers", [])
-# A Python that was built with -g passes it on, and what we give to others would be seven times as large.
+# A Python that was built with -g passes it on, and the wheels would be seven times as large.
 SYMBOLS = ["-g0"] if build == "release" else []
 CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SYMBOLS,
        *SANITIZERS]
@@ -47,9 +47,9 @@ MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 def cuda_include() -> str:
     """The folder of cuda.h.
 
-    It must not be older than the cuda-bindings that we compile against.  The wheels' metadata names the right one under
-    pip's build isolation, where searching site-packages finds a header of somebody else; conda and hand-made
-    environments have it under their prefix or the toolkit.
+    It must not be older than the cuda-bindings of the build.  Under pip's build isolation the wheels' metadata names
+    the right one, where a search of site-packages may find the header of another package; conda environments and others
+    have it under their prefix or in the toolkit.
     """
     runtime = "nvidia-cuda-runtime-cu12" if version("cuda-bindings").startswith("12.") else "nvidia-cuda-runtime"
     try:
@@ -72,7 +72,7 @@ include = cuda_include()
 
 
 def folder_of(header: str, *wheels: str) -> str | None:
-    """The folder from which `header` is included: in one of these wheels, or where conda or the toolkit has it."""
+    """The folder from which `header` is included: of one of these wheels, of conda or of the toolkit."""
     for name in wheels:
         try:
             wheel = distribution(name)
@@ -93,8 +93,8 @@ def rmm_binding() -> list[Extension]:
     """One file for RMM 26.06 and later, for CUDA 12 and 13 alike.
 
     That takes the limited API (RMM's classes are heap types: a subclass that is a static type corrupts them), headers
-    of 26.10 or later, and no symbol of librmm: they are in a namespace of each release.  An rmm .pxd brings in some,
-    which nothing calls; the linker drops them with the sections that they are in.
+    of 26.10 or later, and no symbol of librmm, because each release has its own namespace.  An rmm .pxd declares some
+    functions that are never called; the linker drops them with their sections.
     """
     release = ""
     for name in ("rmm-cu12", "rmm-cu13", "rmm"):
@@ -110,7 +110,7 @@ def rmm_binding() -> list[Extension]:
         print("xlogmem: built WITHOUT the RMM binding: rmm, librmm or rapids-logger is not installed", file=sys.stderr)
         return []
     if tuple(map(int, release.split(".")[:2])) < (26, 10):
-        raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, here is {release}")
+        raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, but {release} is installed")
     return [Extension(
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
         depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
@@ -137,7 +137,7 @@ def sources() -> Path:
 
 def module(root: Path, path: Path) -> Extension:
     """A module and its pages, which lie in a folder of its name."""
-    pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.pxi")
+    pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
                      include_dirs=[include, "xlogmem/include", str((root / path).parent)],
                      depends=[HEADER, *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
@@ -172,8 +172,8 @@ modules = cythonize(
     },
 )
 
-# The simulated driver is a shared library, no Python module: xlogmem.sim loads it with ctypes.  Its soname is what lets
-# an unmodified cuda-bindings take it for the driver.
+# The simulated driver is a shared library, not a Python module: xlogmem.sim loads it with ctypes.  Because of its
+# soname an unmodified cuda-bindings uses it as the driver.
 simulator = Extension(
     "xlogmem.sim._simcuda",
     sorted(str(path.relative_to(HERE)) for path in HERE.glob("xlogmem/sim/src/*.cpp")),

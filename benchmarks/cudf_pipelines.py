@@ -1,10 +1,10 @@
-"""What tracking costs cuDF pipelines: the same pipeline on RMM's asynchronous resource alone, under xlogmem, and under
-xlogmem with its pool between, as `xlogmem.cudf.enable(pool_allocator=True)` puts it.
+"""What tracking costs cuDF pipelines: the same pipeline on RMM's async resource alone, under xlogmem, and under xlogmem
+with its pool between, as `xlogmem.cudf.enable(pool_allocator=True)` puts it.
 
     python benchmarks/cudf_pipelines.py [--json FILE] [--rounds N]
 
-They take turns, and so does who begins.  What counts is the difference within a round: pipelines are bound by Python
-and by kernels, and from one run to the next they differ by more than tracking costs.  Beside them a loop of pylibcudf
+The candidates take turns, each round in another order.  What counts is the difference within a round: pipelines are
+bound by Python and by kernels, and vary more from run to run than tracking costs.  Beside them run a loop of pylibcudf
 calls that do little but allocate, and a loop in C++ that does nothing else.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALONE = "alone"
 
 
 class Pipelines:
-    """The data, and what is done with it; each gives something that depends on all of the work."""
+    """The data, and the pipelines; each returns something that depends on all of its work."""
 
     def __init__(self) -> None:
         chance = cupy.random.RandomState(1)
@@ -65,7 +65,7 @@ class Pipelines:
         return [(self.small + i).sum() for i in range(300)]
 
     def allocation_bound(self) -> Any:
-        """Each call allocates, copies 8 kB and drops."""
+        """Each call allocates, copies 8 kB and frees."""
         for _ in range(2000):
             self.column.copy()
 
@@ -82,12 +82,12 @@ def timed(pipeline: Callable[[], Any], mr: rmm.mr.DeviceMemoryResource) -> float
     started = time.perf_counter()
     result = pipeline()
     cupy.cuda.Device().synchronize()
-    del result                                          # frees belong to it
+    del result                                          # its frees are part of the time
     return time.perf_counter() - started
 
 
-def over_another() -> xlogmem.rmm.RmmMemoryResource:
-    """One of its own, so that what it keeps is not what the others allocated."""
+def own_resource() -> xlogmem.rmm.RmmMemoryResource:
+    """An async resource for one runtime, so that its pool does not keep what other candidates allocated."""
     return xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource())
 
 
@@ -108,44 +108,46 @@ def in_words(row: dict[str, Any]) -> str:
         *row["extra_ns_per_pair_middle_half"], row["added"]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--rounds", type=int, default=25)
-    options = parser.parse_args()
-    alone = rmm.mr.CudaAsyncMemoryResource()
-    rmm.mr.set_current_device_resource(alone)
-    runtimes = {"under xlogmem": xlogmem.DeviceRuntime(resource=over_another()),
-                "with its pool": xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(over_another()))}
+def measured(pipeline: Callable[[], Any], candidates: dict[str, rmm.mr.DeviceMemoryResource], rounds: int
+             ) -> dict[str, list[float]]:
+    """Seconds of each candidate, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    gc.disable()
+    for turn in range(rounds):
+        names = list(candidates)
+        for candidate in names[turn % len(names):] + names[:turn % len(names)]:
+            times[candidate].append(timed(pipeline, candidates[candidate]))
+    gc.enable()
+    return times
+
+
+def pipelines(alone: rmm.mr.DeviceMemoryResource, rounds: int) -> dict[str, dict[str, Any]]:
+    runtimes = {"under xlogmem": xlogmem.DeviceRuntime(resource=own_resource()),
+                "with its pool": xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(own_resource()))}
     candidates = {ALONE: alone} | {
         name: xlogmem.rmm.RuntimeMemoryResource(runtime) for name, runtime in runtimes.items()}
     work = Pipelines()
     figures: dict[str, dict[str, Any]] = {}
-    print(f"cuDF {cudf.__version__}, RMM {rmm.__version__}, Python {platform.python_version()}; "
-          f"{options.rounds} rounds, medians with the middle half in brackets")
     for name in ("groupby", "join", "sort", "strings", "together", "small_sums", "allocation_bound", "empty_tables"):
         pipeline = getattr(work, name)
         for mr in candidates.values():
             timed(pipeline, mr)                         # compiles kernels, fills the pools
-        before = {name: runtime.counters() for name, runtime in runtimes.items()}
-        times: dict[str, list[float]] = {name: [] for name in candidates}
-        gc.disable()
-        for turn in range(options.rounds):
-            names = list(candidates)
-            for candidate in names[turn % len(names):] + names[:turn % len(names)]:
-                times[candidate].append(timed(pipeline, candidates[candidate]))
-        gc.enable()
+        before = {candidate: runtime.counters() for candidate, runtime in runtimes.items()}
+        times = measured(pipeline, candidates, rounds)
         figures[name] = {"alone_ms": [1e3 * seconds for seconds in times[ALONE]]}
         print(f"{name:17} {statistics.median(figures[name]['alone_ms']):8.2f} ms")
         for candidate, runtime in runtimes.items():
             after = runtime.counters()
             added = {key: after[key] - before[candidate][key] for key in ("records", "waits", "host_waits")}
-            allocations = (after["allocations"] - before[candidate]["allocations"]) / options.rounds
+            allocations = (after["allocations"] - before[candidate]["allocations"]) / rounds
             row = compared(times[ALONE], times[candidate], allocations) | {"added": added}
             figures[name][candidate] = row
             print(f"    {candidate:13} {in_words(row)}")
-    rmm.mr.set_current_device_resource(alone)
-    # What a pair takes depends on what its CUDA pool has been through, by a factor of two: so on one pool for all.
+    return figures
+
+
+def cpp_pairs(alone: rmm.mr.DeviceMemoryResource) -> dict[str, list[float]]:
+    """On one CUDA pool for all: the time of a pair depends on the pool's history, by a factor of two."""
     candidates = {ALONE: alone, "under xlogmem": rmm_pairs.under(alone),
                   "with its pool": rmm_pairs.under(alone, pool=True)}
     loops: dict[str, list[float]] = {name: [] for name in candidates}
@@ -155,6 +157,21 @@ def main() -> None:
     print("a pair from C++, ns: " + ", ".join(
         f"{name} {min(it):.0f} (median {statistics.median(it):.0f}) {rmm_pairs.added(loops, name)}".rstrip()
         for name, it in loops.items()))
+    return loops
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--rounds", type=int, default=25)
+    options = parser.parse_args()
+    alone = rmm.mr.CudaAsyncMemoryResource()
+    rmm.mr.set_current_device_resource(alone)
+    print(f"cuDF {cudf.__version__}, RMM {rmm.__version__}, Python {platform.python_version()}; "
+          f"{options.rounds} rounds, medians with the middle half in brackets")
+    figures = pipelines(alone, options.rounds)
+    rmm.mr.set_current_device_resource(alone)
+    loops = cpp_pairs(alone)
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"cudf": cudf.__version__, "rmm": rmm.__version__, "python": sys.version, "rows": ROWS,

@@ -1,12 +1,12 @@
-"""How many instructions of ours the five hottest paths take: repeatable, on any machine, without a GPU.
+"""How many of xlogmem's instructions the five hottest paths take: repeatable, on any machine, without a GPU.
 
     python benchmarks/instructions.py            # compare with benchmarks/instructions.json
     python benchmarks/instructions.py --update   # write that file
 
-Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts what executes in our own
-modules, the loops and the simulated driver left out.  Each path runs twice, for different numbers of rounds: the
+Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts the instructions in xlogmem's
+modules, without the loops and the simulated driver.  Each path runs twice, for different numbers of rounds: the
 difference is the rounds, and nothing else.  Counts depend on the compiler and on Cython, so those of another toolchain
-are shown and not compared.  Without valgrind nothing is counted; the exit code is 0 and a line says so.
+are shown and not compared.  Without valgrind nothing is counted; a line says so, and the exit code is 0.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
 
 
 def paths() -> dict[str, Callable[[int], object]]:
-    """The loops; in the process that valgrind runs."""
+    """The loops, in the process that valgrind runs."""
     from cuda.bindings import driver as cuda
 
     import xlogmem
@@ -68,7 +68,7 @@ def work() -> None:
     from xlogmem.bench import _loops
 
     for run in paths().values():
-        run(FEW)                                        # the memory that it needs
+        run(FEW)                                        # allocates what the path keeps
         _loops.mark()
         run(FEW)
         _loops.mark()
@@ -77,7 +77,7 @@ def work() -> None:
 
 
 def counted(dump: Path) -> int:
-    """The instructions of one part of a run that were executed in our own modules."""
+    """The instructions of one part of a run in xlogmem's own modules."""
     names: dict[str, str] = {}
     ours = skip = False
     total = 0
@@ -90,7 +90,7 @@ def counted(dump: Path) -> int:
                 path = names[number]
                 ours = "/xlogmem/" in path and path.endswith(".so") and not re.search(r"/xlogmem/(sim|bench)/", path)
         elif line.startswith("calls="):
-            skip = True                                 # the next line has what was called, which is counted there
+            skip = True                                 # the next line is the callee's cost, which is counted there
         elif re.match(r"[+\-*\d]", line):
             if ours and not skip:
                 total += int(line.split()[1])
@@ -139,7 +139,7 @@ def main() -> int:
         off = comparable and (before is None or abs(change) > TOLERANCE)
         wrong += off
         print(f"{name:45}{instructions:9,.1f}" + (f"{before:9,.1f}{100 * change:+7.1f} %" if before else "")
-              + ("   <- NOT WHAT WAS RECORDED" if off else ""))
+              + ("   <- NOT AS RECORDED" if off else ""))
     if options.update:
         RECORDED.write_text(json.dumps({"toolchain": toolchain, "instructions": seen}, indent=1) + "\n")
         print(f"wrote {RECORDED}")

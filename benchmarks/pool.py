@@ -1,10 +1,10 @@
-"""What an allocation and its free cost on our pool, beside RMM's arena and pool, CuPy's pool and PyTorch's allocator.
+"""What an allocation and its free cost on xlogmem's pool, beside RMM's arena and pool, CuPy's pool and PyTorch.
 
     python benchmarks/pool.py [--json FILE]
 
-From Python, and in a loop in C++ without the GIL where the RMM binding is there (what libcudf's calls are like: through
-RMM's interface, on the legacy default stream).  Then a side stream that is used once and goes quiet: how much more does
-each allocator take from the device when another stream wants as much?  Neighbours that are not installed are left out.
+From Python, and, with the RMM binding, in a loop in C++ without the GIL (as libcudf's calls are: through RMM's
+interface, on the legacy default stream).  Then a side stream is used once and goes idle: how much more does each
+allocator take from the device when another stream needs as much?  Libraries that are not installed are left out.
 """
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def without_the_gil() -> dict[str, dict[str, float]]:
     return {name: {"best_ns": min(seen), "median_ns": statistics.median(seen)} for name, seen in times.items()}
 
 
-# ---------------------------------------------------------------------------------------------- a stream gone quiet
+# ---------------------------------------------------------------------------------------------- an idle stream
 def ours_stranded() -> tuple[int, int, str]:
     pool = xlogmem.PoolMemoryResource(chunk_size=PIECES * LARGE)
     runtime = xlogmem.DeviceRuntime(resource=pool)
@@ -157,7 +157,7 @@ def torch_stranded() -> tuple[int, int, str]:
     with torch.cuda.stream(side):
         tensors = [torch.empty(LARGE, dtype=torch.uint8, device="cuda") for _ in range(PIECES)]
     tensors.clear()
-    torch.cuda.synchronize()                            # it is as idle as can be
+    torch.cuda.synchronize()                            # the side stream is idle
     before = torch.cuda.memory_reserved()
     tensors = [torch.empty(LARGE, dtype=torch.uint8, device="cuda") for _ in range(PIECES)]
     return before - start, torch.cuda.memory_reserved() - before, "synchronized before"

@@ -2,11 +2,11 @@
 
     python benchmarks/pool_fragmentation.py [--log FILE]... [--json FILE]
 
-Logs of allocations are replayed on our pool and, where RMM is installed, on RMM's: random sizes, what reading ORC does
-(bursts of 10,000 small allocations among large ones), the intermediates of queries, and files that RMM's
-`LoggingResourceAdaptor` wrote (``Thread,Time,Action,Pointer,Size,Stream``).  Each pool either takes all of its maximum
-at once or grows as it likes.  No memory is touched: the addresses are made up, so it runs on any machine, on the
-simulated driver if need be.  Figures are bytes beyond the most that the log has in use at any time.
+Logs of allocations are replayed on xlogmem's pool and, if RMM is installed, on RMM's: random sizes, the pattern of
+reading ORC (bursts of 10,000 small allocations among large ones), the intermediates of queries, and files of RMM's
+`LoggingResourceAdaptor` (``Thread,Time,Action,Pointer,Size,Stream``).  Each pool either takes all of its maximum at
+once or grows on demand.  No memory is touched: the addresses are made up, so this runs on any machine, without a GPU on
+the simulated driver.  Figures are bytes beyond the most that the log has in use at any time.
 """
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import xlogmem
-from xlogmem import sim
+from xlogmem._start import start_driver
 from xlogmem.bench.logs import GRAIN, Event, orc_bursts, peak, queries, random_sizes, recorded, rounded
-from xlogmem.errors import DriverNotFoundError
 
 try:
     import rmm.mr
 
-    rmm.set_logging_level(rmm.level_enum.off)                   # each attempt that fails is an error to it
+    rmm.set_logging_level(rmm.level_enum.off)                   # it logs each failed attempt as an error
 except ImportError:
     rmm = None
 
-FINE = 200                                  # sizes between the least that can be enough and its double
+FINE = 200                                  # sizes between the least that can suffice and its double
 
 
 # ---------------------------------------------------------------------------------------------- pools
 class Addresses(xlogmem.DeviceMemoryResource):
-    """Hands out addresses with nothing behind them."""
+    """Returns addresses without memory behind them."""
 
     order = "stream"
 
@@ -71,8 +71,8 @@ def replays_on_rmms(log: list[Event], maximum: int, at_once: bool) -> bool:
     source = Addresses()
     upstream = rmm.mr.CallbackMemoryResource(source.allocate, source.deallocate)
     pool = rmm.mr.PoolMemoryResource(upstream, initial_pool_size=maximum if at_once else 0, maximum_pool_size=maximum)
-    made = [xlogmem.StreamPool(max_streams=64)]
-    own = [made[0].acquire() for _ in range(max(event.stream for event in log))]
+    pool_of_streams = xlogmem.StreamPool(max_streams=64)
+    own = [pool_of_streams.acquire() for _ in range(max(event.stream for event in log))]
     streams = [rmm.pylibrmm.stream.DEFAULT_STREAM, *map(rmm.pylibrmm.stream.Stream, own)]
     blocks: dict[int, tuple[int, int]] = {}
     try:
@@ -90,7 +90,7 @@ def replays_on_rmms(log: list[Event], maximum: int, at_once: bool) -> bool:
 
 
 def smallest(replays: Callable[[list[Event], int, bool], bool], log: list[Event], least: int, at_once: bool) -> int:
-    """Tried one after another, the same for each pool: a larger pool is not always enough where a smaller one is."""
+    """Sizes are tried in turn, the same for each pool: a larger pool may fail where a smaller one suffices."""
     for steps in itertools.count():
         size = rounded(least + steps * least // FINE)
         gc.collect(0)
@@ -99,22 +99,16 @@ def smallest(replays: Callable[[list[Event], int, bool], bool], log: list[Event]
     raise AssertionError
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--log", action="append", default=[], metavar="FILE", help="of RMM's LoggingResourceAdaptor")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    try:
-        xlogmem.driver_version()
-    except DriverNotFoundError:
-        sim.install()
-    logs = {"random sizes": random_sizes(random.Random(options.seed)),
-            "random sizes, 8 streams": random_sizes(random.Random(options.seed), 8),
-            "ORC-like bursts": orc_bursts(random.Random(options.seed)),
-            "queries": queries(random.Random(options.seed)),
-            "queries, 4 streams": queries(random.Random(options.seed), 4)}
-    logs |= {path: recorded(path) for path in options.log}
+def all_logs(seed: int, files: list[str]) -> dict[str, Iterable[Event]]:
+    return {"random sizes": random_sizes(random.Random(seed)),
+            "random sizes, 8 streams": random_sizes(random.Random(seed), 8),
+            "ORC-like bursts": orc_bursts(random.Random(seed)),
+            "queries": queries(random.Random(seed)),
+            "queries, 4 streams": queries(random.Random(seed), 4)} | {path: recorded(path) for path in files}
+
+
+def measured(logs: dict[str, Iterable[Event]]) -> list[dict[str, Any]]:
+    """The rows, which are printed as they come."""
     pools = {"xlogmem": replays_on_ours} | ({"RMM": replays_on_rmms} if rmm else {})
     rows = []
     print(f"{'bytes beyond the most in use':32}{'in use':>12}" + "".join(
@@ -131,6 +125,17 @@ def main() -> None:
                 print(f"{100 * (found / least - 1):19.2f}%", end="", flush=True)
         print()
         rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log", action="append", default=[], metavar="FILE", help="of RMM's LoggingResourceAdaptor")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    start_driver()
+    rows = measured(all_logs(options.seed, options.log))
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"python": sys.version, "rmm": getattr(rmm, "__version__", None), "rows": rows}, file, indent=1)

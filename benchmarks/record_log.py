@@ -1,8 +1,8 @@
-"""Write down what cuDF allocates, for `pool_fragmentation.py`:  python benchmarks/record_log.py FILE.csv
+"""Record what cuDF allocates, for `pool_fragmentation.py`:  python benchmarks/record_log.py FILE.csv
 
 Queries of several tables of different sizes, in four threads: groupby, join, sort, strings, Parquet and ORC written and
-read.  RMM's `LoggingResourceAdaptor` writes the log; times and thread numbers are left out of FILE, so that it packs
-well.  Needs a GPU and cuDF.
+read.  RMM's `LoggingResourceAdaptor` writes the log; times and thread numbers are left out of FILE, so that it
+compresses well.  Needs a GPU and cuDF.
 """
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What a pair of allocate and free costs C++ code that goes through RMM, without and with a runtime of ours on top.
+"""What a pair of allocate and free costs C++ code that goes through RMM, without and with an xlogmem runtime on top.
 
     python benchmarks/rmm_pairs.py [--json FILE]
 
-A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some on
-streams of RMM's own too: one whose handle has to be looked at each time, and one that Python code used with xlogmem,
-which holds it.  Each resource is measured alone, under RMM's statistics (what an adaptor costs at least), under RMM's
-tracking (which knows each allocation too, and nothing of streams) and under `RuntimeMemoryResource`, without and with
-our pool between, turn by turn in one process.  What is added is the difference to the resource alone in the same turn,
-because a host's clock may change by a factor of two from one to the next.  And then each pair by itself while a Python
-thread is busy, beside RMM's callback resource.
+A loop in C++ without the GIL, as libcudf's calls are, on the legacy default stream, which is cuDF's, and for some
+resources on two streams of RMM's: one whose handle is looked up each time, and one that is registered with xlogmem and
+held.  Each resource is measured alone, under RMM's statistics (the least that an adaptor costs), under RMM's tracking
+(which tracks allocations, but not streams) and under `RuntimeMemoryResource`, without and with xlogmem's pool between,
+turn by turn in one process.  What is added is the difference to the resource alone in the same turn, because a host's
+clock may change by a factor of two between turns.  Then each pair is timed while a Python thread is busy, beside RMM's
+callback resource.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
 
 
 def pair_ns(mr: rmm.mr.DeviceMemoryResource, handle: int = 0) -> float:
-    """One turn."""
+    """Nanoseconds for each pair of one turn."""
     return loops(mr).pairs(NBYTES, [handle], CALLS) / CALLS
 
 
@@ -62,11 +62,42 @@ def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, i
 
 
 def added(kinds: dict[str, list[float]], kind: str) -> str:
-    """To the resource alone, turn by turn: the median, and the middle half."""
+    """The difference to the resource alone, turn by turn: the median, and the middle half."""
     if kind == "alone":
         return ""
     extra = sorted(more - alone for more, alone in zip(kinds[kind], kinds["alone"], strict=True))
     return f"{statistics.median(extra):+7.0f} [{extra[len(extra) // 4]:+.0f}, {extra[-1 - len(extra) // 4]:+.0f}]"
+
+
+Candidates = dict[str, dict[str, rmm.mr.DeviceMemoryResource]]         # by resource, then by what is on top
+
+
+def candidates_with(asynchronous: rmm.mr.DeviceMemoryResource, callback: rmm.mr.DeviceMemoryResource, held: Stream
+                    ) -> Candidates:
+    """Every resource; xlogmem's runtimes hold the stream `held`."""
+    below = {"cuda async": asynchronous, "arena": rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30),
+             "pool": rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30, 1 << 30)}
+    candidates: Candidates = {name: {
+        "alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr),
+        "under tracking": rmm.mr.TrackingResourceAdaptor(mr), "under xlogmem": under(mr),
+        "under its pool": under(mr, pool=True)} for name, mr in below.items()}
+    candidates["cuda async"]["as callbacks"] = callback
+    candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
+    for kinds in candidates.values():
+        for mr in kinds.values():
+            if isinstance(mr, xlogmem.rmm.RuntimeMemoryResource):
+                mr.runtime.register_stream(held)
+    return candidates
+
+
+def measured(candidates: Candidates, handles: dict[str, int]) -> dict[str, dict[str, list[float]]]:
+    figures: dict[str, dict[str, list[float]]] = {
+        name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}
+    for _ in range(REPEATS):
+        for name, kinds in candidates.items():
+            for kind, mr in kinds.items():
+                figures[name][kind].append(pair_ns(mr, handles.get(name, 0)))
+    return figures
 
 
 def main() -> None:
@@ -75,28 +106,12 @@ def main() -> None:
     options = parser.parse_args()
     asynchronous = rmm.mr.CudaAsyncMemoryResource()
     callback = rmm.mr.CallbackMemoryResource(asynchronous.allocate, asynchronous.deallocate)
-    below = {"cuda async": asynchronous, "arena": rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30),
-             "pool": rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 30, 1 << 30)}
-    candidates = {name: {
-        "alone": mr, "under statistics": rmm.mr.StatisticsResourceAdaptor(mr),
-        "under tracking": rmm.mr.TrackingResourceAdaptor(mr), "under xlogmem": under(mr),
-        "under its pool": under(mr, pool=True)} for name, mr in below.items()}
-    candidates["cuda async"]["as callbacks"] = callback
-    candidates["xlogmem's own"] = {"alone": xlogmem.rmm.RuntimeMemoryResource(xlogmem.DeviceRuntime())}
     streams = {"own stream": Stream(), "held stream": Stream()}
+    candidates = candidates_with(asynchronous, callback, streams["held stream"])
     handles = {f"{name}, {kind}": stream.__cuda_stream__()[1]
                for name in ("cuda async", "arena") for kind, stream in streams.items()}
-    for kinds in list(candidates.values()):
-        for mr in kinds.values():
-            if isinstance(mr, xlogmem.rmm.RuntimeMemoryResource):
-                mr.runtime.register_stream(streams["held stream"])
     candidates |= {name: candidates[name.split(",")[0]] for name in handles}
-    figures: dict[str, dict[str, list[float]]] = {
-        name: {kind: [] for kind in kinds} for name, kinds in candidates.items()}
-    for _ in range(REPEATS):
-        for name, kinds in candidates.items():
-            for kind, mr in kinds.items():
-                figures[name][kind].append(pair_ns(mr, handles.get(name, 0)))
+    figures = measured(candidates, handles)
     print(f"{'ns per pair: best (median), added':42} RMM {rmm.__version__}, Python {platform.python_version()}")
     for name, kinds in figures.items():
         for kind, times in kinds.items():

@@ -2,14 +2,14 @@
 
     python examples/cudf_pandas_side_stream.py [--rounds N] [--without] [--json]
 
-The program imports pandas, and what it calls frames and series are on the GPU.  Kernels come late; meanwhile pandas
-sums up what is being updated, the frame is dropped and another one made.
+The program imports pandas; its frames and series are on the GPU.  The kernels are late; meanwhile pandas sums the
+column that is being updated, the frame is dropped, and another one is made.
 """
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("CUDF_PANDAS_RMM_MODE", "async")  # xlogmem takes any; this one shows what goes wrong without it
+os.environ.setdefault("CUDF_PANDAS_RMM_MODE", "async")  # xlogmem works with any; this one shows the failure without it
 import cudf.pandas
 
 cudf.pandas.install()                                   # or: python -m cudf.pandas SCRIPT
@@ -25,7 +25,7 @@ LATE = 1.0                                              # milliseconds
 
 
 def run(rounds: int, protected: bool) -> int:
-    use = begin(protected, rmm.mr.get_current_device_resource())        # what cudf.pandas chose
+    use = begin(protected, rmm.mr.get_current_device_resource())        # the one of cudf.pandas
     kernels = Kernels()
     reader, writer = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     with reader:

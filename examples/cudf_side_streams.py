@@ -2,9 +2,9 @@
 
     python examples/cudf_side_streams.py [--rounds N] [--without] [--json]
 
-Both come late.  Meanwhile the main thread asks cuDF for the sum of the column that is being updated, drops the frame
-and makes another one, which gets the same memory.  Without xlogmem the sum lacks the update, and the reader finds the
-next frame in the memory of the first.
+Both kernels are late.  Meanwhile the main thread computes the sum of the column that is being updated with cuDF, drops
+the frame and makes another one, which gets the same memory.  Without xlogmem the sum lacks the update, and the reader
+reads the next frame in the memory of the first.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(rounds: int, protected: bool) -> int:
     use = begin(protected)
     kernels = Kernels()
     reader, writer = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
-    numba_stream = cuda.external_stream(writer.ptr)     # the same stream: Numba's own ones wait for the default stream
+    numba_stream = cuda.external_stream(writer.ptr)     # the same: Numba's own streams wait for the default stream
     with reader:
         mismatches = cupy.zeros(rounds, dtype="int32")
     zeros = cudf.Series(cupy.zeros(ROWS, dtype="int64"))

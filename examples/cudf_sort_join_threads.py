@@ -1,11 +1,11 @@
-"""Threads sort and hash-join tables with pylibcudf, on streams that they share and hand over to each other.
+"""Threads sort and hash-join tables with pylibcudf, on streams that they share.
 
     python examples/cudf_sort_join_threads.py [--rounds N] [--without] [--json]
 
-A job is made on one stream, sorted on a second, joined on a third and checked on a fourth, each time by whichever
-thread comes first; nobody waits for anybody on the host.  Each stage drops what it was given as soon as its work is
-queued, so the memory goes back to its stream, where other jobs take it.  Makers and readers come late.  Without xlogmem
-tables are read before they are there, and overwritten before they are read.
+A job is made on one stream, sorted on a second, joined on a third and checked on a fourth, each time by the next free
+thread; no thread waits for another on the host.  Each stage drops its input as soon as its work is enqueued, so the
+memory is freed on its stream, where other jobs reuse it.  The stages' kernels are late.  Without xlogmem tables are
+read before they are written, and overwritten before they are read.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANYWHERE = plc.copying.OutOfBoundsPolicy.DONT_CHECK
 
 
 class Jobs:
-    """The stages of a job, each a method: from what it reads and a stream to what it leaves for the next."""
+    """The stages of a job, each a method that takes tables and a stream and returns the tables for the next stage."""
 
     def __init__(self, rounds: int, protected: bool) -> None:
         self.use = begin(protected)
@@ -45,7 +45,7 @@ class Jobs:
             self.kernels.delay(LATE)
 
     def make(self, number: int, stream: Stream) -> list[plc.Table]:
-        """Two tables of keys in different orders; the second column is a multiple of the key, and tells the job."""
+        """Two tables of keys in different orders; the second column is the key times a factor of the job."""
         start, step = (plc.Scalar.from_py(value, INT, stream=stream) for value in (0, 1))
         factors = [plc.Scalar.from_py(value, INT, stream=stream) for value in (3 + number, 5 + number)]
         self.late(stream)
@@ -86,7 +86,7 @@ class Jobs:
     STAGES = (make, sort, join, check)
 
     def help(self) -> None:
-        """What each thread does: take any job one stage further."""
+        """The loop of each thread: take any job one stage further."""
         while (job := self.work.get()) is not None:
             number, stage, tables = job
             del job
@@ -94,12 +94,12 @@ class Jobs:
             try:
                 with self.use(stream, read=list(tables)):
                     tables = self.STAGES[stage](self, number, stream, *tables)
-            except BaseException as error:              # the verdict is the main thread's
+            except BaseException as error:              # raised by the main thread
                 self.errors.append(error)
                 tables = []
             if tables:
                 self.work.put((number, stage + 1, tables))
-                del tables                              # somebody else's now
+                del tables                              # another thread's now
                 continue
             with self.lock:
                 self.left -= 1
@@ -117,7 +117,7 @@ def run(rounds: int, protected: bool) -> int:
         thread.join()
     if jobs.errors and protected:
         raise jobs.errors[0]
-    with contextlib.nullcontext() if protected else contextlib.suppress(Exception):     # nonsense makes cuDF fail, too
+    with contextlib.nullcontext() if protected else contextlib.suppress(Exception):     # wrong data can make cuDF fail
         for stream in jobs.streams:
             stream.synchronize()
     return len(jobs.wrong) + len(jobs.errors)

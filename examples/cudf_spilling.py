@@ -2,10 +2,10 @@
 
     python examples/cudf_spilling.py [--rounds N] [--without] [--json]
 
-More columns than fit live under a limit; cuDF moves to the host what it does not need.  In each round a late kernel on
-a stream of its own adds one to the next column, and the main thread then wants so much memory that all of them have
-to go. Without xlogmem the column is copied to the host before the kernel has come, its memory goes to somebody else,
-and the kernel updates that.
+More columns than fit live under a limit; cuDF spills unused columns to the host.  In each round a late kernel on its
+own stream adds one to the next column, and the main thread then allocates so much memory that all columns are spilled.
+Without xlogmem the column is copied to the host before the kernel runs, its memory is reused, and the kernel updates
+the new contents.
 """
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def run(rounds: int, protected: bool) -> int:
     values, wrong = [0] * COLUMNS, 0
     for number in range(rounds):
         which = number % COLUMNS
-        seen = cupy.asarray(view(columns[which]))       # back on the device, and kept there as long as this lives
+        seen = cupy.asarray(view(columns[which]))       # back on the device, and kept there while `seen` lives
         with use(side, read_write=columns[which]), side:
             kernels.delay(LATE)
             kernels.add(seen, 1)
         values[which] += 1
         del seen
-        wanted = cudf.Series(cupy.full(5 * ROWS, -1, dtype="int64"))       # 10 of 11 MiB: every column has to go
+        wanted = cudf.Series(cupy.full(5 * ROWS, -1, dtype="int64"))       # 10 of 11 MiB: all columns are spilled
         del wanted
         before = (which + COLUMNS // 2) % COLUMNS
         wrong += not (columns[before] == values[before]).all() or not (columns[which] == values[which]).all()
@@ -50,7 +50,7 @@ def run(rounds: int, protected: bool) -> int:
 
 
 def view(series: cudf.Series):
-    """The column as an array that keeps it from being spilled; part of `xlogmem.cudf`, and of use without the rest."""
+    """The column as an array that keeps it from being spilled; part of `xlogmem.cudf`, and useful on its own."""
     import xlogmem.cudf
 
     return xlogmem.cudf.view(series)

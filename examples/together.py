@@ -1,8 +1,8 @@
-"""What the examples share: their options, the slow kernels, and the verdict.
+"""What the examples share: their options, the slow kernels, and the result.
 
 Each example is one program, with `use` around its launches or, under ``--without``, the same without xlogmem, which
-goes wrong because a kernel on a side stream comes late.  It prints what it saw; the exit status is 0
-if every round was right, and 3 if one was not.
+fails because a kernel on a side stream is late.  It prints its result; the exit status is 0 if every round was right,
+and 3 if one was wrong.
 """
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Kernels:
         self._delay, self._count, self._add = (module.get_function(name) for name in ("delay", "count_unequal", "add"))
 
     def delay(self, milliseconds: float) -> None:
-        """What follows on the stream comes late."""
+        """Make later work on the stream late."""
         self._delay((1,), (1,), (numpy.uint64(milliseconds * 1e6),))
 
     def count_unequal(self, wrong: cupy.ndarray, values: cupy.ndarray, expected: int) -> None:
-        """Add to ``wrong[0]`` how many of the values are not what was expected."""
+        """Add to ``wrong[0]`` how many of the values differ from `expected`."""
         rows = values.size
         self._count(((rows + THREADS - 1) // THREADS,), (THREADS,),
                     (wrong, values, numpy.int64(expected), numpy.int32(rows)))
@@ -63,14 +63,14 @@ class Kernels:
 
 
 def unprotected(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
-    """Stands where `xlogmem.use` does, in the twin that goes without."""
+    """In place of `xlogmem.use`, without xlogmem."""
     return contextlib.nullcontext()
 
 
 def begin(protected: bool, mr: rmm.mr.DeviceMemoryResource | None = None) -> Callable[..., Any]:
-    """Choose RMM's resource, and track it or not; gives what to put around launches.
+    """Choose RMM's resource, and track it or not; returns the context manager for launches.
 
-    A stream-ordered resource in both: ``cudaFree``, RMM's initial one, waits for the device and hides what is wrong.
+    Both have a stream-ordered resource: ``cudaFree`` of RMM's initial resource waits for the device and hides the bug.
     """
     rmm.mr.set_current_device_resource(mr or rmm.mr.CudaAsyncMemoryResource())
     if not protected:
@@ -83,10 +83,10 @@ def begin(protected: bool, mr: rmm.mr.DeviceMemoryResource | None = None) -> Cal
 
 
 def main(description: str, run: Callable[[int, bool], int], rounds: int = 1000) -> None:
-    """Parse, run, report.  ``run(rounds, protected)`` gives the number of rounds that went wrong."""
+    """Parse, run, report.  ``run(rounds, protected)`` returns the number of wrong rounds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--without", action="store_true", help="leave xlogmem out: the wrong twin")
+    parser.add_argument("--without", action="store_true", help="leave xlogmem out, which goes wrong")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
     started = time.perf_counter()

@@ -17,26 +17,29 @@ from conftest import SIMULATED
 from rich.console import Console
 
 import xlogmem
-from xlogmem.bench import _loops, cases, logs, measure, results
-from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON, World
-from xlogmem.bench.measure import Settings
+from xlogmem.bench import _loops, cases, logs, measure, processes, results, settings
+from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PER_USE_EVENTS, PYTHON
+from xlogmem.bench.cases import patterns, through_rmm, uses
+from xlogmem.bench.results import chart, documents
+from xlogmem.bench.settings import Order, Settings
+from xlogmem.bench.world import World
 from xlogmem.sim import Simulator
 
 ROOT = Path(__file__).parent.parent
 TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
-NEIGHBOURS = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
+LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
 
 @pytest.fixture
 def world():
-    world = World(TINY.room, tuple(NEIGHBOURS))
+    world = World(TINY.room, tuple(LIBRARIES))
     yield world
     world.close()
 
 
-def all_of(settings: Settings = TINY) -> list[cases.Case]:
-    return measure.selected(settings)
+def all_of(chosen: Settings = TINY) -> list[cases.Case]:
+    return settings.selected(chosen)
 
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +66,7 @@ def test_every_case_runs(case, world, driver):
     if case.family in ("allocate", "use", "free"):      # each path from Python has its twin
         assert ({row["candidate"] for row in rows if row["role"] == OURS and row["language"] == PYTHON}
                 <= {row["candidate"] for row in rows if row["role"] == OURS and row["language"] == CPP})
-        assert any(row["candidate"].startswith("an event for each use") for row in rows)
+        assert any(row["candidate"] == PER_USE_EVENTS for row in rows)
 
 
 def test_the_families_are_those_that_were_asked_for():
@@ -83,13 +86,13 @@ def test_the_families_are_those_that_were_asked_for():
 
 @pytest.mark.simulator
 @pytest.mark.parametrize(("pattern", "records", "waits"), [
-    (cases.same_stream(16), 0, 0), (cases.PING_PONG, 2, 2), (cases.FAN_OUT, 9, 16)])
+    (patterns.same_stream(16), 0, 0), (patterns.PING_PONG, 2, 2), (patterns.FAN_OUT, 9, 16)])
 def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world, driver: Simulator):
     """The twins in C++ and from Python make the waits of the floor, in a steady state."""
     with ExitStack() as stack:
-        made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
+        made = {(x.name, x.language): x for x in uses.used(pattern)(world, stack, lambda *_: None)}
         seen = {}
-        for who in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), ("an event for each use (the seeds)", CPP)):
+        for who in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), (PER_USE_EVENTS, CPP)):
             made[who].run(100)
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
             made[who].run(10)
@@ -97,7 +100,7 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
         assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
         assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
         touched = sum(len(accesses) for _, accesses in pattern.uses)
-        assert seen["an event for each use (the seeds)", CPP] == (10 * touched, 10 * waits)
+        assert seen[PER_USE_EVENTS, CPP] == (10 * touched, 10 * waits)
         made.clear()
 
 
@@ -105,7 +108,7 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
 def test_a_hand_over_is_one_record_and_one_wait(world, driver):
     """... in every turn: what the turn before left behind is settled before it begins."""
     with ExitStack() as stack:
-        made = {(x.name, x.language): x for x in cases.used(cases.HAND_OVER)(world, stack, lambda *_: None)}
+        made = {(x.name, x.language): x for x in uses.used(patterns.HAND_OVER)(world, stack, lambda *_: None)}
         for who in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
             made[who].before()
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
@@ -247,8 +250,8 @@ def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
     for name in ("rmm", "rmm.pylibrmm", "rmm.pylibrmm.stream"):
         monkeypatch.setitem(sys.modules, name, MagicMock(DEFAULT_STREAM="legacy"))
     resources = [("rmm async", PEER, "theirs"), ("rmm pool", PEER, "broken"), ("xlogmem over rmm async", OURS, "ours")]
-    monkeypatch.setattr(cases, "resources_of_rmm", lambda world: iter(resources))
-    world = World(TINY.room, neighbours=("pylibcudf",))
+    monkeypatch.setattr(through_rmm, "resources_of_rmm", lambda world: iter(resources))
+    world = World(TINY.room, libraries=("pylibcudf",))
     assert set(world.found) == {"cuda.bindings", "pylibcudf"}
     world.modules["RMM"] = MagicMock()
     said = []
@@ -282,14 +285,14 @@ def test_without_pylibcudf_its_family_says_so_and_nothing_else_is_asked_for():
 def test_a_process_imports_who_takes_part_in_its_families(monkeypatch, driver):
     asked = []
     monkeypatch.setattr(measure, "World", lambda *arguments: asked.append(arguments[3]) or World(
-        TINY.room, tuple(NEIGHBOURS)))
+        TINY.room, tuple(LIBRARIES)))
     for families in (("lookup",), ("use", "rmm"), ("pylibcudf",)):
         chosen = replace(TINY, families=families)
-        measure.work(measure.Order(chosen, [
-            next(case.id for case in measure.selected(chosen) if case.family == family) for family in families]),
+        measure.work(Order(chosen, [
+            next(case.id for case in settings.selected(chosen) if case.family == family) for family in families]),
             lambda event: None)
     assert asked == [set(), {"CuPy", "PyTorch", "cuda.core", "CUDASTF", "RMM"}, {"RMM", "pylibcudf"}]
-    assert {name for names in cases.FAMILIES.values() for name in names} == NEIGHBOURS
+    assert {name for names in cases.FAMILIES.values() for name in names} == LIBRARIES
 
 
 # ---------------------------------------------------------------------------------------------- logs
@@ -400,7 +403,7 @@ def test_without_a_floor_the_first_is_the_reference():
 def test_a_command_is_kept_without_folders():
     command = ["xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "/there/a.json", "--compare",
                "/there/c.json.gz", "--plot=/there/b.png"]
-    assert results.without_folders(command) == [
+    assert documents.without_folders(command) == [
         "xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "a.json", "--compare", "c.json.gz",
         "--plot=b.png"]
 
@@ -416,6 +419,18 @@ def test_a_document_survives_its_file(tmp_path):
     (tmp_path / "b.json").write_text('{"schema": 99}')
     with pytest.raises(ValueError, match="schema 99"):
         results.loaded(str(tmp_path / "b.json"))
+
+
+def test_documents_of_earlier_releases_are_read_under_the_names_of_today(tmp_path):
+    """... so that their rows are compared: the per-use-event scheme had another name."""
+    former = "an event for each use (the seeds)"
+    seen = document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[300.] * 3])
+    seen["failures"].append({"case": "use/ping-pong", "candidate": former, "text": "out of patience"})
+    (tmp_path / "old.json").write_text(json.dumps(seen).replace('"peer"', json.dumps(former)).replace(
+        f'"role": {json.dumps(former)}', '"role": "peer"'))
+    read = results.loaded(str(tmp_path / "old.json"))
+    assert [row["candidate"] for row in read["rows"]] == ["floor", "ours", PER_USE_EVENTS]
+    assert row_of(read, "ours")["best_peer"] == read["failures"][0]["candidate"] == PER_USE_EVENTS
 
 
 def printed(seen: dict, everything: bool = False) -> str:
@@ -447,7 +462,7 @@ def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
     assert [row["agree"] for row in found] == [agree]
     console = Console(file=StringIO(), width=200)
     assert results.print_agreement(b, a, console) is agree
-    assert f"of ours {int(agree)} of 1" in console.file.getvalue()
+    assert f"of xlogmem's {int(agree)} of 1" in console.file.getvalue()
     assert ("use/ping-pong: ours" in console.file.getvalue()) is not agree
 
 
@@ -462,7 +477,7 @@ def test_rows_of_one_run_only_are_counted():
     console = Console(file=StringIO(), width=200)
     results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
         floor=[[100.] * 3], ours=[[150.] * 3]), console)
-    assert "of ours 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+    assert "of xlogmem's 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
 
 
 @pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
@@ -488,7 +503,7 @@ def of_case(seen: dict, case: str) -> dict:
 
 def test_pieces_of_a_run_are_put_together():
     """... in the order of the families, with their times, and without "the time was up" where another piece has it."""
-    late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": measure.LATE}
+    late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": settings.LATE}
     other = {"case": "use/ping-pong", "candidate": "PyTorch", "text": "out of patience"}
     use, allocate = document(floor=[[100.]], ours=[[150.]]), of_case(document(floor=[[10.]], ours=[[20.]]),
                                                                       "allocate/1 MiB")
@@ -585,7 +600,7 @@ def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
 
 
 def test_without_a_floor_the_chart_says_what_to():
-    assert results.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
+    assert chart.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
 
 
 def test_the_chart_and_its_marks_are_of_what_there_is():
@@ -682,7 +697,7 @@ def test_each_turn_has_an_order_of_its_own_and_so_has_each_process(monkeypatch, 
 THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
 
 
-def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[measure.Order]:
+def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[Order]:
     """Processes of candidates "good", "bad" and "late", which die of a candidate, or in the turns of a case (None)."""
     calls = []
 
@@ -710,7 +725,7 @@ def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, 
             yield {"kind": "took", "case": case, "seconds": 2.}
         yield {"kind": "done"}
 
-    monkeypatch.setattr(measure, "_child", child)
+    monkeypatch.setattr(processes, "_child", child)
     return calls
 
 
@@ -718,7 +733,7 @@ def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, 
 def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
     """The others of the case, and the cases after it, go on in another process; later processes do not try it."""
     calls = children(monkeypatch, (0, THREE[1], "bad"))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [(order.process, order.cases[0]) for order in calls] == [(0, THREE[0]), (0, THREE[1]), (1, THREE[0])]
     assert [order.banned for order in calls] == [[], [(THREE[1], "bad")], [(THREE[1], "bad")]]
     assert seen["failures"] == [{"case": "use/ping-pong", "candidate": "bad",
@@ -733,7 +748,7 @@ def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
 def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
     """... by name, and in all processes: nobody knows who of it was to blame."""
     calls = children(monkeypatch, (0, THREE[1], None))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.cases for order in calls] == [list(THREE), [THREE[2]], [THREE[0], THREE[2]]]
     assert [(failure["case"], failure["candidate"]) for failure in seen["failures"]] == [(THREE[1], "all of it")]
 
@@ -741,7 +756,7 @@ def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
 @pytest.mark.simulator
 def test_who_failed_once_is_not_tried_again(monkeypatch):
     calls = children(monkeypatch, fails=(THREE[0], "bad"))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.banned for order in calls] == [[], [(THREE[0], "bad")]]
     assert seen["failures"] == [{"case": THREE[0], "candidate": "bad", "text": "in process 0"}]
 
@@ -750,26 +765,26 @@ def test_who_failed_once_is_not_tried_again(monkeypatch):
 def test_without_its_reference_a_process_has_no_rows(monkeypatch):
     """Its ratios would be to somebody else."""
     children(monkeypatch, (1, THREE[0], "good"))
-    seen = measure.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
     assert {name: sorted(row["values"]) for (_, name, _), row in seen["rows"].items()} == {
         "good": [0], "bad": [0], "late": [0]}
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize(("seconds", "processes"), [(1000, 5), (31, 3), (15, 1)])
-def test_no_process_is_begun_that_would_not_end_in_time(monkeypatch, seconds, processes):
+@pytest.mark.parametrize(("seconds", "begun"), [(1000, 5), (31, 3), (15, 1)])
+def test_no_process_is_begun_that_would_not_end_in_time(monkeypatch, seconds, begun):
     """Each takes ten seconds."""
     children(monkeypatch)
-    begin, clock = measure._one_process, [0.]
+    begin, clock = processes.Run.one_process, [0.]
 
-    def one_process(*arguments):
+    def one_process(*arguments: object) -> bool:
         clock[0] += 10
         return begin(*arguments)
 
-    monkeypatch.setattr(measure, "_one_process", one_process)
-    monkeypatch.setattr(measure.time, "time", lambda: clock[0])
-    seen = measure.run(Settings(families=("use",), only=THREE, seconds=seconds), lambda event: None)
-    assert (seen["processes"], seen["seconds"]) == (processes, 10 * processes)
+    monkeypatch.setattr(processes.Run, "one_process", one_process)
+    monkeypatch.setattr(processes.time, "time", lambda: clock[0])
+    seen = processes.run(Settings(families=("use",), only=THREE, seconds=seconds), lambda event: None)
+    assert (seen["processes"], seen["seconds"]) == (begun, 10 * begun)
     assert not seen["failures"]
 
 
@@ -785,7 +800,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
     assert seen["schema"] == results.SCHEMA
     assert seen["machine"]["simulated"] is True
     assert set(seen["machine"]["missing"]) | set(seen["machine"]["found"]) == {
-        "cuda.bindings", *NEIGHBOURS} - {"pylibcudf"}   # nobody asks for it in these families
+        "cuda.bindings", *LIBRARIES} - {"pylibcudf"}   # nobody asks for it in these families
     for name, reason in seen["machine"]["missing"].items():
         assert f"without {name}: {reason}" in " ".join(run.stdout.split())
     assert seen["command"][:3] == ["xlogmem", "bench", "--case"]
@@ -800,7 +815,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
         key: row["to_reference"] for key, row in by_row(seen).items()}
     again = bench("--read", str(first), "--compare", str(first), "--json", str(second))
     assert again.returncode == 0, again.stderr
-    assert "of ours" in again.stdout
+    assert "of xlogmem's" in again.stdout
     for row in seen["rows"]:                            # as if everything of ours had become ten times as slow
         if row["to_reference"] and row["role"] == OURS:
             row["to_reference"] = {name: 10 * value for name, value in row["to_reference"].items()}
@@ -852,17 +867,17 @@ def test_without_valgrind_it_says_so_and_is_no_failure():
 
 def test_what_is_not_reached_in_time_is_named():
     chosen = tuple(case.id for case in cases.all_cases() if case.family == "lookup")[:2]
-    raw = measure.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
+    raw = processes.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
     assert not raw["rows"]
     assert [(failure["case"], failure["text"]) for failure in raw["failures"]] == [
-        (case, measure.LATE) for case in chosen]
+        (case, settings.LATE) for case in chosen]
 
 
 def test_a_neighbour_that_hangs_is_left_out_by_name(monkeypatch):
     chosen = next(case.id for case in cases.all_cases() if case.family == "lookup")
     said = [{"kind": "facts"}, {"kind": "case", "case": chosen}, {"kind": "trying", "case": chosen, "candidate": "it"}]
     program = f"import json, time\nfor line in {said!r}: print(json.dumps(line), flush=True)\ntime.sleep(60)"
-    monkeypatch.setattr(measure, "COMMAND", [sys.executable, "-c", program])
-    events = list(measure._child(measure.Order(Settings(candidate_seconds=1), [chosen]), float("inf")))
+    monkeypatch.setattr(processes, "COMMAND", [sys.executable, "-c", program])
+    events = list(processes._child(Order(Settings(candidate_seconds=1), [chosen]), float("inf")))
     assert [event["kind"] for event in events] == ["facts", "case", "trying", "died"]
-    assert "nothing was heard of it for 1 s" in events[-1]["text"]
+    assert "no output for 1 s" in events[-1]["text"]

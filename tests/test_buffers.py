@@ -540,7 +540,7 @@ def test_the_gil_is_released_while_a_copy_is_under_way(bench, driver):
         thread = threading.Thread(target=call)
         thread.start()
         assert hold.reached()                           # this thread runs meanwhile
-        assert hold.release()
+        assert hold.let_go()
         thread.join()
 
 

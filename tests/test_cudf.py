@@ -376,7 +376,7 @@ def test_pylibcudf_alone_is_enough(monkeypatch):
     with imported_beside(monkeypatch, PYLIBCUDF) as loaded:
         memory = Memory()
         assert memory.named_by(PlcColumn(memory.span(), memory.span())) == [0, 1]
-        with pytest.raises(TypeError, match="view: a PlcColumn is no column"):
+        with pytest.raises(TypeError, match="view: a PlcColumn is not a column"):
             loaded.view(PlcColumn())
 
 

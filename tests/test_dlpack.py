@@ -283,7 +283,7 @@ def test_a_deleter_waits_for_nothing(driver, state):
     calls = driver.all_calls()
     taken.delete(ctypes.PYFUNCTYPE)                     # keeps the GIL: no pending call gets in
     assert driver.all_calls() == calls
-    assert hold.release()
+    assert hold.let_go()
     thread.join()
 
 

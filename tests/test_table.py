@@ -275,7 +275,7 @@ def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_y
     thread.start()
     assert held_up.reached()
     block = b.runtime.allocate(8, handle)
-    assert held_up.release()
+    assert held_up.let_go()
     thread.join()
     assert "cuCtxSynchronize" in str(refused[0])
     block.free()

@@ -1,7 +1,7 @@
-"""The few kernels that the demo and the tests launch, as PTX, and how they are launched.
+"""The few kernels of the demo and the tests, as PTX, and their launches.
 
-The driver compiles the PTX for the GPU at hand; the simulated driver knows the same kernels by their names.  They are
-here to make timing visible, not to be fast.
+The driver compiles the PTX for its GPU; the simulated driver knows the same kernels by their names.  They make timing
+visible; they are not meant to be fast.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PTX = """
 .target sm_70
 .address_size 64
 
-// Keeps one thread busy for `nanoseconds`, so that what follows on the stream comes late.
+// Keeps one thread busy for `nanoseconds`, so that later work on the stream is late.
 .visible .entry xlogmem_delay(.param .u64 nanoseconds)
 {
     .reg .u64 %start, %now, %length;
@@ -137,7 +137,7 @@ WORD_VALUE_COUNT: tuple[Any, ...] = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """The value of a ``cuda.bindings.driver`` call, or its error raised."""
+    """Return the value of a ``cuda.bindings.driver`` call, or raise its error."""
     if result[0] != cuda.CUresult.CUDA_SUCCESS:
         raise DriverError(f"CUDA driver error: {result[0].name}", code=int(result[0]), name=result[0].name)
     return result[1] if len(result) == 2 else result[1:]
@@ -155,7 +155,7 @@ class Kernels:
         check(cuda.cuLaunchKernel(function, blocks, 1, 1, min(count, THREADS), 1, 1, 0, stream, (values, types), 0))
 
     def delay(self, stream: int, nanoseconds: int) -> None:
-        """Keep the stream busy; no memory is touched."""
+        """Keep the stream busy; touches no memory."""
         self._launch("delay", stream, 1, (nanoseconds,), (ctypes.c_uint64,))
 
     def fill(self, stream: int, target: int, value: int, count: int) -> None:

@@ -1,7 +1,7 @@
 """The ``xlogmem`` command.
 
-Each command prints for a person, or one JSON object with ``--json``.  On a machine without a GPU they run on the
-simulated driver and say so in a line that cannot be overlooked.
+Each command prints a table, or one JSON object with ``--json``.  On a machine without a GPU the commands run on the
+simulated driver, which announces itself.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -21,20 +21,15 @@ from rich.table import Table
 
 import xlogmem
 from xlogmem import _driver
+from xlogmem._start import start_driver
 from xlogmem.errors import DriverNotFoundError, XlogmemError
 
+if TYPE_CHECKING:
+    from xlogmem.bench.settings import Settings as BenchSettings
+    from xlogmem.demo import Demo, Outcome
+    from xlogmem.selftest import Report, Settings
+
 __all__ = ["main"]
-
-
-def start_driver() -> None:
-    """Load the GPU's driver; where there is none, the simulated one, which announces itself."""
-    try:
-        _driver.initialize()
-    except DriverNotFoundError:
-        from xlogmem import sim
-
-        sim.install()
-        _driver.initialize()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,10 +73,10 @@ def info(as_json: bool) -> None:
               help="When a commit records an event at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(rounds: int, policy: str | None, as_json: bool) -> None:
-    """A pipeline that corrupts data, and the same pipeline put right.
+    """A pipeline that corrupts data, and the same pipeline with xlogmem.use.
 
     A producer fills a block late, a consumer on another stream reads it at once and again later, and the memory is
-    freed and used again meanwhile.  The exit code is 1 if anything was corrupted with the recorder.
+    freed and reused meanwhile.  The exit code is 1 if anything was corrupted with the recorder.
     """
     start_driver()
     from xlogmem.demo import Demo
@@ -93,57 +88,66 @@ def demo(rounds: int, policy: str | None, as_json: bool) -> None:
     except XlogmemError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(json.dumps({
-            "device": pipeline.device,
-            "simulated": pipeline.simulated,
-            "policy": pipeline.policy,
-            "rounds": rounds,
-            "corrupted_without_recorder": without.corrupted,
-            "corrupted_with_recorder": protected.corrupted,
-            "races_without_recorder": without.races,
-            "races_with_recorder": protected.races,
-            "uses": protected.uses,
-            "records": protected.records,
-            "waits": protected.waits,
-            "host_ns_per_use": round(protected.host_ns_per_use or 0),
-            "seconds_without_recorder": round(without.seconds, 4),
-            "seconds_with_recorder": round(protected.seconds, 4),
-        }))
+        click.echo(json.dumps(demo_figures(pipeline, without, protected)))
     else:
-        table = Table(title=f"{rounds} rounds of produce, consume, free and reuse on two streams of {pipeline.device}")
-        for heading in ("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use"):
-            table.add_column(heading, justify="left" if not heading else "right")
-        for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
-            table.add_row(name, f"[{'red' if outcome.corrupted else 'green'}]{outcome.corrupted}[/]",
-                          "–" if outcome.races is None else str(outcome.races),
-                          str(outcome.records), str(outcome.waits),
-                          "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
-        Console().print(table)
+        Console().print(demo_table(pipeline, without, protected))
     if protected.corrupted or protected.races:
         raise SystemExit(1)
+
+
+def demo_figures(pipeline: Demo, without: Outcome, protected: Outcome) -> dict[str, Any]:
+    return {
+        "device": pipeline.device,
+        "simulated": pipeline.simulated,
+        "policy": pipeline.policy,
+        "rounds": pipeline.rounds,
+        "corrupted_without_recorder": without.corrupted,
+        "corrupted_with_recorder": protected.corrupted,
+        "races_without_recorder": without.races,
+        "races_with_recorder": protected.races,
+        "uses": protected.uses,
+        "records": protected.records,
+        "waits": protected.waits,
+        "host_ns_per_use": round(protected.host_ns_per_use or 0),
+        "seconds_without_recorder": round(without.seconds, 4),
+        "seconds_with_recorder": round(protected.seconds, 4),
+    }
+
+
+def demo_table(pipeline: Demo, without: Outcome, protected: Outcome) -> Table:
+    table = Table(title=f"{pipeline.rounds} rounds of produce, consume, free and reuse on two streams of "
+                        f"{pipeline.device}")
+    for heading in ("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
+        table.add_row(name, f"[{'red' if outcome.corrupted else 'green'}]{outcome.corrupted}[/]",
+                      "–" if outcome.races is None else str(outcome.races),
+                      str(outcome.records), str(outcome.waits),
+                      "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
+    return table
 
 
 @main.command()
 @click.option("--seconds", type=click.FloatRange(min=0), help="Begin no program after this time.  [default: 30]")
 @click.option("--programs", type=click.IntRange(min=1), help="Run this many programs.")
 @click.option("--threads", type=click.IntRange(1, 64),
-              help="That run a program together, on one runtime.  [default: some programs with 1, others with 8]")
+              help="Threads that share a program and a runtime.  [default: some programs with 1, others with 8]")
 @click.option("--length", default=160, show_default=True, type=click.IntRange(1, 100_000),
-              help="Steps that each thread takes in a program.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the first program.")
+              help="Steps of each thread in a program.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first program.")
 @click.option("--policy", type=click.Choice(["adaptive", "precise", "lazy"]),
               help="When a commit records an event at once.  [default: each program draws one]")
 @click.option("--no-recorder", is_flag=True, help="Record no launch.  This has to fail: a check of the check.")
 @click.option("--replay", metavar="SEED[:STEPS]", help="Run one program, or what is left of it after shrinking.")
 @click.option("--defects", is_flag=True,
-              help="Plant each known defect in turn and see that it is found (debug builds).")
+              help="Plant each known defect in turn and check that it is found (debug builds).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
              policy: str | None, no_recorder: bool, replay: str | None, defects: bool, as_json: bool) -> None:
     """Random programs whose every use, free and reuse is checked.
 
     On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
-    kernels check them.  A program that goes wrong is shrunk and printed.  The exit code is 1 if one did.
+    kernels check them.  A program that fails is shrunk and printed, and the exit code is 1.
     """
     start_driver()
     from xlogmem import selftest
@@ -157,19 +161,9 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
     replayed = () if replay is None else (Program.parse(replay, length * (threads or 1), threads or 1),)
     if seconds is None and programs is None:
         seconds = 30
-    settings = selftest.Settings(programs=programs, seconds=seconds, length=length, threads=threads, seed=seed,
-                                 policy=policy, protect=not no_recorder, replay=replayed)
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[done]}"),
-                  console=Console(stderr=True), disable=as_json) as bar:
-        task = bar.add_task("random programs", total=programs or seconds, done="")
-
-        def progress(report: selftest.Report) -> None:
-            bar.update(task, completed=report.programs if programs else report.seconds,
-                       done=f"{report.programs:,} programs, {report.operations:,} operations, "
-                            f"{report.violations} violations")
-
-        report = selftest.run(settings, progress)
-        progress(report)
+    report = run_programs(selftest.Settings(
+        programs=programs, seconds=seconds, length=length, threads=threads, seed=seed, policy=policy,
+        protect=not no_recorder, replay=replayed), quiet=as_json)
     if as_json:
         click.echo(json.dumps(report.as_dict()))
     else:
@@ -178,7 +172,25 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
         raise SystemExit(1)
 
 
-def print_report(report: Any) -> None:
+def run_programs(settings: Settings, quiet: bool) -> Report:
+    """Run them, and show the progress."""
+    from xlogmem import selftest
+
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[done]}"),
+                  console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("random programs", total=settings.programs or settings.seconds, done="")
+
+        def progress(report: Report) -> None:
+            bar.update(task, completed=report.programs if settings.programs else report.seconds,
+                       done=f"{report.programs:,} programs, {report.operations:,} operations, "
+                            f"{report.violations} violations")
+
+        report = selftest.run(settings, progress)
+        progress(report)
+    return report
+
+
+def print_report(report: Report) -> None:
     from xlogmem.selftest import COUNTED
 
     console = Console(highlight=False)
@@ -188,112 +200,15 @@ def print_report(report: Any) -> None:
         table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
     console.print(table)
     if failure := report.failure:
-        console.print(f"program {failure.program} ({failure.kind}) went wrong:", style="red", markup=False)
+        console.print(f"program {failure.program} ({failure.kind}) failed:", style="red", markup=False)
         for line in (*failure.violations, *failure.script):
             console.print(line, markup=False, soft_wrap=True)
         console.print(f"again: xlogmem selftest --replay {failure.program}"
                       + (f" --threads {failure.threads}" if failure.threads > 1 else ""), markup=False, soft_wrap=True)
 
 
-@main.command()
-@click.option("--quick", is_flag=True, help="A part of the cases, in one process: less than a minute.")
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family; may be given again.")
-@click.option("--case", "only", multiple=True, metavar="ID", help="Only this case; may be given again.")
-@click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Replay a file that RMM's LoggingResourceAdaptor wrote, too.")
-@click.option("--json", "json_file", metavar="FILE", help="Write all figures to a file.")
-@click.option("--plot", "plot_files", multiple=True, metavar="FILE",
-              help="Draw a chart, PNG or SVG as the name ends (needs matplotlib); may be given again.")
-@click.option("--compare", "earlier", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Compare with the figures of an earlier run; the exit code is 1 if rows of xlogmem's differ.")
-@click.option("--read", "read_files", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Run nothing: show, draw or compare the figures of an earlier run; given again, of several runs put "
-              "together.")
-@click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
-@click.option("--all", "everything", is_flag=True, help="Print every row, not just the floor, ours and the best peers.")
-@click.option("--processes", type=click.IntRange(1, 20),
-              help="How many processes measure, if the time suffices.  [default: 5, quick: 1]")
-@click.option("--turns", type=click.IntRange(1, 1000), help="Of each row in a process.  [default: 7, quick: 5]")
-@click.option("--seconds", type=click.FloatRange(min=1),
-              help="For all of it: no process is begun that would not end in time, and cases that the first does not "
-              "reach are named.  [default: 300]")
-def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
-          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
-          processes: int | None, turns: int | None, seconds: float | None) -> None:
-    """What it costs: beside the raw driver calls, and whoever else is installed.
-
-    All take turns in one process, because the clocks of hosts change; the spread is that of the turns, in several
-    processes.  docs/benchmarks.md says how to read the table.
-    """
-    from xlogmem.bench import measure, results
-    from xlogmem.bench.cases import FAMILIES
-
-    if unknown := [family for family in families if family not in FAMILIES]:
-        raise click.BadParameter(f"{unknown[0]!r} is unknown; choose from {', '.join(FAMILIES)}", param_hint="--family")
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    try:
-        before = results.loaded(earlier) if earlier else None
-        if read_files:
-            document = results.merged([results.loaded(name) for name in read_files])
-        else:
-            if readme and not families and not only:
-                only = tuple(dict.fromkeys(case for _, case, _ in results.README))
-            chosen: dict[str, Any] = dict(measure.QUICK if quick else {})
-            chosen |= {name: value for name, value in (("processes", processes), ("turns", turns), ("seconds", seconds))
-                       if value is not None}
-            settings = measure.Settings(families=families or tuple(FAMILIES), quick=quick, only=only,
-                                        logs=tuple(map(os.path.abspath, logs)), **chosen)
-            document = run_bench(settings)
-        if json_file:
-            results.saved(document, json_file)
-        if readme:
-            click.echo(results.markdown(document))
-        else:
-            results.print_table(document, console, everything)
-        for name in plot_files:
-            results.plot(document, name)
-        agree = before is None or results.print_agreement(document, before, console)
-    except (XlogmemError, RuntimeError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    if not agree:
-        raise SystemExit(1)
-
-
-def run_bench(settings: Any) -> Any:
-    """Measure, and show how far it is."""
-    from xlogmem.bench import measure, results
-
-    names = [case.id for case in measure.selected(settings)]
-    if unknown := set(settings.only) - set(names):
-        raise click.BadParameter(f"{min(unknown)!r} is unknown", param_hint="--case")
-    start_driver()                                      # says at once if it is the simulated one, or that there is none
-    if _driver.is_simulated():
-        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING. There is a 20th "
-                   "of everything, so that each case can run", err=True)
-        settings = replace(settings, scale=20)
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
-                  console=Console(stderr=True)) as bar:
-        task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
-        done: set[tuple[int, str]] = set()
-
-        def heard(event: dict[str, Any]) -> None:
-            if event["kind"] == "facts" and event["process"] == 0:
-                for name, reason in event["missing"].items():
-                    bar.console.print(f"without {name}: {reason}", markup=False, highlight=False)
-            elif event["kind"] == "case":
-                done.add((event["process"], event["case"]))
-                bar.update(task, completed=len(done) - 1, now=escape(event["case"]))
-            elif event["kind"] in ("failure", "died"):
-                bar.console.print(f"{event.get('candidate', event['kind'])}: {event['text']}", markup=False,
-                                  highlight=False)
-
-        raw = measure.run(settings, heard)
-        bar.update(task, completed=len(names) * settings.processes, now="")
-    return results.assembled(raw, settings, ["xlogmem", *sys.argv[1:]])
-
-
 def find_defects(seconds: float, as_json: bool) -> None:
-    """Each defect in a process of its own."""
+    """Each defect in its own process."""
     from xlogmem.selftest import defects
 
     if not defects.available():
@@ -317,3 +232,100 @@ def find_defects(seconds: float, as_json: bool) -> None:
         click.echo(f"defects {len(results)}, found {found}")
     if found < len(results):
         raise SystemExit(1)
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="A part of the cases, in one process: less than a minute.")
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family; can be repeated.")
+@click.option("--case", "only", multiple=True, metavar="ID", help="Only this case; can be repeated.")
+@click.option("--log", "logs", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Also replay a file of RMM's LoggingResourceAdaptor; can be repeated.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all figures to a file.")
+@click.option("--plot", "plot_files", multiple=True, metavar="FILE",
+              help="Draw a chart, PNG or SVG by the name's ending (needs matplotlib); can be repeated.")
+@click.option("--compare", "earlier", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Compare with the figures of an earlier run; the exit code is 1 if rows of xlogmem differ.")
+@click.option("--read", "read_files", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Run nothing: show, draw or compare the figures of an earlier run; repeated, those of several runs "
+              "merged.")
+@click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
+@click.option("--all", "everything", is_flag=True,
+              help="Print every row, not just the floor, xlogmem and the best peers.")
+@click.option("--processes", type=click.IntRange(1, 20),
+              help="How many processes measure, if the time suffices.  [default: 5, quick: 1]")
+@click.option("--turns", type=click.IntRange(1, 1000), help="Turns of each row in a process.  [default: 7, quick: 5]")
+@click.option("--seconds", type=click.FloatRange(min=1),
+              help="For the whole run: a process that would not end in time is not begun, and cases that the first one "
+              "does not reach are listed.  [default: 300]")
+def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
+          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
+          **limits: float | None) -> None:
+    """What xlogmem costs, beside the raw driver calls and the other libraries that are installed.
+
+    All candidates take turns in one process, because the clocks of hosts change; the spread is that of the turns, in
+    several processes.  docs/benchmarks.md says how to read the table.
+    """
+    from xlogmem.bench import results, settings
+    from xlogmem.bench.cases import FAMILIES
+
+    if unknown := [family for family in families if family not in FAMILIES]:
+        raise click.BadParameter(f"{unknown[0]!r} is unknown; choose from {', '.join(FAMILIES)}", param_hint="--family")
+    if readme and not families and not only:
+        only = tuple(dict.fromkeys(case for _, case, _ in results.README))
+    chosen: dict[str, Any] = dict(settings.QUICK if quick else {})
+    chosen |= {name: value for name, value in limits.items() if value is not None}
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        before = results.loaded(earlier) if earlier else None
+        if read_files:
+            document = results.merged([results.loaded(name) for name in read_files])
+        else:
+            document = run_bench(settings.Settings(families=families or tuple(FAMILIES), quick=quick, only=only,
+                                                   logs=tuple(map(os.path.abspath, logs)), **chosen))
+        if json_file:
+            results.saved(document, json_file)
+        if readme:
+            click.echo(results.markdown(document))
+        else:
+            results.print_table(document, console, everything)
+        for name in plot_files:
+            results.plot(document, name)
+        agree = before is None or results.print_agreement(document, before, console)
+    except (XlogmemError, RuntimeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if not agree:
+        raise SystemExit(1)
+
+
+def run_bench(settings: BenchSettings) -> dict[str, Any]:
+    """Measure, and show the progress."""
+    from xlogmem.bench import processes, results
+    from xlogmem.bench.settings import selected
+
+    names = [case.id for case in selected(settings)]
+    if unknown := set(settings.only) - set(names):
+        raise click.BadParameter(f"{min(unknown)!r} is unknown", param_hint="--case")
+    start_driver()                          # before the processes do: a missing driver is an error at once
+    if _driver.is_simulated():
+        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING. There is a 20th "
+                   "of everything, so that each case can run", err=True)
+        settings = replace(settings, scale=20)
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
+                  console=Console(stderr=True)) as bar:
+        task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
+        done: set[tuple[int, str]] = set()
+
+        def show(event: dict[str, Any]) -> None:
+            if event["kind"] == "facts" and event["process"] == 0:
+                for name, reason in event["missing"].items():
+                    bar.console.print(f"without {name}: {reason}", markup=False, highlight=False)
+            elif event["kind"] == "case":
+                done.add((event["process"], event["case"]))
+                bar.update(task, completed=len(done) - 1, now=escape(event["case"]))
+            elif event["kind"] in ("failure", "died"):
+                bar.console.print(f"{event.get('candidate', event['kind'])}: {event['text']}", markup=False,
+                                  highlight=False)
+
+        raw = processes.run(settings, show)
+        bar.update(task, completed=len(names) * settings.processes, now="")
+    return results.assembled(raw, settings, ["xlogmem", *sys.argv[1:]])

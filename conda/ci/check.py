@@ -1,4 +1,4 @@
-"""What the recipe promises, for every variant, and for one of them built, tested, solved and installed.
+"""Checks the recipe: every variant is rendered, and one is built, tested, solved and installed.
 
     check.py lint                       each Python and architecture, rendered; needs no channel
     check.py build CHANNEL OUT          for this Python, with the recipe's own tests
@@ -66,12 +66,12 @@ def render(python: str, target: str) -> list[RenderedVariant]:
 
 # ---------------------------------------------------------------------------------------------- lint
 def plain(specs: Iterable[object]) -> set[str]:
-    """All in one spelling; pins are left out."""
+    """In one spelling; pins are left out."""
     return {str(MatchSpec(spec)) for spec in specs if isinstance(spec, str)}
 
 
 def versions(key: str, machine: str) -> set[str]:
-    """What dependencies.yaml says that a part of the recipe consists of."""
+    """A part of the recipe, as dependencies.yaml lists it."""
     names = DEPENDENCIES.files[key].includes
     matrix = {"cuda": CUDA[0], "arch": machine}
     found = set()
@@ -92,7 +92,7 @@ def fits(pattern: dict[str, str], matrix: dict[str, str]) -> bool:
 
 
 def lint() -> None:
-    """The parsers are strict: unknown keys, bad specs and licences are errors of theirs.  These are rules of ours."""
+    """The parsers reject unknown keys, bad specs and licences.  These rules are checked in addition."""
     for path in sorted((ROOT / "conda/environments").glob("*.yaml")):
         environment = yaml.safe_load(path.read_text())
         check(len(plain(environment["dependencies"])) > 10 and environment["channels"][-1] == "conda-forge", path.name)
@@ -121,12 +121,12 @@ def lint() -> None:
                 check(plain(core[part]) == expected, f"{where} {part} is {plain(core[part])}, not {expected}")
             check(plain(rmm["run"]) == plain(versions("recipe_rmm", machine)), f"{where} {rmm['run']}")
             check({"pin_subpackage": {"name": "xlogmem", "exact": True}} in rmm["run"], f"{where} xlogmem-rmm's pin")
-            for header in ("cuda-cudart-dev", "librmm"):        # what they export would be a dependency
+            for header in ("cuda-cudart-dev", "librmm"):        # their run exports would be dependencies
                 check(header in core["ignore_run_exports"]["from_package"], f"{where} exports of {header}")
 
 
 # ---------------------------------------------------------------------------------------------- build
-# With what the compilers and Python export; nothing comes from CUDA's and RMM's headers.
+# With the run exports of the compilers and Python, and none of CUDA's and RMM's headers.
 DEPENDS = {"xlogmem": {"cuda-bindings", "click", "rich", "python", "python_abi", "libgcc", "libstdcxx", "__glibc"},
            "xlogmem-rmm": {"xlogmem", "rmm"}}
 
@@ -138,7 +138,7 @@ def build(channel: Path, out: Path) -> None:
             result = variant.run_build(ToolConfiguration(test_strategy="native"), output_dir=out,
                                        channels=[channel.as_uri()], package_format="conda:1")
         finally:
-            for log in out.glob("bld/*/work/conda_build.log"):      # is gone after a build without an error
+            for log in out.glob("bld/*/work/conda_build.log"):      # is deleted after a successful build
                 print(log.read_text()[-5000:])
         package = Package.from_file(result.packages[0])
         depends = {spec.split()[0] for spec in package.depends}
@@ -155,8 +155,8 @@ def solved(channels: list[str], specs: list[str], cuda: str | None) -> list[Repo
                           for name, version in machine.items()]))
 
 
-# What is asked for, the CUDA of the driver, and how versions or builds have to begin; "" is: not installed; None is: no
-# solution.
+# The requested specs, the CUDA version of the driver, and how versions or builds have to begin ("": not installed).
+# None: the specs are unsolvable.
 SOLVES: list[tuple[list[str], str | None, dict[str, str] | None]] = [
     (["xlogmem"], None, {"cuda-bindings": "13.", "rmm": "", "librmm": "", "cuda-cudart": ""}),
     (["xlogmem"], "13.0", {"cuda-bindings": "13.", "rmm": ""}),
@@ -199,7 +199,7 @@ def solves(channels: list[str]) -> None:
 
 
 def environments(channel: Path) -> None:
-    """Those of this machine fit together, as far as the channel has what they name: it has not the tools."""
+    """Those of this machine can be solved, as far as the channel has their packages: it does not have the tools."""
     names = {record["name"] for folder in (HERE, "noarch")
              for part in ("packages", "packages.conda")
              for record in json.loads((channel / folder / "repodata.json").read_text())[part].values()}
@@ -216,7 +216,7 @@ def environments(channel: Path) -> None:
 
 
 def fresh(channels: list[str], cuda: str, folder: Path) -> None:
-    """xlogmem alone, then xlogmem-rmm into the same prefix.  Without variables: nothing of this machine helps."""
+    """xlogmem alone, then xlogmem-rmm into the same prefix.  Without variables that point to this machine."""
     def run(*command: str) -> str:
         done = subprocess.run([folder / "bin" / command[0], *command[1:]], cwd="/", capture_output=True, text=True,
                               env={"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1", "COLUMNS": "100"})

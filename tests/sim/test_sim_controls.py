@@ -163,7 +163,7 @@ def test_a_call_is_held_up_without_the_gil(simulator):
     assert hold.reached()
     ok(driver.cuEventRecord(event(), a))
     assert thread.is_alive()
-    assert hold.release()
+    assert hold.let_go()
     thread.join()
 
 
@@ -175,7 +175,7 @@ def test_a_held_call_loses_patience(simulator, gil):
     thread = threading.Thread(target=library.cuCtxSynchronize)
     thread.start()
     assert hold.reached()
-    assert hold.release() == (not gil)
+    assert hold.let_go() == (not gil)
     thread.join()
 
 

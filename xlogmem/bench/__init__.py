@@ -1,5 +1,6 @@
-"""What xlogmem costs, beside the raw driver calls and everybody else: the rooms behind ``xlogmem bench``.
+"""What xlogmem costs beside the raw driver calls and other libraries: the code behind ``xlogmem bench``.
 
-`cases` says what is measured, `allocators` how everybody is called, `measure` how it is measured, `results` what is
-made of it; `logs` has logs of allocations, `_loops` (compiled) the loops in C++.  The library imports nothing of this.
+From the bottom up: `_loops` (compiled) has the loops in C++, `logs` the logs of allocations, `world` what all cases
+share, `allocators` each library's way to allocate, `cases` what is measured; `settings`, `measure` and `processes` run
+it, and `results` makes the document, the tables and the chart.  The library itself imports nothing of this.
 """

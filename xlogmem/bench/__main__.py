@@ -1,4 +1,4 @@
-"""A process of a benchmark run; `xlogmem bench` starts them."""
+"""One process of a benchmark run; `xlogmem bench` starts several of them."""
 import sys
 
 from xlogmem.bench.measure import main

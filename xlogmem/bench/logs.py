@@ -1,6 +1,6 @@
-"""Logs of allocations, made up or recorded, and RMM's benchmark shapes: events, and programs that can be replayed.
+"""Logs of allocations, generated or recorded, and RMM's benchmark shapes: events, and programs that can be replayed.
 
-An event is an allocation or its free.  Nothing here measures, and nothing knows who replays.
+An event is an allocation or its free.  Nothing here measures or replays.
 """
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step"
            "steps_of"]
 
 GRAIN = 256
-ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops.pyx
-Step = tuple[int, int, int, int]                        # one of these, slot, bytes, stream
+ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops
+Step = tuple[int, int, int, int]                        # (operation, slot, bytes, stream)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Event:
 
 # ---------------------------------------------------------------------------------------------- logs
 def random_sizes(draw: random.Random, streams: int = 1, events: int = 20_000) -> Iterator[Event]:
-    """Any size from 256 B to 64 MiB, each power of two as often; whatever is there may be freed next."""
+    """Any size from 256 B to 64 MiB, each power of two as often; any live allocation may be freed next."""
     alive: list[tuple[int, int]] = []
     numbers = itertools.count()
     for _ in range(events):
@@ -45,7 +45,7 @@ def random_sizes(draw: random.Random, streams: int = 1, events: int = 20_000) ->
 
 
 def orc_bursts(draw: random.Random, bursts: int = 4, small: int = 10_000) -> Iterator[Event]:
-    """Columns stay while the many small buffers of encoding them come and go."""
+    """Columns stay while many small buffers, which encode them, are allocated and freed."""
     numbers = itertools.count()
     columns: list[int] = []
     for _ in range(bursts):
@@ -108,7 +108,7 @@ def rounded(nbytes: int) -> int:
 
 
 def peak(log: Iterable[Event]) -> int:
-    """The most bytes that a log has in use."""
+    """The most bytes that a log has in use at any time."""
     sizes: dict[int, int] = {}
     used = most = 0
     for event in log:
@@ -123,7 +123,7 @@ def peak(log: Iterable[Event]) -> int:
 
 # ---------------------------------------------------------------------------------------------- programs
 def steps_of(log: Iterable[Event]) -> list[Step]:
-    """A log as a program that ends with nothing allocated, so that it can be run again and again."""
+    """A log as a program that frees all of its memory, so that it can be run again and again."""
     steps: list[Step] = []
     sizes: dict[int, tuple[int, int]] = {}
     for event in log:
@@ -137,12 +137,12 @@ def steps_of(log: Iterable[Event]) -> list[Step]:
 
 
 def held(count: int, nbytes: int) -> list[Step]:
-    """So many at once, then none."""
+    """`count` allocations at once, then their frees."""
     return [(operation, number, nbytes, 0) for operation in (ALLOCATE, FREE) for number in range(count)]
 
 
 def pairs(largest: int, count: int, slot: int) -> list[Step]:
-    """One after the other in one slot, of 1 to `largest` bytes."""
+    """One pair after the other in one slot, of 1 to `largest` bytes."""
     draw = random.Random(largest)
     return [(operation, slot, nbytes, 0) for nbytes in [draw.randint(1, largest) for _ in range(count)]
             for operation in (ALLOCATE, FREE)]
@@ -184,7 +184,7 @@ def multi_stream(streams: int, kernels: int) -> list[Step]:
 
 
 def fragments(draw: random.Random, blocks: int, largest: int) -> tuple[list[Step], list[Step]]:
-    """What leaves `blocks` holes between as many blocks, and what cleans up after it."""
+    """Steps that leave `blocks` holes between as many blocks, and the steps that clean up after them."""
     sizes = [draw.randint(1, largest) for _ in range(2 * blocks)]
     made = [(ALLOCATE, number, nbytes, 0) for number, nbytes in enumerate(sizes)]
     frees = [(FREE, number, nbytes, 0) for number, nbytes in enumerate(sizes)]

@@ -1,12 +1,11 @@
-"""Both directions of RMM: its resources below our runtime, and our runtime below everything that allocates through RMM.
+"""Both directions of RMM: its resources below an xlogmem runtime, and a runtime below all allocations through RMM.
 
-    xlogmem.rmm.enable()                        # whatever RMM's resource is now, its memory is tracked from here on
+    xlogmem.rmm.enable()                        # from here on, the memory of RMM's current resource is tracked
     buffer = rmm.DeviceBuffer(size=n)
     with xlogmem.use(stream, read=buffer): ...
 
 The core never imports rmm; this package does, when it is imported itself.  The compiled half (``_binding``) subclasses
-RMM's classes, whose layout changes between releases without a check that would notice, so RMM's version is looked at
-first.
+RMM's classes, whose layout changes between releases without any check at run time, so RMM's version is checked first.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was test
 
 
 def checked_release() -> tuple[int, ...]:
-    """RMM's release, if the binding may be imported beside it."""
+    """RMM's release, if the binding works with it."""
     try:
         import rmm
     except ImportError as error:
@@ -51,16 +50,16 @@ from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
-# Their frees take effect at once, whatever stream they are given.
+# Their frees take effect at once, on any stream.
 HOST_SYNCHRONOUS = (rmm.mr.CudaMemoryResource, rmm.mr.ManagedMemoryResource, rmm.mr.SystemMemoryResource,
                     rmm.mr.SamHeadroomMemoryResource, rmm.mr.PinnedHostMemoryResource)
-# These keep what is freed, in order of streams, whatever is below them.
+# These keep freed memory, stream-ordered, whatever is below them.
 SUBALLOCATORS = (rmm.mr.PoolMemoryResource, rmm.mr.ArenaMemoryResource, rmm.mr.FixedSizeMemoryResource)
 
 
-# ---------------------------------------------------------------------------------------------- RMM below us
+# ---------------------------------------------------------------------------------------------- RMM below xlogmem
 def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResource]:
-    """A resource and all that it takes memory from."""
+    """A resource and all resources below it."""
     yield mr
     for lower in (getattr(mr, "upstream_mr", None), *getattr(mr, "bin_mrs", ())):
         if lower is not None:
@@ -68,8 +67,7 @@ def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResour
 
 
 def order_of(mr: rmm.mr.DeviceMemoryResource) -> str:
-    """What a resource promises of its frees; see `DeviceMemoryResource.order`.  The weakest promise of its bins, if it
-    has some."""
+    """The order of a resource's frees, see `DeviceMemoryResource.order`; of several bins, the weakest."""
     lower = getattr(mr, "upstream_mr", None)
     if isinstance(mr, SUBALLOCATORS) or lower is None:
         return "host" if isinstance(mr, HOST_SYNCHRONOUS) else "stream"
@@ -82,31 +80,31 @@ class RmmMemoryResource(ForeignMemoryResource):
     Parameters
     ----------
     mr : rmm.mr.DeviceMemoryResource
-        A pool, an arena, an asynchronous resource, adaptors on any of them, a callback.
+        A pool, an arena, an asynchronous resource, an adaptor on any of them, a callback.
     ordinal : int
-        The device that its memory is on.
+        The device of its memory.
     order : {"stream", "host"}, optional
-        What `mr` promises: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree`` and
-        the like, which look at no stream, and ``"stream"`` elsewhere, which is RMM's rule for resources.
+        The order of `mr`'s frees: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree``
+        and similar calls, which take no stream, and otherwise ``"stream"``, RMM's rule for resources.
 
     Attributes
     ----------
     upstream_mr : rmm.mr.DeviceMemoryResource
-        As given; it is held.
+        As passed; it is kept alive.
 
     Warns
     -----
     RuntimeWarning
-        There is a ``PoolMemoryResource`` of RMM 26.06 below, which can hand memory to a third stream too early
+        A resource below is a ``PoolMemoryResource`` of RMM 26.06, which can hand memory to a third stream too early
         (rapidsai/rmm issue 2489, fixed in 26.08).
 
     Notes
     -----
-    RMM's rules hold as without xlogmem: whoever allocates or frees through RMM has made the device current, and what
-    RMM's resources do while a graph is being captured somewhere in the process is theirs to know.
+    RMM's rules hold as without xlogmem: callers make the device current before they allocate or free, and the behaviour
+    of RMM's resources during a graph capture is unchanged.
 
-    An asynchronous resource of RMM's hands on what its CUDA pool gives: for that pool the driver is called directly,
-    and RMM again when the driver refuses.
+    RMM's asynchronous resources only pass calls on to a CUDA pool: for that pool the driver is called directly, and RMM
+    only when the driver refuses.
     """
 
     def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, order: str | None = None) -> None:
@@ -141,40 +139,40 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None) -> None:
     """Track what is allocated through RMM from now on.
 
-    RMM's current resource of each device, a pool of yours for instance, stays: a runtime is put on it, and becomes the
-    process's own (`get_runtime`), and RMM's current resource is that runtime.  Set up RMM first.  On RMM's initial
-    resource, ``cudaMalloc``, each free waits on the host, as ``cudaFree`` does.
+    RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
+    (`get_runtime`), and is RMM's current resource from then on.  Set up RMM first.  On RMM's initial resource,
+    ``cudaMalloc``, each free waits on the host, as ``cudaFree`` does.
 
     Parameters
     ----------
     devices : int or iterable of int, optional
-        Which devices.  The default is those that this process uses: whose context is active; else device 0.
+        The devices.  The default is those whose context is active in this process; without any, device 0.
     policy : {"adaptive", "precise", "lazy"}, optional
         See `DeviceRuntime`.
     pool_allocator : bool
-        Put a `PoolMemoryResource` of xlogmem's between, which takes chunks from RMM's resource.  RMM's asynchronous
-        resource then costs less with tracking than without, and on its initial one frees do not wait.  Leave it out
-        where RMM's resource is a pool or an arena.
+        Put a `PoolMemoryResource` of xlogmem's between, which takes chunks from RMM's resource.  On RMM's async
+        resource, allocating then costs less than without xlogmem, and on RMM's initial resource frees do not wait.
+        Leave it out if RMM's resource is a pool or an arena.
     initial_pool_size, maximum_pool_size : int, optional
-        In bytes, of that pool; see there.
+        In bytes, of that pool; see `PoolMemoryResource`.
 
     Raises
     ------
     RuntimeError
-        `get_runtime` made a runtime for the device before.
+        `get_runtime` has already made a runtime for the device.
     ValueError
-        Sizes are given and no pool is asked for, or they contradict each other.
+        Sizes are passed without ``pool_allocator=True``, or they contradict each other.
 
     Warns
     -----
     RuntimeWarning
-        Memory was allocated through RMM before, as far as can be seen: it is not tracked.
+        Memory was allocated through RMM before and is not tracked, as far as can be detected.
 
     Notes
     -----
-    ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` that is given memory of
-    theirs says so; call `enable` again.  Calling it twice does nothing.  After `disable`, the same runtime goes on with
-    its policy and its pool, if RMM's resource is the same.
+    ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
+    resource raises and says so; call `enable` again.  Without such a change a second call does nothing.  After
+    `disable`, `enable` continues with the same runtime, its policy and its pool, if RMM's resource is the same.
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
@@ -195,7 +193,7 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
         return
     if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
            for lower in stack(current)):
-        return                                          # put there by hand, as the error below advises
+        return                                          # put there by the caller, as the error below advises
     _warn_of_memory(device, current)
     if known is None or known.original is not current:
         resource: DeviceMemoryResource = RmmMemoryResource(current, device)
@@ -206,7 +204,7 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
             set_runtime(runtime, instead_of=known.runtime if known is not None else None)
         except RuntimeError as error:
             raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
-                               "or give RMM that one: rmm.mr.set_per_device_resource(device, "
+                               "or make that one RMM's: rmm.mr.set_per_device_resource(device, "
                                "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
         known = _wrapped[device] = Wrapped(RuntimeMemoryResource(runtime), runtime, current)
     rmm.mr.set_per_device_resource(device, known.resource)
@@ -214,19 +212,20 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
 
 
 def disable(devices: int | Iterable[int] | None = None) -> None:
-    """Give RMM back the resources that it had before `enable`.
+    """Restore the RMM resources from before `enable`.
 
-    What was allocated meanwhile stays tracked until it is freed.  Where somebody replaced RMM's resource, his stays.
+    Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced RMM's resource,
+    its resource stays.
 
     Parameters
     ----------
     devices : int or iterable of int, optional
-        Which devices; the default is all.
+        The devices; the default is all.
 
     Raises
     ------
     RuntimeError
-        Somebody put an adaptor on top of ours: take that off first.  Nothing was changed, on no device.
+        An adaptor was put on top of xlogmem's resource: take it off first.  Nothing was changed, on any device.
     """
     with _lock:
         chosen = list(_wrapped) if devices is None else [devices] if isinstance(devices, int) else list(devices)
@@ -245,20 +244,20 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
 
 
 def _explain(runtime: Core) -> str | None:
-    """Why memory of RMM is untracked: asked by `use` when it is given some that is."""
+    """Why memory of RMM is untracked; part of the error of `use`."""
     known = _wrapped.get(runtime.ordinal)
     if known is None or not known.active:
         return None
     current = rmm.mr.get_per_device_resource(runtime.ordinal)
     if any(lower is known.resource for lower in stack(current)):
         return None
-    return (f"Since xlogmem.rmm.enable() somebody replaced RMM's resource of device {runtime.ordinal} by a "
-            f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so nothing that was "
-            "allocated through RMM since is tracked: call xlogmem.rmm.enable() again, after them")
+    return (f"After xlogmem.rmm.enable() RMM's resource of device {runtime.ordinal} was replaced by a "
+            f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so later allocations "
+            "through RMM are not tracked: call xlogmem.rmm.enable() again, after them")
 
 
 def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
-    """RMM does not know what it gave out; look at the buffers that Python has, and at adaptors that count."""
+    """RMM does not list its allocations; check the buffers that Python has, and the adaptors that count."""
     known = _wrapped.get(device)
     again = known is not None and known.original is current     # its runtime goes on
     untracked = former = 0
@@ -269,7 +268,7 @@ def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
             untracked += thing.size
         elif known is not None and not again and known.runtime.find_block(thing.ptr):
             former += 1
-    for lower in () if again else stack(current):               # else they count what the runtime took from them, too
+    for lower in () if again else stack(current):               # else they include what the runtime allocated
         if isinstance(lower, rmm.mr.StatisticsResourceAdaptor):
             untracked = max(untracked, lower.allocation_counts.current_bytes)
         elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):

@@ -1,7 +1,7 @@
-"""RMM's Python classes and xlogmem's C table, put together; `xlogmem.rmm` imports it, after a look at RMM's version.
+"""RMM's Python classes on xlogmem's C table; `xlogmem.rmm` imports this module after it has checked RMM's version.
 
 The work is done in ``resource.hpp``.  Built once, with the limited API and without linking to librmm (see setup.py), so
-only classes and types of RMM may be used here, no function.
+only classes and types of RMM may be used here, not its functions.
 """
 cimport cython
 
@@ -79,30 +79,31 @@ refuser = xlogmem_copy(_refuser.get_mr())
 cdef class RuntimeMemoryResource(DeviceMemoryResource):
     """A `DeviceRuntime` as an RMM resource: every allocation through it is a tracked block.
 
-    Give it to ``rmm.mr.set_current_device_resource``, to any adaptor as upstream, or to ``DeviceBuffer``; libcudf's C++
+    Pass it to ``rmm.mr.set_current_device_resource``, to any adaptor as upstream, or to ``DeviceBuffer``; libcudf's C++
     then allocates through it too.  Name buffers in `xlogmem.use` to have their uses ordered; frees wait for them.
 
     Parameters
     ----------
     runtime : DeviceRuntime
-        Where the memory comes from and is tracked.  It lives as long as this object, a copy of it in C++, or a buffer.
+        Allocates and tracks the memory.  It lives as long as this object, a copy of it in C++, or a buffer.
 
     Attributes
     ----------
     runtime : DeviceRuntime
-        As given.
+        As passed.
     upstream_mr : rmm.mr.DeviceMemoryResource
-        The RMM resource below the runtime; where there is none, there is no such attribute.
+        The RMM resource below the runtime.  The attribute is missing if the runtime has another kind of resource.
 
     Notes
     -----
-    Memory is freed on the stream that RMM is told, after every recorded use.  Streams that are first seen here are
-    opaque (see `Stream.discipline`): whoever allocates through RMM queues work that nobody records.  When there is no
-    memory left, pending frees are waited for and the call is tried once more before ``rmm::out_of_memory`` is thrown
-    (by an adaptor of RMM's, so its text speaks of a memory limit of 0).
-    A free cannot raise: what went wrong is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.
-    The GIL is not taken, unless the runtime's resource is written in Python.  As everywhere in RMM, a stream has to
-    live as long as the memory that was allocated on it.
+    Memory is freed on the stream that is passed to RMM, after every recorded use.  Streams that are first used here are
+    opaque (see `Stream.discipline`): callers of RMM enqueue unrecorded work.  When memory runs out, the call waits for
+    pending frees and tries once more before ``rmm::out_of_memory`` is thrown (by an adaptor of RMM's, so its text names
+    a memory limit of 0).
+
+    A free cannot raise: a failure is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.  The GIL
+    is not taken, unless the runtime's resource is written in Python.  As everywhere in RMM, a stream has to live as
+    long as the memory that was allocated on it.
     """
 
     cdef unique_ptr[runtime_resource] resource
@@ -125,7 +126,7 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
         return self.runtime.resource.upstream_mr
 
     def get_upstream(self):
-        """As RMM's adaptors have it."""
+        """The upstream resource, as in RMM's adaptors."""
         return self.upstream_mr
 
     def __repr__(self):
@@ -140,13 +141,13 @@ cdef void drop_upstream(object capsule) noexcept:
     Py_DECREF(mr)
 
 
-# Exactly these; a class derived from one may do something besides.
+# Exactly these classes: a derived one may do more than its CUDA pool.
 CUDA_POOLS = (CudaAsyncMemoryResource, CudaAsyncViewMemoryResource)
 
 
 def upstream_of(DeviceMemoryResource mr not None):
-    """A capsule for `ForeignMemoryResource`.  It owns a copy of the C++ resource, and holds the Python object, without
-    which a callback would be a dangling pointer."""
+    """A capsule for `ForeignMemoryResource`.  It owns a copy of the C++ resource and keeps the Python object alive,
+    without which a callback would be a dangling pointer."""
     cdef bint pool = type(mr) in CUDA_POOLS
     cdef device_async_resource_ref resource = mr.get_mr()
     cdef upstream* made

@@ -1,7 +1,7 @@
 // Both directions of RMM, in C++: a resource that models cuda::mr::resource over xlogmem's C table, and an
 // xlogmem_upstream over any RMM resource.
 //
-// Nothing here names a function of librmm, whose symbols are in a namespace of each release: only CCCL's templates and
+// No function of librmm is used here, because its symbols are in a namespace of each release: only CCCL's templates and
 // virtual calls through them, so that one build runs with every release whose CCCL keeps their layout.  No GIL, no
 // Python object.
 #pragma once
@@ -27,15 +27,16 @@ namespace xlogmem_rmm {
 
 using any_resource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 
-inline constexpr std::size_t alignment = 256;  // what RMM's containers ask for, and what every resource of ours gives
+inline constexpr std::size_t alignment = 256;  // what RMM's containers request, and what every xlogmem resource gives
 
-// What an upstream threw, on its way through the core, which knows no C++ exceptions: thrown again above it, in the
-// same thread, so that callers see RMM's own type and text.  The error that it became tells whether it got there: a
-// resource in Python may have caught it and raised another, and a second try may have succeeded or failed in another way.
+// An upstream's exception on its way through the core, which passes errors as plain data: it is rethrown above the core,
+// in the same thread, so that callers see RMM's own type and text.  Comparing the error that arrives with the one that
+// the exception became shows whether it is the same failure: a resource in Python may have caught it and raised another,
+// and a second attempt may have succeeded or failed in another way.
 inline thread_local std::exception_ptr thrown;
 inline thread_local xlogmem_error thrown_as;
 
-// Throws rmm::out_of_memory, which nobody who does not link to librmm can do by himself.  Never destroyed.
+// Throws rmm::out_of_memory, which code that is not linked to librmm cannot throw itself.  Never destroyed.
 inline any_resource* refuser = nullptr;
 
 [[noreturn]] inline void raise(xlogmem_error const& error, cuda::stream_ref stream, std::size_t bytes)
@@ -52,13 +53,13 @@ inline any_resource* refuser = nullptr;
 }
 
 // One hold on a runtime, shared by the copies of a resource.  RMM's containers and its map of devices have copies, so
-// the last one may go long after the Python object, in any thread.
+// the last copy may be destroyed long after the Python object, in any thread.
 class hold {
  public:
   hold(xlogmem_table const* functions, void* python_runtime)
     : runtime_{functions->open(python_runtime)}, functions_{*functions}
   {
-    if (runtime_ == nullptr) { throw std::invalid_argument{"this is no DeviceRuntime"}; }
+    if (runtime_ == nullptr) { throw std::invalid_argument{"this is not a DeviceRuntime"}; }
   }
   ~hold() { functions_.close(runtime_); }
   hold(hold const&)            = delete;
@@ -170,7 +171,7 @@ class upstream {
     } catch (std::exception const& exception) {
       return caught(error, XLOGMEM_FAILED, exception.what());
     } catch (...) {
-      return caught(error, XLOGMEM_FAILED, "the RMM resource threw something that is no std::exception");
+      return caught(error, XLOGMEM_FAILED, "the RMM resource threw something that is not a std::exception");
     }
   }
 

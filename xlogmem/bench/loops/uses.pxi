@@ -1,0 +1,146 @@
+# Uses of blocks on an xlogmem runtime, over the core's own functions, which are what the paths from Python end in.
+cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
+    cdef struct use:
+        uint64_t stream
+        uint64_t first
+        uint64_t end
+    cdef struct access:
+        uint64_t block
+        uint64_t flags
+
+
+cdef class Rounds:
+    """Uses, a list of (stream, [(block, flags)]) by number, over and over.  Each round begins `stride` blocks further
+    on, and at the first block again when too few are left."""
+    cdef vector[use] uses
+    cdef vector[access] accesses
+    cdef size_t stride
+    cdef size_t span
+
+    def __init__(self, uses, size_t stride=0):
+        cdef use one
+        cdef access touched
+        for stream, blocks in uses:
+            one.stream, one.first = stream, self.accesses.size()
+            for block, flags in blocks:
+                touched.block, touched.flags = block, flags
+                self.span = max(self.span, touched.block + 1)
+                self.accesses.push_back(touched)
+            one.end = self.accesses.size()
+            self.uses.push_back(one)
+        self.stride = stride
+
+
+cdef inline Window* window_on(StreamState* stream) noexcept nogil:
+    cdef Window* window = take_window()
+    window.stream = stream
+    window.exclusive = False
+    window.hand_back = HAND_BACK_ALL
+    return window
+
+
+cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """What `use` does around a launch, and the end of the window."""
+    cdef bint more
+    cdef int failed = prepare(core, window, failure)
+    if not failed:
+        core.order.lock.lock()
+        more = file_window(core, window, LAUNCHED)
+        core.order.lock.unlock()
+        if more:
+            failed = finish_rest(core, window, failure)
+    give_window(window)
+    return failed
+
+
+cdef class Uses(Rounds):
+    """Rounds of uses on an xlogmem runtime: what `use` ends in, without Python's part."""
+    cdef Core runtime
+    cdef list streams
+    cdef list blocks
+    cdef vector[Request] requests
+
+    def __init__(self, uses, streams, blocks, size_t stride=0):
+        cdef Request request
+        cdef DeviceBlock block
+        super().__init__(uses, stride)
+        self.streams = list(streams)
+        self.blocks = list(blocks)
+        self.runtime = core_of(self.streams[0])
+        for block in self.blocks:
+            request.slot = block.block.slot
+            request.generation = block.generation
+            request.access = 0
+            self.requests.push_back(request)
+        if self.span > self.requests.size():
+            raise ValueError(f"{self.span} blocks are used, there are {self.requests.size()}")
+
+    def run(self, size_t rounds):
+        cdef CoreState* core = &self.runtime.state
+        cdef vector[StreamState*] states
+        cdef Failure failure
+        cdef Request request
+        cdef Window* window
+        cdef size_t base = 0, _, j, k
+        cdef uint64_t before, took
+        cdef int failed = 0
+        for stream in self.streams:
+            states.push_back((<Stream>stream).state)
+        with nogil:
+            before = now()
+            for _ in range(rounds):
+                for j in range(self.uses.size()):
+                    window = window_on(states[self.uses[j].stream])
+                    for k in range(self.uses[j].first, self.uses[j].end):
+                        request = self.requests[base + self.accesses[k].block]
+                        request.access = self.accesses[k].flags
+                        window.requests.push_back(request)
+                    failed = launch_nothing(core, window, &failure)
+                    if failed:
+                        break
+                if failed:
+                    break
+                base += self.stride
+                if base + self.span > self.requests.size():
+                    base = 0
+            took = now() - before
+        if failed:
+            self.runtime.fail(&failure, "a benchmark")
+        return took
+
+
+def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
+    """Allocate on the first stream, read on `readers` others, free: on an xlogmem runtime, from C."""
+    cdef Core runtime = core_of(streams[0])
+    cdef CoreState* core = &runtime.state
+    cdef vector[StreamState*] states
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef Request request
+    cdef Window* window
+    cdef uint64_t before, took
+    cdef size_t _, reader
+    cdef int failed = 0
+    for stream in streams:
+        states.push_back((<Stream>stream).state)
+    with nogil:
+        before = now()
+        for _ in range(rounds):
+            failed = allocate(core, nbytes, states[0], &block, &failure)
+            if failed:
+                break
+            request.slot, request.generation, request.access = block.slot, block.generation, READ
+            for reader in range(1, readers + 1):
+                window = window_on(states[reader])
+                window.requests.push_back(request)
+                failed = launch_nothing(core, window, &failure)
+                if failed:
+                    break
+            if not failed:
+                failed = free_block(core, request.slot, request.generation, NULL, &failure)
+            if failed:
+                break
+        took = now() - before
+    if failed:
+        runtime.fail(&failure, "a benchmark")
+    return took
