@@ -6,32 +6,20 @@ other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 import pytest
-from contract import Ledger
 from cuda.bindings import driver as cuda
-
-os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
+from four_streams import FourStreams
+from promises import Ledger
+from which_driver import REQUIRE_CUDA, SIMULATED
 
 from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
-from xlogmem.errors import DriverNotFoundError
-
-REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
-
-try:
-    _driver.initialize()
-except DriverNotFoundError:
-    sim.install()
-    _driver.initialize()
-
-SIMULATED = _driver.is_simulated()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Ledger(), "contract")
+    config.pluginmanager.register(Ledger(), "promises")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -138,16 +126,14 @@ def driver():
 
 
 @pytest.fixture
-def bench(driver):
-    """Makes benches (see bench.py), which are closed at the end."""
-    from bench import Bench
+def four(driver):
+    """Makes runtimes with four streams (`FourStreams`), which are closed at the end."""
+    made = []
 
-    benches = []
-
-    def make(**options: str) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
+    def make(**options: str) -> FourStreams:
+        made.append(FourStreams(driver, **options))
+        return made[-1]
 
     yield make
-    for x in benches:
+    for x in made:
         x.close()

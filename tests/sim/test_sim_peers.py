@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import pytest
 import sim_support as cu
 from cuda.bindings import driver
-from sim_support import alloc, code, fill, free, launch, ok, stream, sync
+from places import HELPERS
+from sim_support import (
+    NONE,
+    READ,
+    READWRITE,
+    alloc,
+    code,
+    default_pool,
+    fill,
+    free,
+    launch,
+    location,
+    ok,
+    set_access,
+    stream,
+    sync,
+)
 
 pytestmark = pytest.mark.simulator
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, UNSUPPORTED = 1, 101, 201, 217
 ILLEGAL_ADDRESS, ALREADY_ENABLED, NOT_ENABLED = 700, 704, 705
-NONE, READ, READWRITE = (driver.CUmemAccess_flags(flags) for flags in (0, 1, 3))
 
 
 @pytest.fixture
@@ -29,22 +43,6 @@ def two(simulator):
     ok(driver.cuCtxPopCurrent())
     ok(driver.cuDevicePrimaryCtxRelease(1))
     set_access(default_pool(0), 1, NONE)
-
-
-def default_pool(device):
-    return ok(driver.cuDeviceGetDefaultMemPool(device))
-
-
-def location(device):
-    where = driver.CUmemLocation()
-    where.type, where.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
-    return where
-
-
-def set_access(pool, device, flags):
-    wanted = driver.CUmemAccessDesc()
-    wanted.location, wanted.flags = location(device), flags
-    return code(driver.cuMemPoolSetAccess(pool, [wanted], 1))
 
 
 def get_access(pool, device):
@@ -126,15 +124,15 @@ def test_access_ends_with_the_other_context(simulator, two):
 
 
 def run(source, **environment):
-    return cu.python("-c", source, PYTHONPATH=str(Path(__file__).parent), **environment)
+    return cu.python("-c", source, PYTHONPATH=str(HELPERS), **environment)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("none", "0 217 101"), ("all", "1 0 0"), ("", "1 0 0")])
 def test_the_setting(setting, expected):
     done = run("import sim_support as cu; cu.install(); from cuda.bindings import driver; a = cu.retain(0);"
-               "cu.retain(1); from test_sim_peers import *;"
-               "print(ok(driver.cuDeviceCanAccessPeer(1, 0)), code(driver.cuCtxEnablePeerAccess(a, 0)),"
-               "      set_access(default_pool(0), 1, READWRITE))", XLOGMEM_SIM_PEERS=setting)
+               "cu.retain(1);"
+               "print(cu.ok(driver.cuDeviceCanAccessPeer(1, 0)), cu.code(driver.cuCtxEnablePeerAccess(a, 0)),"
+               "      cu.set_access(cu.default_pool(0), 1, cu.READWRITE))", XLOGMEM_SIM_PEERS=setting)
     assert done.stdout == expected + "\n", done.stderr
 
 
