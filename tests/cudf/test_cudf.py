@@ -63,7 +63,7 @@ class BufferOwner:
 
     @property
     def ptr(self):
-        assert self.size, "a buffer without memory was asked for its address"
+        assert self.size, "the address of a buffer without memory was read"
         return self.block.ptr
 
 
@@ -262,7 +262,7 @@ def test_a_range_is_not_made_a_column(cudf):
     memory = Memory()
     rows = RangeIndex()
     assert memory.named_by(Frame(memory.column(), index=rows)) == [0]
-    rows.__dict__["_column"] = memory.column()          # somebody asked for its values
+    rows.__dict__["_column"] = memory.column()          # its values were used
     assert memory.named_by(rows) == [0, 1]
 
 

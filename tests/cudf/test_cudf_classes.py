@@ -1,6 +1,6 @@
 """cuDF's own classes taken apart by `xlogmem.cudf`, without a GPU: columns around blocks of the simulated driver.
 
-Nothing here computes; `tests/test_cudf_gpu.py` does.
+Nothing here computes; `tests/cudf/test_cudf_gpu.py` does.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arrays import CudaArray
 from xlogmem import DeviceRuntime, StreamPool, use
 
 pytestmark = [pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF"),
-              pytest.mark.filterwarnings("ignore")]             # cuDF and its neighbours warn of their own affairs
+              pytest.mark.filterwarnings("ignore")]             # cuDF and what it uses warn of their own affairs
 ROWS = 8
 
 

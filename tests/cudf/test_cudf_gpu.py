@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 ROWS = 200_000
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAVE_CUDF, reason="needs cuDF"),
-              pytest.mark.filterwarnings("ignore")]             # cuDF and its neighbours warn of their own affairs
+              pytest.mark.filterwarnings("ignore")]             # cuDF and what it uses warn of their own affairs
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +216,7 @@ print("all tracked")
 
 
 def test_what_cupy_and_numba_allocate_is_tracked():
-    """In a process of its own: Numba asks who manages its memory once, before its first context."""
+    """In a process of its own: Numba looks for its memory manager once, before its first context."""
     done = subprocess.run([sys.executable, "-c", ALLOCATED_BY_OTHERS], capture_output=True, text=True, timeout=100)
     assert done.stdout == "all tracked\n", done.stderr
 
@@ -272,7 +272,7 @@ def test_a_spilled_column_comes_back_stays_and_can_be_spilled_again():
         set_global_manager(None)
 
 
-# ---------------------------------------------------------------------------------------------- who sets the resource
+# ---------------------------------------------------------------------------------------------- which code sets the resource
 def test_a_replaced_resource_is_noticed():
     import cudf
     import rmm.mr

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 
 class Array:
-    """Somebody else's array: an interface, and that is all."""
+    """An array of another library: an interface, and that is all."""
 
     def __init__(self, **interface) -> None:
         self.interface = {"version": 3, "shape": (16,), "typestr": "|u1", "data": (0, False), "stream": None}
@@ -15,7 +15,7 @@ class Array:
 
 
 class CudaArray:
-    """Somebody's array on the device."""
+    """An array on the device."""
 
     def __init__(self, ptr: int, shape: tuple[int, ...] = (4,)) -> None:
         self.__cuda_array_interface__ = {"data": (ptr, False), "shape": shape, "typestr": "<f4", "version": 3}
@@ -31,7 +31,7 @@ class Column:
 
 
 class External:
-    """A column of somebody else's memory."""
+    """A column of untracked memory."""
 
     __cuda_array_interface__ = {"data": (0x7f0000001000, False), "shape": (4,), "typestr": "|u1",   # noqa: RUF012
                                 "version": 3}

@@ -14,7 +14,7 @@ from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
 from xlogmem.bench.measure import Settings
 
 TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
-NEIGHBOURS = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
+LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
 
@@ -27,7 +27,6 @@ def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
                           timeout=110, env=os.environ | {"XLOGMEM_SIM_QUIET": "", "COLUMNS": "200"} | environment)
 
 
-# ---------------------------------------- figures
 def raw(beside: list[list[float]] | None = None, **values: list[list[float]]) -> dict:
     """A run of one case: names to turns of each process; `beside` is what the reference took around all of them."""
     about = {"floor": (CPP, FLOOR, ""), "ours": (CPP, OURS, ""), "peer": (CPP, PEER, ""), "slow": (CPP, PEER, ""),
@@ -63,7 +62,6 @@ def printed(seen: dict, everything: bool = False) -> str:
     return console.file.getvalue()
 
 
-# ---------------------------------------- pieces of a run
 def of_case(seen: dict, case: str) -> dict:
     """The same document, of another case."""
     seen = json.loads(json.dumps(seen).replace("use/ping-pong", case))

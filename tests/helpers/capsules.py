@@ -1,4 +1,4 @@
-"""DLPack and Arrow structs by hand: what a consumer sees of our capsules, and capsules that nobody should make."""
+"""DLPack and Arrow structs by hand: what a consumer sees of our capsules, and capsules that are wrong."""
 from __future__ import annotations
 
 import ctypes
@@ -48,7 +48,7 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # A capsule keeps the pointer to its name: these live for ever.
 _names: list[bytes] = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned"]
-_alive: set[Producer] = set()                           # whose capsules somebody may have
+_alive: set[Producer] = set()                           # whose capsules may still be held
 
 
 def name_of(capsule: Any) -> bytes:
@@ -63,7 +63,7 @@ def look(capsule: Any) -> Managed | Versioned:
 
 
 class Taken:
-    """What a consumer has: the tensor, and the deleter that is his to call, once."""
+    """What a consumer has: the tensor, and the deleter that it calls once."""
 
     def __init__(self, capsule: Any) -> None:
         self.managed = look(capsule)
@@ -75,18 +75,18 @@ class Taken:
         return self.managed.tensor
 
     def delete(self, library: type = ctypes.CFUNCTYPE) -> None:
-        """`library`: ctypes.CFUNCTYPE lets go of the GIL around the call, ctypes.PYFUNCTYPE keeps it."""
+        """`library`: ctypes.CFUNCTYPE releases the GIL around the call, ctypes.PYFUNCTYPE keeps it."""
         library(None, ctypes.c_void_p)(self.managed.deleter)(self.address)
 
 
 class Producer:
-    """Somebody else's array, with a capsule for `from_dlpack`: `fields` are those of the tensor."""
+    """An array of another library, with a capsule for `from_dlpack`: `fields` are those of the tensor."""
 
     def __init__(self, ptr: int, shape: tuple[int, ...] | None = (16,), strides: tuple[int, ...] | None = None, *,
                  version: tuple[int, int] | None = None, flags: int = 0, name: bytes | None = None,
                  **fields: int) -> None:
         self.deleted = 0
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self._deleter = DELETER(self._delete)
         self.versioned = version is not None
         self.managed = Versioned() if version else Managed()
@@ -111,7 +111,7 @@ class Producer:
         self.forget()
 
     def forget(self) -> None:
-        """Nobody looks into its capsules any more."""
+        """Its capsules are not read any more."""
         _alive.discard(self)
 
     def capsule(self) -> Any:
@@ -125,7 +125,7 @@ class Producer:
         return CUDA, 0
 
     def __dlpack__(self, **options: Any) -> Any:
-        self.asked.append(options)
+        self.requests.append(options)
         return self.capsule()
 
 
@@ -134,6 +134,6 @@ def arrow_array(capsule: Any) -> ArrowDeviceArray:
 
 
 def settle() -> None:
-    """Let the interpreter's main thread collect what was given back."""
+    """Let the interpreter's main thread collect what was released."""
     for _ in range(3):
         gc.collect()

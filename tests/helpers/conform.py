@@ -17,7 +17,7 @@ def name(result):
 
 
 def questions(d):
-    """Ask the driver; yields the lines. `d` is cuda.bindings.driver."""
+    """Query the driver; yields the lines. `d` is cuda.bindings.driver."""
     d.cuInit(0)
     context = d.cuDevicePrimaryCtxRetain(0)[1]
     d.cuCtxSetCurrent(0)

@@ -10,7 +10,7 @@ NON_BLOCKING = 1
 
 
 class ForeignStream:
-    """A stream of somebody else's library: destroys the CUDA stream when it is dropped, as CuPy's do."""
+    """A stream of another library: destroys the CUDA stream when it is dropped, as CuPy's do."""
 
     def __init__(self, flags: int = NON_BLOCKING) -> None:
         self.stream = check(cuda.cuStreamCreate(flags))
@@ -31,7 +31,6 @@ class ForeignStream:
         self.destroy()
 
 
-# ---------------------------------------- streams that die
 def foreign(x: FourStreams):
     owner = ForeignStream()
     return owner, x.runtime.register_stream(owner)

@@ -1,4 +1,4 @@
-"""A runtime with four streams and short names, and the question that ordering tests ask of the simulated driver.
+"""A runtime with four streams and short names, and the query that ordering tests make of the simulated driver.
 
 An operation is a kernel that writes a word of its own.  ``ordered(operation, stream)`` writes the same word on the
 stream and looks whether the driver reports a race: it reports one exactly if the operation is not ordered before
@@ -18,11 +18,11 @@ from xlogmem._kernels import Kernels, check
 from xlogmem.sim import Simulator
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
-WORDS = 4096                                            # operations that one bench can mark
+WORDS = 4096                                            # operations that can be marked
 
 
 def at(handle: int) -> SimpleNamespace:
-    """A stream that only its handle is known of, as `FourStreams.ordered` takes one."""
+    """A stream of which only the handle is known, as `FourStreams.ordered` takes one."""
     return SimpleNamespace(handle=handle)
 
 
@@ -62,7 +62,7 @@ class FourStreams:
         return self.runtime.allocate(nbytes, stream)
 
     def work(self, stream: Stream, *uses: tuple[DeviceBlock, str]) -> Operation:
-        """Queue kernels that nobody recorded: one for each (block, access), and the mark."""
+        """Queue unrecorded kernels: one for each (block, access), and the mark."""
         for block, access in uses:
             if access == READ:
                 self.kernels.count_unequal(stream.handle, self.next_word(), block.ptr, 0, 1)
@@ -97,7 +97,7 @@ class FourStreams:
         with use(stream, **accesses):
             return self.work(stream, *uses)
 
-    # ------------------------------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------------------------------ queries
     def ordered(self, operation: Operation, stream: Stream) -> bool:
         """Is the operation ordered before everything that is queued on the stream from now on?"""
         before = self.driver.races()
@@ -115,7 +115,7 @@ class FourStreams:
         return self.driver.calls("cuStreamWaitEvent")
 
 
-# Driver calls that ask and change nothing, and those around every call of ours.
+# Driver calls that change nothing, and those around every call of ours.
 QUERIES = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuGetErrorName",
            "cuGetErrorString", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId", "cuStreamIsCapturing",
            "cuThreadExchangeStreamCaptureMode"}

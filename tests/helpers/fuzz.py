@@ -65,7 +65,7 @@ class Fuzz:
             except (ValueError, TypeError, BufferError, StreamMisuseError, TokenError, StaleBufferError) as error:
                 self.seen[f"{kind}: {type(error).__name__}"] += 1
             if number % 64 == 0:
-                self.state.runtime.reap_pending()       # lets go of what was taken
+                self.state.runtime.reap_pending()       # releases what was imported
         self.state.runtime.reap_pending()
         return self.seen
 
@@ -112,7 +112,7 @@ class Fuzz:
                 fields[name] = self.number() % (1 << bits)
         if self.draw.random() < .5:
             fields |= {"code": self.draw.randrange(15), "bits": self.draw.choice((1, 4, 8, 16, 32, 64, 128))}
-        if self.draw.random() < .1:                     # fewer than there are, or so many that nobody reads them
+        if self.draw.random() < .1:                     # fewer than there are, or too many to be read
             fields["ndim"] = self.draw.choice((-1, 0, 65, 1 << 30, -(1 << 31)))
         version = self.draw.choice((None, (1, 0), (1, 9), (0, 0), (2, 0), (1 << 31, 3)))
         name = self.draw.choice((None, None, None, None, b"dltensor", b"x", b"", b"used_dltensor", b"\xff"))
@@ -143,7 +143,7 @@ class Fuzz:
             key = self.draw.choice(("version", "shape", "typestr", "data", "stream", "strides", "mask", "descr"))
             odd = self.draw.choice(ODD)
             if key == "stream" and isinstance(odd, int):
-                continue                                # a made-up handle crashes the driver, whoever asks about it
+                continue                                # a made-up handle crashes the driver in any query
             interface[key] = odd
         if self.draw.random() < .05 and len(interface) > 1:
             del interface[self.draw.choice(list(interface))]

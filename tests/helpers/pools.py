@@ -19,13 +19,12 @@ simulated = pytest.mark.simulator
 
 
 def one_chunk() -> PoolMemoryResource:
-    """Whoever takes WHOLE gets what the last owner had."""
+    """An allocation of WHOLE gets what the last owner had."""
     return PoolMemoryResource(maximum_pool_size=WHOLE, chunk_size=WHOLE)
 
 
-# ---------------------------------------- order
 class Recycling(DeviceMemoryResource):
-    """Looks at no stream: what is given back is handed out again at once."""
+    """Looks at no stream: what is freed is handed out again at once."""
 
     order = "host"
 
@@ -41,7 +40,6 @@ class Recycling(DeviceMemoryResource):
         self.kept.append(ptr)
 
 
-# ---------------------------------------- costs
 @contextlib.contextmanager
 def no_driver_call(driver, *but):
     """But queries, which change nothing."""
@@ -51,9 +49,8 @@ def no_driver_call(driver, *but):
     assert {name for name, count in after.items() if count} <= QUERIES | set(but), after
 
 
-# ---------------------------------------- growing, limits
 class Counted(DeviceMemoryResource):
-    """An upstream of so many bytes, which remembers what it was asked for."""
+    """An upstream of so many bytes, which remembers the requested sizes."""
 
     order = "stream"
 
@@ -61,13 +58,13 @@ class Counted(DeviceMemoryResource):
         super().__init__(0)
         self.left = nbytes
         self.skew = skew
-        self.asked = []
+        self.requests = []
         self.given = {}
         self.fail_frees = 0
         self.below = AsyncMemoryResource()
 
     def allocate(self, nbytes, stream):
-        self.asked.append(nbytes)
+        self.requests.append(nbytes)
         if nbytes > self.left:
             raise OutOfDeviceMemoryError(f"no {nbytes} bytes here")
         self.left -= nbytes

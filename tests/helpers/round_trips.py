@@ -20,14 +20,14 @@ def needs(name: str, module: str) -> pytest.MarkDecorator:
         missing = importlib.util.find_spec(module) is None
     except ModuleNotFoundError:                         # of a package that is not there
         missing = True
-    return pytest.mark.skipif(missing, reason=f"needs a neighbour: {name}")
+    return pytest.mark.skipif(missing, reason=f"needs another library: {name}")
 
 
 CUPY, TORCH, NUMBA = needs("CuPy", "cupy"), needs("PyTorch", "torch"), needs("Numba", "numba.cuda")
 
 
-if not hasattr(numpy, "row_stack"):                     # which numba-cuda asks for up to 0.30
-    NUMBA = pytest.mark.skip(reason="needs a neighbour: Numba with a NumPy below 2.5")
+if not hasattr(numpy, "row_stack"):                     # which numba-cuda needs up to 0.30
+    NUMBA = pytest.mark.skip(reason="needs another library: Numba with a NumPy below 2.5")
 
 
 CORE, JAX, CUDF = needs("cuda.core", "cuda.core"), needs("JAX", "jax"), needs("cuDF", "cudf")
@@ -50,7 +50,7 @@ class Program:
             self.kernels.fill(self.S.handle, buffer.access().ptr, value, buffer.size)
 
     def consume(self, buffer: Any, value: int) -> None:
-        """Late, on our stream: a reader who is not waited for is overtaken by the next writer."""
+        """Late, on our stream: a reader that is not waited for is overtaken by the next writer."""
         with use(self.S, read=buffer, read_write=self.wrong):
             self.kernels.delay(self.S.handle, LATE)
             self.kernels.count_unequal(self.S.handle, self.wrong.access().ptr, buffer.access().ptr, value, WORDS)

@@ -1,6 +1,6 @@
 """Small programs that go wrong when one rule is missing, and their twins.
 
-A scenario is a function of a bench that answers whether everything was ordered that must be.  It has to be True as it
+A scenario is a function of `FourStreams` that says whether everything was ordered that must be.  It has to be True as it
 stands.  Its twin runs the same program while the driver drops one of the waits that the core queues (it says success
 and queues nothing), each in turn: every wait has to be noticed, or it was not needed.
 """
@@ -26,7 +26,7 @@ class Scenarios:
         self.named: dict[str, tuple[Scenario, dict[str, str], int]] = {}
 
     def __call__(self, *, spare: int = 0, **options: str) -> Callable[[Scenario], Scenario]:
-        """Register a scenario.  `spare` waits protect something that the scenario does not ask about."""
+        """Register a scenario.  `spare` waits protect something that the scenario does not check."""
         def register(function: Scenario) -> Scenario:
             self.named[function.__name__] = function, options, spare
             return function

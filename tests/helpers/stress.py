@@ -1,7 +1,7 @@
 """What the stress tests share: threads that start together, a stream that is held up, and random programs whose results
 are known.
 
-Nothing here asks the simulated driver: all of it runs on a GPU too.
+Nothing here needs the simulated driver: all of it runs on a GPU too.
 """
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Program:
     """A random program over a few buffers and streams; the same seed is the same program.
 
     A buffer is renewed without a synchronize: dropped while earlier steps may still use it, and allocated again on
-    some stream, where it is filled without telling anybody.
+    some stream, where an unrecorded kernel fills it.
     """
 
     def __init__(self, seed: int) -> None:

@@ -32,7 +32,7 @@ needs_pyarrow = pytest.mark.skipif(pyarrow is None, reason="needs pyarrow")
 # ---------------------------------------- Arrow out
 @pytest.mark.promise(196)
 def test_the_struct_is_the_standards(state):
-    """What the seeds' sibling had was not ABI-compatible: the array is embedded, and there is an event."""
+    """Byte for byte: the array is embedded, and there is an event."""
     buffer = state.from_numpy(np.arange(5, dtype="int32"))
     _, capsule = buffer[1:].__arrow_c_device_array__()
     seen = arrow_array(capsule)
@@ -88,13 +88,13 @@ def test_the_event_comes_after_all_writers(four, driver, dropped):
 
 @pytest.mark.promise(190)
 @pytest.mark.parametrize("where", ["here", "a thread"])
-def test_a_released_array_gives_the_block_and_the_event_back(state, where):
+def test_a_released_array_releases_the_block_and_the_event(state, where):
     buffer = state.full(100, 1, "int8")
     block = buffer.access()
     _, capsule = buffer.__arrow_c_device_array__()
     seen = arrow_array(capsule)
     moved = ArrowDeviceArray.from_buffer_copy(seen)
-    seen.array.release = None                           # as a consumer does who moves it
+    seen.array.release = None                           # as a consumer does that moves it
     del capsule, seen
     block.free()
     assert block.state is BlockState.RETIRED
@@ -157,7 +157,7 @@ def test_our_uses_wait_for_the_arrays_event(four, driver, dropped):
 
 
 def edit(state, **fields):
-    """A pair of ours in which somebody has changed something."""
+    """A pair of ours with some fields changed."""
     pair = state.full(16, 1, "int32").__arrow_c_device_array__()
     seen = arrow_array(pair[1])
     for name, value in fields.items():

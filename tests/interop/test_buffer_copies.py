@@ -42,28 +42,28 @@ def test_the_last_write_stream_is_that_of_the_newest_write(state):
     assert buffer.last_write_stream == second
     buffer.fill(3, first)
     assert buffer.last_write_stream == first
-    stranger = DeviceRuntime().acquire_stream()
+    foreign = DeviceRuntime().acquire_stream()
     with pytest.raises(StreamMisuseError, match="another runtime"):
-        buffer.record_write(stranger)                                   # W71
+        buffer.record_write(foreign)                                    # W71
     assert buffer.last_write_stream == first
     identity = first.id
     del first
     renewed = runtime.acquire_stream()
     assert renewed.id != identity
-    assert buffer.last_write_stream is None                             # nobody has that stream any more
+    assert buffer.last_write_stream is None                             # that stream is gone
 
 
 @pytest.mark.simulator
 @pytest.mark.promise(120, 121)
 @pytest.mark.parametrize("dropped", [False, True])
-def test_what_record_write_told_is_waited_for(four, driver, dropped):
+def test_what_record_write_recorded_is_waited_for(four, driver, dropped):
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.empty(512, "uint8", x.S)
     done = x.use(x.S, (buffer.access(), WRITE))
     own = check(cuda.cuEventCreate(2))
     check(cuda.cuEventRecord(own, x.S.handle))
-    check(cuda.cuStreamWaitEvent(x.T.handle, own, 0))                   # ordered by hand, then told
+    check(cuda.cuStreamWaitEvent(x.T.handle, own, 0))                   # ordered by hand, then recorded
     x.work(x.T, (buffer.access(), WRITE))
     buffer.record_write(x.T)
     if dropped:
@@ -176,11 +176,11 @@ def test_a_copy_that_fails_is_filed_all_the_same(four, driver, call):
 @pytest.mark.simulator
 @pytest.mark.promise(239)
 def test_the_host_waits_for_one_stream_and_never_for_the_device(four, driver):
-    """A copy to the host waits for its own stream; what another one is at is nobody's business."""
+    """A copy to the host waits for its own stream, and for nothing that another one does."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.empty(1024, "int32", x.S)
-    driver.set_policy("min")                                            # nothing runs before somebody waits for it
+    driver.set_policy("min")                                            # nothing runs before it is waited for
     x.work(x.V)
     buffer.copy_from(np.arange(1024, dtype="int32"), x.S)
     assert buffer.to_numpy(x.T).tolist() == list(range(1024))
@@ -213,7 +213,7 @@ def test_page_locked_sources_may_be_changed_when_the_copy_returns(four, driver):
     import ctypes
 
     x = four()
-    driver.set_policy("min")                            # nothing runs before somebody waits
+    driver.set_policy("min")                            # nothing runs before it is waited for
     state = DeviceState(x.runtime)
     buffer = state.empty(64, "uint8", x.S)
     host = int(check(cuda.cuMemHostAlloc(64, 0)))
@@ -265,8 +265,8 @@ def test_fills_of_what_numpy_has_no_name_for(state):
 @pytest.mark.promise(238)
 def test_arguments_that_do_not_fit_are_refused_before_anything_is_called(state):
     buffer = state.full((4, 4), 1, "int32")
-    stranger = DeviceState(DeviceRuntime())
-    strange = stranger.empty((4, 4), "int32")
+    elsewhere = DeviceState(DeviceRuntime())
+    foreign = elsewhere.empty((4, 4), "int32")
     uses = state.runtime.counters()["uses"]
     host = np.zeros((4, 4), "int32")
     for error, call in (

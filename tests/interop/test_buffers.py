@@ -25,7 +25,6 @@ from xlogmem import (
 )
 
 
-# ---------------------------------------- a shared handle
 @pytest.mark.promise(112, 114, 188)
 def test_parts_share_the_block_and_each_keeps_it(state):
     """Slices, views and copies of the handle are the same memory, which lives as long as one of them."""
@@ -82,7 +81,7 @@ def test_a_buffer_does_not_keep_its_state_and_says_so():
     assert runtime.live_bytes == 40
     assert buffer.is_stale
     assert buffer.device_id is None
-    DeviceState(runtime)                                # nobody else's state makes it fresh again (W74)
+    DeviceState(runtime)                                # another state does not make it valid again (W74)
     assert reason(buffer.access) == "device state dropped"
 
 
@@ -101,7 +100,7 @@ def test_buffers_and_blocks_come_from_their_device_only(state):
 
 @pytest.mark.promise(126)
 def test_a_buffer_over_nothing_is_harmless():
-    """The seed's stub had to be leaked and never touched; ours is stale, and may be dropped."""
+    """It is stale, and may be dropped."""
     nothing = Buffer.__new__(Buffer)
     assert reason(nothing.access) == "device state dropped"
     assert repr(nothing) == "<Buffer that was never made>"
@@ -113,7 +112,6 @@ def test_a_buffer_over_nothing_is_harmless():
     assert nothing.device_id is None
 
 
-# ---------------------------------------- uses
 @pytest.mark.promise(118)
 def test_zero_elements_are_trivially_safe(state, _context):
     """W24: no memory, no wait, no count; accepted by strict recorders."""
@@ -160,11 +158,10 @@ def test_blocks_of_every_resource_carry_buffers():
     assert state.full(100, 3, "int16").to_numpy().tolist() == [3] * 100
 
 
-# ---------------------------------------- tokens
 @pytest.mark.promise(221)
 @pytest.mark.simulator
 def test_without_a_gpu_everything_is_there():
-    """Contract 221 in its better form: no device that refuses to allocate, but a simulated one that works."""
+    """Promise 221 in its better form: no device that refuses to allocate, but a simulated one that works."""
     assert SIMULATED
     state = DeviceState(DeviceRuntime())
     assert state.full(3, 5, "int8").to_numpy().tolist() == [5, 5, 5]

@@ -19,24 +19,24 @@ from xlogmem._kernels import check
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
-@pytest.mark.parametrize("when", ["while he has it", "after a write elsewhere", "when he has given it back", "freed"])
-def test_what_a_consumer_does_on_his_stream_is_waited_for(four, driver, when, dropped):
-    """He need not tell: his stream counts as opaque for this block until the deleter, whose time is his last word."""
+@pytest.mark.parametrize("when", ["exported", "after a write elsewhere", "released", "freed"])
+def test_what_a_consumer_does_on_its_stream_is_waited_for(four, driver, when, dropped):
+    """Unrecorded: its stream counts as opaque for this block until the deleter runs; later work there is not the block's."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)
     taken = Taken(buffer.__dlpack__(stream=x.T.handle))
     if when == "after a write elsewhere":
         x.use(x.S, (buffer.access(), WRITE))
-        event = check(cuda.cuEventCreate(2))            # he orders himself after it, and goes on
+        event = check(cuda.cuEventCreate(2))            # the consumer orders its stream after it, and goes on
         check(cuda.cuEventRecord(event, x.S.handle))
         check(cuda.cuStreamWaitEvent(x.T.handle, event, 0))
         check(cuda.cuEventDestroy(event))
     done = x.work(x.T, (buffer.access(), WRITE))
-    if when in ("when he has given it back", "freed"):
+    if when in ("released", "freed"):
         taken.delete()
         settle()
-        x.work(x.T)                                     # later work of his stream is not the block's
+        x.work(x.T)                                     # later work of its stream is not the block's
     if dropped:
         for nth in (1, 2):
             driver.drop("cuStreamWaitEvent", nth)
@@ -51,7 +51,7 @@ def test_what_a_consumer_does_on_his_stream_is_waited_for(four, driver, when, dr
     assert bool(races) == dropped
     if when != "freed" and not dropped:
         assert x.ordered(done, x.U)
-    if when in ("while he has it", "after a write elsewhere"):
+    if when in ("exported", "after a write elsewhere"):
         taken.delete()
         settle()
     check(cuda.cuCtxSynchronize())
@@ -79,12 +79,12 @@ def test_a_free_waits_for_the_deleter(four, driver):
         settle()
         x.runtime.reap_pending(blocking=False)
         assert (block.state is BlockState.FREED) == (number == 2)
-    assert x.ordered(last, x.S)                         # freed there, after him
+    assert x.ordered(last, x.S)                         # freed there, after the consumer
 
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("stream", ["raw", "minus one"])
-def test_where_nobody_keeps_the_consumers_stream_it_is_never_touched_again(four, driver, stream):
+def test_a_consumers_stream_without_a_known_owner_is_never_touched_again(four, driver, stream):
     """It may be destroyed before the deleter runs.  The block is freed by a blocking reap, after the whole context."""
     x = four()
     state = DeviceState(x.runtime)
@@ -99,7 +99,7 @@ def test_where_nobody_keeps_the_consumers_stream_it_is_never_touched_again(four,
     settle()
     del buffer
     x.runtime.reap_pending(blocking=False)
-    assert x.runtime.live_bytes == 512                  # it is not known what he was at
+    assert x.runtime.live_bytes == 512                  # the consumer's work is not known to be done
     syncs = driver.calls("cuCtxSynchronize")
     x.runtime.reap_pending()
     assert driver.calls("cuCtxSynchronize") == syncs + 1
@@ -110,7 +110,7 @@ def test_where_nobody_keeps_the_consumers_stream_it_is_never_touched_again(four,
 
 
 @pytest.mark.simulator
-def test_what_nobody_said_where_is_freed_when_memory_runs_out(four, driver):
+def test_an_export_without_a_stream_is_freed_when_memory_runs_out(four, driver):
     x = four()
     state = DeviceState(x.runtime)
     Taken(state.full(512, 1, "uint8", x.S).__dlpack__(stream=-1)).delete()
@@ -123,7 +123,7 @@ def test_what_nobody_said_where_is_freed_when_memory_runs_out(four, driver):
 
 
 @pytest.mark.simulator
-def test_a_runtime_ends_with_what_nobody_said_where(driver):
+def test_a_runtime_ends_with_an_export_without_a_stream(driver):
     state = DeviceState(DeviceRuntime())
     Taken(state.full(512, 1, "uint8").__dlpack__(stream=-1)).delete()
     del state
@@ -155,7 +155,7 @@ def test_exports_cost_no_event_in_a_steady_state(four, driver):
 
 
 @pytest.mark.simulator
-def test_a_consumer_who_captures_is_refused(four, driver):
+def test_a_consumer_that_captures_is_refused(four, driver):
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)

@@ -18,13 +18,12 @@ from xlogmem._kernels import check
 LEGACY, PER_THREAD = 1, 2
 
 
-# ---------------------------------------- streams of consumers
 @pytest.mark.simulator
 @pytest.mark.promise(190, 195)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("named", ["None", "legacy", "per-thread", "own", "held", "raw"])
 @pytest.mark.parametrize("access", [WRITE, READ])
-def test_the_consumers_stream_comes_after_all_who_use_the_memory(four, driver, access, named, dropped):
+def test_the_consumers_stream_comes_after_all_uses_of_the_memory(four, driver, access, named, dropped):
     """Every value that names a stream.  The twin: the driver drops the wait, and the consumer's first work races."""
     x = four()
     state = DeviceState(x.runtime)
@@ -59,7 +58,7 @@ def test_the_consumers_stream_comes_after_all_who_use_the_memory(four, driver, a
 @pytest.mark.simulator
 @pytest.mark.promise(195)
 def test_minus_one_orders_nothing(four, driver):
-    """The consumer said that he takes care of it; if he does not, it is a race."""
+    """With -1 the consumer takes care of the order; if it does not, it is a race."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)
@@ -75,7 +74,7 @@ def test_minus_one_orders_nothing(four, driver):
 
 
 @pytest.mark.promise(195)
-def test_streams_that_nobody_may_name(state):
+def test_streams_that_may_not_be_named(state):
     buffer = state.full(4, 1, "int32")
     uses = state.runtime.counters()["uses"]
     with pytest.raises(ValueError, match="stream 0 is ambiguous"):
@@ -120,7 +119,7 @@ def test_what_a_capsule_says(state):
         assert (tensor.code, tensor.bits, tensor.lanes) == (row.code, 8 * row.itemsize, 1)
 
 
-def test_read_only_memory_is_exported_only_to_those_who_can_be_told(state):
+def test_read_only_memory_is_exported_only_where_a_flag_can_say_so(state):
     buffer = state.full(4, 1, "int32")
     seen = from_dlpack(Producer(buffer.access().ptr, (4,), code=0, bits=32, version=(1, 0), flags=1), state=state)
     assert seen.readonly

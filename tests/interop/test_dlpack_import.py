@@ -23,7 +23,7 @@ def test_a_foreign_array_becomes_a_tracked_block(state, memory):
     producer = Producer(memory, (8, 4), code=2, bits=32)
     buffer = from_dlpack(producer, state=state)
     assert (buffer.shape, buffer.dtype, buffer.strides, buffer.readonly) == ((8, 4), "float32", (16, 4), False)
-    assert producer.asked == [{"stream": state.runtime.default_stream.handle, "max_version": (1, 0)}]
+    assert producer.requests == [{"stream": state.runtime.default_stream.handle, "max_version": (1, 0)}]
     block = buffer.access()
     assert (block.ptr, block.nbytes) == (memory, 128)
     assert state.runtime.live_bytes == 0                # not our bytes
@@ -46,7 +46,7 @@ def test_a_foreign_array_becomes_a_tracked_block(state, memory):
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_our_uses_come_after_the_producer(four, driver, memory, known, dropped):
-    """Where he says his stream, the first use is ordered after it; else he has ordered the stream that we named."""
+    """Where the producer's stream is known, the first use is ordered after it; else the producer orders ours after it."""
     x = four()
     state = DeviceState(x.runtime)
 
@@ -59,7 +59,7 @@ def test_our_uses_come_after_the_producer(four, driver, memory, known, dropped):
                 check(cuda.cuEventDestroy(event))
             return super().__dlpack__(stream=stream)
 
-    x.kernels.fill(x.S.handle, memory, 1, 16)           # S is his, and nobody told us
+    x.kernels.fill(x.S.handle, memory, 1, 16)           # S is the producer's; the fill is unrecorded
     if dropped:
         driver.drop("cuStreamWaitEvent")
     producer = Library(memory, (64,))
@@ -78,8 +78,8 @@ def test_our_uses_come_after_the_producer(four, driver, memory, known, dropped):
 @pytest.mark.simulator
 @pytest.mark.promise(189)
 @pytest.mark.parametrize("known", [False, True])
-def test_the_producer_gets_his_memory_back_after_our_uses(four, driver, memory, known):
-    """His stream is ordered after them; where it is not known, the host waits for them and for nothing else."""
+def test_the_producers_array_is_released_after_our_uses(four, driver, memory, known):
+    """The producer's stream is ordered after them; where it is not known, the host waits for them alone."""
     x = four()
     state = DeviceState(x.runtime)
     driver.set_policy("min")
@@ -94,7 +94,7 @@ def test_the_producer_gets_his_memory_back_after_our_uses(four, driver, memory, 
     buffer = from_dlpack(producer, state=state, producer=x.S if known else None, stream=x.T)
     with use(x.T, write=buffer):
         done = x.work(x.T, (buffer.access(), WRITE))
-    x.work(x.V)                                         # nobody's business
+    x.work(x.V)                                         # has nothing to do with this array
     del buffer
     x.runtime.reap_pending(blocking=False)
     assert producer.deleted == 1
@@ -104,7 +104,7 @@ def test_the_producer_gets_his_memory_back_after_our_uses(four, driver, memory, 
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_stream_that_was_asked_for_may_be_used_at_once(four, driver, memory, dropped):
+def test_the_stream_that_the_import_names_may_be_used_at_once(four, driver, memory, dropped):
     x = four()
     state = DeviceState(x.runtime)
     x.kernels.fill(x.S.handle, memory, 1, 16)
@@ -138,21 +138,21 @@ def test_a_raw_capsule_needs_a_word_about_its_stream(state, memory):
     assert producer.deleted == 1
 
 
-def test_producers_of_before_1_0_are_asked_their_way(state, memory):
+def test_producers_of_before_1_0_are_called_their_way(state, memory):
     class Old(Producer):
         def __dlpack__(self, stream=None):
-            self.asked.append(stream)
+            self.requests.append(stream)
             return self.capsule()
 
     producer = Old(memory, (4,))
     assert from_dlpack(producer, state=state).size == 4
-    assert producer.asked == [state.runtime.default_stream.handle]
+    assert producer.requests == [state.runtime.default_stream.handle]
     state.runtime.reap_pending()
     assert producer.deleted == 1
 
 
 def test_our_own_exports_come_home(state):
-    """Another handle of the same block: nothing is adopted, and the loan ends with it."""
+    """Another handle of the same block: nothing is adopted, and the export ends with it."""
     buffer = state.from_numpy(np.arange(10))
     seen = from_dlpack(buffer[2:6], state=state)
     assert seen.access().generation == buffer.access().generation
@@ -225,7 +225,7 @@ def test_shapes_and_strides_that_are_right(state, memory):
 
 
 @pytest.mark.simulator
-def test_what_is_no_array_is_refused(state, memory):
+def test_what_is_not_an_array_is_refused(state, memory):
     for what in (5, "x", None, object(), memory):
         with pytest.raises(TypeError):
             from_dlpack(what, stream=1, state=state)

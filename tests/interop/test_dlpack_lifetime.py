@@ -20,7 +20,7 @@ from xlogmem import (
 @pytest.mark.simulator
 @pytest.mark.promise(190, 194)
 def test_an_export_outlives_all_its_owners(driver):
-    """Buffer, state, runtime: the deleter lets go of the last."""
+    """Buffer, state, runtime: the deleter releases the last reference."""
     runtime = DeviceRuntime()
     state = DeviceState(runtime)
     buffer = state.full(1000, 7, "uint8")
@@ -37,7 +37,7 @@ def test_an_export_outlives_all_its_owners(driver):
 
 @pytest.mark.simulator
 @pytest.mark.promise(190)
-def test_a_capsule_that_nobody_takes_gives_back(driver, state):
+def test_a_capsule_without_a_consumer_releases_its_export(driver, state):
     buffer = state.full(1000, 7, "uint8")
     for _ in range(50):
         buffer.__dlpack__(stream=1)
@@ -90,7 +90,7 @@ def test_deleters_run_in_threads_that_python_never_saw(state):
 
 @pytest.mark.simulator
 def test_a_deleter_waits_for_nothing(driver, state):
-    """While the runtime's lock is somebody's, or a driver call is held up; it makes no driver call itself."""
+    """Not for a thread that holds the runtime's lock or is in a driver call; it makes no driver call itself."""
     buffer = state.full(64, 1, "uint8")
     taken = Taken(buffer.__dlpack__(stream=1))
     hold = driver.hold("cuMemAllocFromPoolAsync")
@@ -140,7 +140,7 @@ elif when == "at exit":
 elif when == "after exit":
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    assert libc.__cxa_atexit(function, address, id(libc)) == 0      # by the C library, when Python is no more
+    assert libc.__cxa_atexit(function, address, id(libc)) == 0      # by the C library, after Python has ended
 print("done", flush=True)
 """
     run = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=100,

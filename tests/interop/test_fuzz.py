@@ -12,7 +12,7 @@ def test_whatever_comes_from_outside_gives_documented_errors_only(seed, driver):
     fuzz = Fuzz(seed)
     seen = fuzz.run(3000)
     for kind in ("token", "capsule", "interface"):
-        assert seen[f"{kind}: taken"] > 10              # what is right is told from what is wrong
+        assert seen[f"{kind}: taken"] > 10              # what is right is accepted
         assert sum(times for what, times in seen.items() if what.startswith(kind)) == 1000
     assert not driver.races()
     fuzz.close()

@@ -39,8 +39,8 @@ def test_what_an_interface_says(state):
 
 
 @pytest.mark.simulator
-def test_what_an_interface_says_outlives_a_loan_on_the_same_stream(four):
-    """Who was lent the block gives it back; who read the interface may work on that stream until the block is freed."""
+def test_what_an_interface_says_outlives_an_export_on_the_same_stream(four):
+    """The export is released; a reader of the interface may work on that stream until the block is freed."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.empty(512, "uint8", x.S)
@@ -54,9 +54,9 @@ def test_what_an_interface_says_outlives_a_loan_on_the_same_stream(four):
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("how", ["interface", "loan", "loan given back"])
-def test_what_was_lent_on_a_stream_stays_so_under_another_discipline(four, how):
-    """It is the same stream, and whoever was told of it knows nothing of our registrations."""
+@pytest.mark.parametrize("how", ["interface", "export", "released export"])
+def test_what_was_exported_on_a_stream_stays_so_under_another_discipline(four, how):
+    """It is the same stream, and a consumer that knows its handle knows nothing of our registrations."""
     x = four()
     owner = ForeignStream()
     x.runtime.register_stream(owner, discipline="opaque")
@@ -69,7 +69,7 @@ def test_what_was_lent_on_a_stream_stays_so_under_another_discipline(four, how):
     x.runtime.register_stream(owner, discipline="ordinary")
     x.use(x.T, (buffer.access(), READ))                 # not fresh any more
     late = x.work(at(owner.handle), (buffer.access(), READ))
-    if how == "loan given back":
+    if how == "released export":
         del capsule
     x.use(x.T, (buffer.access(), WRITE))
     assert x.ordered(late, x.T)
@@ -77,10 +77,10 @@ def test_what_was_lent_on_a_stream_stays_so_under_another_discipline(four, how):
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("given_back", [True, False])
+@pytest.mark.parametrize("released", [True, False])
 @pytest.mark.parametrize("after", ["ordinary", "sealed", None])
-def test_a_reader_who_may_have_written_stays_one_after_he_was_waited_for(four, after, given_back):
-    """What is lent to be read raises the reader's entry once more, past the time when its stream was opaque."""
+def test_a_reader_that_may_have_written_stays_one_after_it_was_waited_for(four, after, released):
+    """A read-only export raises the reader's entry once more, past the time when its stream was opaque."""
     x = four()
     owner = ForeignStream()
     S = x.runtime.register_stream(owner)
@@ -98,7 +98,7 @@ def test_a_reader_who_may_have_written_stays_one_after_he_was_waited_for(four, a
     if after is None:
         x.runtime.unregister_stream(owner)
     x.use(x.T, (block, READ))
-    if given_back:
+    if released:
         del capsule
     x.use(x.V, (block, READ))
     assert x.ordered(late, x.V)
@@ -107,7 +107,7 @@ def test_a_reader_who_may_have_written_stays_one_after_he_was_waited_for(four, a
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("unregistered", [True, False])
-def test_what_was_lent_on_a_stream_that_is_gone_is_over(four, unregistered):
+def test_an_export_on_a_stream_that_is_gone_is_over(four, unregistered):
     """A block that lives long does not keep the registrations of all streams that its interface ever named."""
     x = four()
     state = DeviceState(x.runtime)
@@ -139,7 +139,7 @@ def test_a_stream_that_an_interface_named_is_kept_as_long_as_the_buffer(four):
     del owner
     others = [ForeignStream() for _ in range(200)]
     for other in others[:100]:
-        x.runtime.register_stream(other)                # sweeps what nobody else holds
+        x.runtime.register_stream(other)                # sweeps streams without another reference
     assert gone() is not None
     del buffer
     for other in others[100:]:
@@ -178,7 +178,7 @@ def test_an_interface_names_a_stream_that_comes_after_all(four, driver, writer, 
     x.kernels.fill(named, buffer.access().ptr, 3, 1)
     races = driver.races()
     driver.clear_races()
-    waited = named not in (x.T.handle, 1) or writer == "reader"         # the writer's own stream waits for nobody
+    waited = named not in (x.T.handle, 1) or writer == "reader"         # the writer's own stream waits for nothing
     assert bool(races) == (dropped and waited)
     check(cuda.cuCtxSynchronize())
     x.runtime.reap_pending()
@@ -192,7 +192,7 @@ def test_an_interface_names_a_stream_that_comes_after_all(four, driver, writer, 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("freed", [False, True])
 def test_what_a_consumer_orders_before_the_named_stream_is_waited_for(four, driver, freed, dropped):
-    """Version 3 has him order it after his work; from then on uses elsewhere, and the free, come after that."""
+    """Version 3 has the consumer order that stream after its work; later uses elsewhere, and the free, come after it."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)
@@ -200,7 +200,7 @@ def test_what_a_consumer_orders_before_the_named_stream_is_waited_for(four, driv
     event = check(cuda.cuEventCreate(2))
     check(cuda.cuEventRecord(event, named))
     check(cuda.cuStreamWaitEvent(x.V.handle, event, 0))
-    x.work(x.V, (buffer.access(), WRITE))               # V is his
+    x.work(x.V, (buffer.access(), WRITE))               # V is the consumer's stream
     check(cuda.cuEventRecord(event, x.V.handle))
     check(cuda.cuStreamWaitEvent(named, event, 0))
     if dropped:

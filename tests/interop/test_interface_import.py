@@ -22,7 +22,7 @@ from xlogmem._kernels import check
 
 
 @pytest.mark.promise(94, 189, 200)
-def test_what_nobody_tracks_is_refused_until_it_is_taken_over(state, memory):
+def test_untracked_memory_is_refused_until_it_is_imported(state, memory):
     """A strict recorder refuses a foreign array at preflight, and accepts it as a buffer."""
     array = Array(data=(memory, False))
     stream = state.runtime.default_stream
@@ -35,7 +35,6 @@ def test_what_nobody_tracks_is_refused_until_it_is_taken_over(state, memory):
     assert ("written", stream.id) in buffer.access().frontier
 
 
-# ---------------------------------------- interfaces in
 @pytest.mark.promise(189)
 def test_an_array_with_an_interface_becomes_a_tracked_block(state, memory):
     array = Array(data=(memory, True), shape=(2, 8), typestr="<i4", strides=(64, 4))
@@ -71,7 +70,7 @@ def test_our_uses_come_after_the_stream_that_an_interface_names(four, driver, me
         driver.drop("cuStreamWaitEvent")
     buffer = from_cuda_array(Array(data=(memory, False), stream=handle if kind != "said" else None), state=state,
                              producer=x.S if kind == "said" else None)
-    check(cuda.cuStreamDestroy(other))                  # nobody has promised that it lives
+    check(cuda.cuStreamDestroy(other))                  # it was never promised to live longer
     with use(x.T, read=buffer):
         x.kernels.count_unequal(x.T.handle, x.next_word(), memory, 1, 1)
     races = driver.races()
@@ -86,7 +85,7 @@ def test_our_uses_come_after_the_stream_that_an_interface_names(four, driver, me
 
 @pytest.mark.simulator
 def test_an_interface_without_a_stream(four, driver, memory):
-    """From version 3 on it says that the array is ready; before, it says nothing, and somebody has to."""
+    """From version 3 on it says that the array is ready; before, it says nothing, and the caller has to."""
     x = four()
     state = DeviceState(x.runtime)
     from_cuda_array(Array(data=(memory, False)), state=state)
@@ -145,7 +144,6 @@ def test_every_key_is_missed(state):
             from_cuda_array(array, state=state)
 
 
-# ---------------------------------------- neighbours
 def test_everything_is_refused_on_a_device_that_shuts_down(state, memory):
     pair = state.full(4, 1, "int8").__arrow_c_device_array__()
     state.begin_shutdown()

@@ -8,12 +8,11 @@ from round_trips import CUPY, LATE, ROUNDS, WORDS, show, wrong_rounds
 
 from xlogmem import from_cuda_array, from_dlpack, use
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # what neighbours warn of is theirs
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # warnings of other libraries are theirs
 
 
-# ---------------------------------------- CuPy
 class Unordered:
-    """A producer who ignores the consumer's stream, as some do."""
+    """A producer that ignores the consumer's stream, as some do."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer

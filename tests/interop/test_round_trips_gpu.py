@@ -10,7 +10,7 @@ from round_trips import CORE, CUDF, CUPY, JAX, LATE, NUMBA, OWN_ROUNDS, ROUNDS, 
 from xlogmem import from_cuda_array, from_dlpack, use
 from xlogmem._kernels import check
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # what neighbours warn of is theirs
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # warnings of other libraries are theirs
 
 
 # ---------------------------------------- Numba
@@ -80,7 +80,7 @@ def test_cuda_core_reads_what_we_wrote(program, capsys):
 @CORE
 @CUPY
 def test_we_read_what_was_written_to_cuda_cores_memory(program, capsys):
-    """Its buffers ignore the consumer's stream; whoever knows the producer's says it to us."""
+    """Its buffers ignore the consumer's stream; the caller names the producer's."""
     import cupy
     from cuda.core import Device
 
@@ -116,18 +116,18 @@ def test_we_read_what_was_written_to_cuda_cores_memory(program, capsys):
 # ---------------------------------------- JAX
 @JAX
 def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys, monkeypatch):
-    # else it takes three quarters of the GPU's memory for as long as the process lives, from whoever else is there
+    # else it takes three quarters of the GPU's memory from all other code for as long as the process lives
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() != "gpu":
-        pytest.skip("needs a neighbour: JAX with a GPU")
+        pytest.skip("needs another library: JAX with a GPU")
     buffer = program.state.empty(WORDS, "int32", program.S)
 
     def one(turn: int) -> int:
         program.produce(buffer, turn)
-        return int((jax.dlpack.from_dlpack(buffer) != turn).sum())      # JAX tells nobody when it has read, but so
+        return int((jax.dlpack.from_dlpack(buffer) != turn).sum())      # JAX does not say when it has read, but so
 
     there = wrong_rounds(ROUNDS, one)
     double = jax.jit(lambda value: jnp.full((WORDS,), 2, "int32") * value)
@@ -135,7 +135,7 @@ def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys, monkeypat
         ours = from_dlpack(double(turn), state=program.state)
         program.consume(ours, 2 * turn)
         del ours
-        program.runtime.reap_pending(blocking=False)                    # the host waits: nobody knows JAX's stream
+        program.runtime.reap_pending(blocking=False)                    # the host waits: JAX's stream is not known
     back = program.count()
     show(capsys, "ours to JAX by DLPack", there)
     show(capsys, "JAX to ours by DLPack, words", back)

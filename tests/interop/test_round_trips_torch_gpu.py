@@ -8,10 +8,9 @@ from round_trips import CUPY, LATE, OWN_ROUNDS, ROUNDS, TORCH, WORDS, show, wron
 
 from xlogmem import from_cuda_array, from_dlpack
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # what neighbours warn of is theirs
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # warnings of other libraries are theirs
 
 
-# ---------------------------------------- PyTorch
 @TORCH
 def test_torch_reads_what_we_wrote(program, capsys):
     import torch
@@ -31,7 +30,7 @@ def test_torch_reads_what_we_wrote(program, capsys):
 
 @TORCH
 def test_we_read_what_torch_wrote(program, capsys):
-    """Its interface names no stream: the one it works on is asked of it."""
+    """Its interface names no stream: PyTorch is queried for the one it works on."""
     import torch
 
     stream = torch.cuda.Stream()

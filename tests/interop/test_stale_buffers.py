@@ -27,13 +27,12 @@ from xlogmem._kernels import check
 
 
 def give_up(ptr: int) -> None:
-    """Free memory of a runtime that thinks its device is lost."""
+    """Free memory of a runtime whose device counts as lost."""
     check(cuda.cuCtxSynchronize())
     check(cuda.cuMemFreeAsync(ptr, 0))
     check(cuda.cuCtxSynchronize())
 
 
-# ---------------------------------------- stale
 @pytest.mark.promise(114, 116, 216)
 def test_shutting_down_keeps_the_memory_and_refuses_its_use(state):
     runtime = state.runtime
@@ -157,13 +156,13 @@ def test_a_new_context_makes_what_was_before_stale(state):
     assert new.generation == 2
     assert new.to_numpy().tolist() == [2] * 8
     assert reason(old.access) == "context rebuilt"
-    give_up(block.ptr)                                  # nobody has reset this device: its memory is still there
+    give_up(block.ptr)                                  # this device was not reset: its memory is still there
 
 
 @pytest.mark.simulator
 @pytest.mark.promise(125, 218, 222)
 def test_a_sticky_error_anywhere_is_a_loss(driver):
-    """Noticed by whoever looks, without being told (W67); the library's errors are told apart by class."""
+    """Noticed by the next call, whatever it is (W67); the library's errors differ by class."""
     state = DeviceState(DeviceRuntime())
     watch = state.watch()
     buffer = state.full(4, 1, "int32")
@@ -203,7 +202,7 @@ def test_memory_of_an_old_context_never_carries_the_new_number(driver, when):
 
 
 def test_a_pointer_that_is_given_out_holds_off_a_new_context(state):
-    """W69: whoever has looked may act on it."""
+    """W69: a caller may act on what it has read."""
     buffer = state.full(4, 1, "uint8")
     ptr = buffer.access().ptr
     stream = state.runtime.default_stream
@@ -219,8 +218,8 @@ def test_a_pointer_that_is_given_out_holds_off_a_new_context(state):
 
 
 @pytest.mark.simulator
-def test_after_somebody_elses_reset_the_state_comes_back():
-    """In a process of its own: a reset is for everybody in it."""
+def test_after_a_reset_by_other_code_the_state_comes_back():
+    """In a process of its own: a reset concerns all code in it."""
     program = """
 import numpy as np
 from cuda.bindings import driver as cuda

@@ -17,7 +17,6 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 
-# ---------------------------------------- __cuda_stream__
 def test_streams_follow_the_protocol_both_ways(state):
     own = state.runtime.acquire_stream()
     assert own.__cuda_stream__() == (0, own.handle)
@@ -42,7 +41,6 @@ def test_streams_follow_the_protocol_both_ways(state):
             buffer.fill(1, Theirs(wrong))
 
 
-# ---------------------------------------- neighbours
 class Stream:
     def __init__(self, handle):
         self.ptr = self.cuda_stream = self.handle = handle
@@ -52,14 +50,14 @@ class Stream:
 
 
 def library(name: str, **parts) -> SimpleNamespace:
-    """A module as far as it is asked, and the class of its arrays."""
+    """The part of a module that xlogmem queries, and the class of its arrays."""
     kind = type("Array", (Array,), {"__module__": f"{name}.core"})
     return SimpleNamespace(Array=kind, **parts)
 
 
 @pytest.fixture(params=["cupy", "torch", "jax"])
-def neighbour(request, monkeypatch):
-    """A library that works on a stream of its own, and tells nobody but who asks."""
+def other_library(request, monkeypatch):
+    """A library that works on a stream of its own, which only its own functions name."""
     stream = Stream(int(check(cuda.cuStreamCreate(1))))
     if request.param == "cupy":
         found = library("cupy", cuda=SimpleNamespace(get_current_stream=lambda: stream, ExternalStream=int))
@@ -80,44 +78,44 @@ def neighbour(request, monkeypatch):
 
 
 @pytest.mark.simulator
-def test_what_a_neighbours_stream_does_with_ours_is_waited_for(four, driver, neighbour):
-    """He names it by a handle; the object that keeps it alive is found, so it counts as opaque until the deleter."""
+def test_what_another_librarys_stream_does_with_our_memory_is_waited_for(four, driver, other_library):
+    """It is named by its handle; its owner is found, so the stream counts as opaque until the deleter runs."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)
-    capsule = buffer.__dlpack__(stream=neighbour.stream.handle)
-    x.kernels.fill(neighbour.stream.handle, buffer.access().ptr, 1, 1)
+    capsule = buffer.__dlpack__(stream=other_library.stream.handle)
+    x.kernels.fill(other_library.stream.handle, buffer.access().ptr, 1, 1)
     with use(x.T, write=buffer):
         x.work(x.T, (buffer.access(), WRITE))
     del capsule, buffer
     x.runtime.reap_pending(blocking=False)
-    assert x.runtime.live_bytes == 0                    # nobody had to wait for the context
+    assert x.runtime.live_bytes == 0                    # nothing waited for the context
     assert driver.calls("cuCtxSynchronize") == 0
-    x.runtime.unregister_stream(neighbour.stream.handle)
+    x.runtime.unregister_stream(other_library.stream.handle)
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("neighbour", ["cupy", "torch"], indirect=True)
+@pytest.mark.parametrize("other_library", ["cupy", "torch"], indirect=True)
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_neighbours_arrays_come_with_the_stream_that_he_works_on(four, driver, memory, neighbour, dropped):
+def test_another_librarys_arrays_come_with_the_stream_that_it_works_on(four, driver, memory, other_library, dropped):
     """PyTorch's interface is of version 2 and names none; CuPy's names the current one."""
     x = four()
     state = DeviceState(x.runtime)
-    x.kernels.fill(neighbour.stream.handle, memory, 1, 1)
+    x.kernels.fill(other_library.stream.handle, memory, 1, 1)
     if dropped:
         driver.drop("cuStreamWaitEvent")
-    buffer = from_cuda_array(neighbour.Array(data=(memory, False), version=2), state=state)
+    buffer = from_cuda_array(other_library.Array(data=(memory, False), version=2), state=state)
     with use(x.T, write=buffer):
         x.kernels.fill(x.T.handle, memory, 2, 1)
     del buffer
     x.runtime.reap_pending(blocking=False)
-    x.kernels.fill(neighbour.stream.handle, memory, 3, 1)               # his again, after our use
+    x.kernels.fill(other_library.stream.handle, memory, 3, 1)          # released to the library, after our use
     races = driver.races()
     driver.clear_races()
     assert bool(races) == dropped
     check(cuda.cuCtxSynchronize())
     driver.clear_races()
-    x.runtime.unregister_stream(neighbour.stream.handle)
+    x.runtime.unregister_stream(other_library.stream.handle)
 
 
 @pytest.mark.simulator

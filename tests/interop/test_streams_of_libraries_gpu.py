@@ -115,11 +115,11 @@ def cuda_core() -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-@pytest.mark.parametrize("neighbour", [cupy, torch, numba, cuda_core])
+@pytest.mark.parametrize("find", [cupy, torch, numba, cuda_core])
 @pytest.mark.filterwarnings("ignore::xlogmem.BlockingStreamWarning")    # Numba's streams are blocking ones
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_late_producer(neighbour, protected):
-    library = neighbour()
+def test_a_late_producer(find, protected):
+    library = find()
     producer, consumer = library.stream(), library.stream()
     wrong = late_hand_over(producer, consumer, lambda array: library.consume(consumer, array), protected)
     assert (wrong == 0) == protected

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import pytest
-from bench_runs import NEIGHBOURS, TINY
+from bench_runs import LIBRARIES, TINY
 
 from xlogmem.bench.allocators import World
 
 
 @pytest.fixture
 def world():
-    world = World(TINY.room, tuple(NEIGHBOURS))
+    world = World(TINY.room, tuple(LIBRARIES))
     yield world
     world.close()

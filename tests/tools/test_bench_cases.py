@@ -13,11 +13,10 @@ from xlogmem.bench.measure import Settings
 from xlogmem.sim import Simulator
 
 
-# ---------------------------------------- the cases
 @pytest.mark.simulator
 @pytest.mark.parametrize("case", all_of(), ids=lambda case: case.id)
 def test_every_case_runs(case, world, driver):
-    """... with nothing that races, and measures everybody it has."""
+    """... without a race, and measures every candidate."""
     said = []
     measure.measure(case, world, TINY, [], said.append)
     rows = [event for event in said if event["kind"] == "row"]
@@ -35,7 +34,7 @@ def test_every_case_runs(case, world, driver):
         assert any(row["candidate"].startswith("an event for each use") for row in rows)
 
 
-def test_the_families_are_those_that_were_asked_for():
+def test_the_families_are_those_that_were_chosen():
     found = all_of()
     assert {case.family for case in found} == set(cases.FAMILIES)
     assert len({case.id for case in found}) == len(found)
@@ -58,11 +57,11 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
     with ExitStack() as stack:
         made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
         seen = {}
-        for who in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), ("an event for each use (the seeds)", CPP)):
-            made[who].run(100)
+        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), ("an event for each use (the seeds)", CPP)):
+            made[name].run(100)
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
-            made[who].run(10)
-            seen[who] = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
+            made[name].run(10)
+            seen[name] = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
         assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
         assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
         touched = sum(len(accesses) for _, accesses in pattern.uses)
@@ -75,12 +74,12 @@ def test_a_hand_over_is_one_record_and_one_wait(world, driver):
     """... in every turn: what the turn before left behind is settled before it begins."""
     with ExitStack() as stack:
         made = {(x.name, x.language): x for x in cases.used(cases.HAND_OVER)(world, stack, lambda *_: None)}
-        for who in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
-            made[who].before()
+        for name in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
+            made[name].before()
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
-            made[who].run(200)
+            made[name].run(200)
             records, waits = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
-            assert (records, waits) == (200, 200), who
+            assert (records, waits) == (200, 200), name
         made.clear()
 
 
@@ -133,7 +132,6 @@ def test_lookups_of_what_is_nowhere_are_an_error():
         _loops.lookups(xlogmem.DeviceRuntime(), _loops.Addresses([1 << 40, 1 << 41]), 2)
 
 
-# ---------------------------------------- logs
 def test_a_log_of_rmm_becomes_a_program(tmp_path):
     log = tmp_path / "rmm.csv"
     log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x1,64,0x0\n"

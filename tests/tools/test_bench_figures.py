@@ -118,7 +118,7 @@ def test_rows_of_one_run_only_are_counted():
 
 
 @pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
-def test_less_than_three_turns_are_no_spread(turns):
+def test_less_than_three_turns_give_no_spread(turns):
     """... so they neither agree nor differ; three processes of one turn have one."""
     floor = [[100.] * len(some) for some in turns]
     a, b = (document(floor=floor, ours=[[figure] * len(some) for some in turns]) for figure in (150., 900.))

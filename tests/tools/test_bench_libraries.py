@@ -6,15 +6,15 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
-from bench_runs import NEIGHBOURS, TINY, all_of, bench
+from bench_runs import LIBRARIES, TINY, all_of, bench
 
 from xlogmem.bench import cases, measure
 from xlogmem.bench.allocators import OURS, PEER, World
 
 
 @pytest.mark.simulator
-def test_neighbours_take_part_as_they_are_called(monkeypatch, driver):
-    """Stand-ins that accept every call: what is called how is proved on a GPU, that everybody takes part is here."""
+def test_libraries_take_part_as_they_are_called(monkeypatch, driver):
+    """Stand-ins that accept every call: a GPU proves how each is called, this test that each takes part."""
     stands = {name: MagicMock() for name in ("cupy", "torch", "cuda.core", "cuda.stf._experimental")}
     for name, stand in stands.items():
         monkeypatch.setitem(sys.modules, name, stand)
@@ -116,7 +116,7 @@ def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
 
 
 @pytest.mark.simulator
-def test_without_pylibcudf_its_family_says_so_and_nothing_else_is_asked_for():
+def test_without_pylibcudf_its_family_says_so_and_no_other_library_is_needed():
     run = bench("--family", "pylibcudf", "--processes", "1", XLOGMEM_SIM_QUIET="1")
     assert run.returncode == 0, run.stderr
     if "pylibcudf: not installed" not in run.stdout:
@@ -126,14 +126,14 @@ def test_without_pylibcudf_its_family_says_so_and_nothing_else_is_asked_for():
 
 
 @pytest.mark.simulator
-def test_a_process_imports_who_takes_part_in_its_families(monkeypatch, driver):
-    asked = []
-    monkeypatch.setattr(measure, "World", lambda *arguments: asked.append(arguments[3]) or World(
-        TINY.room, tuple(NEIGHBOURS)))
+def test_a_process_imports_the_libraries_of_its_families(monkeypatch, driver):
+    wanted = []
+    monkeypatch.setattr(measure, "World", lambda *arguments: wanted.append(arguments[3]) or World(
+        TINY.room, tuple(LIBRARIES)))
     for families in (("lookup",), ("use", "rmm"), ("pylibcudf",)):
         chosen = replace(TINY, families=families)
         measure.work(measure.Order(chosen, [
             next(case.id for case in measure.selected(chosen) if case.family == family) for family in families]),
             lambda event: None)
-    assert asked == [set(), {"CuPy", "PyTorch", "cuda.core", "CUDASTF", "RMM"}, {"RMM", "pylibcudf"}]
-    assert {name for names in cases.FAMILIES.values() for name in names} == NEIGHBOURS
+    assert wanted == [set(), {"CuPy", "PyTorch", "cuda.core", "CUDASTF", "RMM"}, {"RMM", "pylibcudf"}]
+    assert {name for names in cases.FAMILIES.values() for name in names} == LIBRARIES

@@ -12,7 +12,6 @@ from xlogmem.bench import measure, results
 from xlogmem.bench.allocators import FLOOR
 
 
-# ---------------------------------------- pieces of a run
 def test_pieces_of_a_run_are_put_together():
     """... in the order of the families, with their times, and without "the time was up" where another piece has it."""
     late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": measure.LATE}

@@ -6,13 +6,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from bench_runs import LOUD, NEIGHBOURS, bench, by_row
+from bench_runs import LIBRARIES, LOUD, bench, by_row
 
 from xlogmem.bench import cases, measure, results
 from xlogmem.bench.allocators import CPP, OURS
 from xlogmem.bench.measure import Settings
 
-# ---------------------------------------- the processes
 THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
 
 
@@ -49,7 +48,7 @@ def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, 
 
 
 @pytest.mark.simulator
-def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
+def test_a_library_that_ends_the_process_is_named_and_left_out(monkeypatch):
     """The others of the case, and the cases after it, go on in another process; later processes do not try it."""
     calls = children(monkeypatch, (0, THREE[1], "bad"))
     seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
@@ -65,7 +64,7 @@ def test_a_neighbour_that_ends_the_process_is_named_and_left_out(monkeypatch):
 
 @pytest.mark.simulator
 def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
-    """... by name, and in all processes: nobody knows who of it was to blame."""
+    """... by name, and in all processes: the turns do not show which candidate was to blame."""
     calls = children(monkeypatch, (0, THREE[1], None))
     seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.cases for order in calls] == [list(THREE), [THREE[2]], [THREE[0], THREE[2]]]
@@ -73,7 +72,7 @@ def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
 
 
 @pytest.mark.simulator
-def test_who_failed_once_is_not_tried_again(monkeypatch):
+def test_a_candidate_that_failed_once_is_not_tried_again(monkeypatch):
     calls = children(monkeypatch, fails=(THREE[0], "bad"))
     seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.banned for order in calls] == [[], [(THREE[0], "bad")]]
@@ -82,7 +81,7 @@ def test_who_failed_once_is_not_tried_again(monkeypatch):
 
 @pytest.mark.simulator
 def test_without_its_reference_a_process_has_no_rows(monkeypatch):
-    """Its ratios would be to somebody else."""
+    """Its ratios would be to another reference."""
     children(monkeypatch, (1, THREE[0], "good"))
     seen = measure.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
     assert {name: sorted(row["values"]) for (_, name, _), row in seen["rows"].items()} == {
@@ -119,7 +118,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
     assert seen["schema"] == results.SCHEMA
     assert seen["machine"]["simulated"] is True
     assert set(seen["machine"]["missing"]) | set(seen["machine"]["found"]) == {
-        "cuda.bindings", *NEIGHBOURS} - {"pylibcudf"}   # nobody asks for it in these families
+        "cuda.bindings", *LIBRARIES} - {"pylibcudf"}   # not used by these families
     for name, reason in seen["machine"]["missing"].items():
         assert f"without {name}: {reason}" in " ".join(run.stdout.split())
     assert seen["command"][:3] == ["xlogmem", "bench", "--case"]
@@ -158,8 +157,7 @@ def test_a_file_of_another_schema_is_refused(tmp_path):
     assert "schema 0" in run.stderr
 
 
-# ---------------------------------------- instructions
-def test_a_neighbour_that_hangs_is_left_out_by_name(monkeypatch):
+def test_a_library_that_hangs_is_left_out_by_name(monkeypatch):
     chosen = next(case.id for case in cases.all_cases() if case.family == "lookup")
     said = [{"kind": "facts"}, {"kind": "case", "case": chosen}, {"kind": "trying", "case": chosen, "candidate": "it"}]
     program = f"import json, time\nfor line in {said!r}: print(json.dumps(line), flush=True)\ntime.sleep(60)"

@@ -52,11 +52,11 @@ def test_a_slow_reference_is_run_less_often(monkeypatch):
 
 
 @pytest.mark.parametrize("broken", ["a", "b"])
-def test_who_fails_in_a_turn_is_dropped_and_the_others_go_on(broken):
+def test_a_candidate_that_fails_in_a_turn_is_dropped_and_the_others_go_on(broken):
     ran, dropped = [], []
     good, bad = entrant("good", [7], ran), entrant("bad", [], ran)
     measure.take_turns([bad, good] if broken == "a" else [good, bad], entrant("f", [50, 100], ran), Clockless(),
-                       lambda who, error: dropped.append((who, type(error))))
+                       lambda name, error: dropped.append((name, type(error))))
     assert dropped == [(bad, StopIteration)]
     assert (good.values, good.beside, bad.beside) == ([7], [75], [])
 

@@ -38,7 +38,7 @@ def test_demo_shows_the_failure_and_the_cure(policy):
     assert seen["host_ns_per_use"] > 0
 
 
-def test_demo_for_people():
+def test_demo_as_text():
     run = xlogmem("demo", "--rounds", "5", COLUMNS="120")
     assert run.returncode == 0, run.stderr
     assert "5 rounds" in run.stdout
@@ -48,7 +48,7 @@ def test_demo_for_people():
 def test_a_demo_that_stays_wrong_fails():
     """The twin: the driver is made to drop the first wait, so the recorder cannot keep its word."""
     if not SIMULATED:
-        pytest.skip("asks the simulated driver")
+        pytest.skip("needs the simulated driver")
     run = subprocess.run([sys.executable, "-c", (
         "from xlogmem import sim\n"
         "simulator = sim.install()\n"

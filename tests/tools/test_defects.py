@@ -1,6 +1,6 @@
 """Planted defects: the table, the enum and the places in the code agree, and a release build has none of them.
 
-That each defect is noticed is not asked here: `xlogmem selftest --defects` asks, and so does any test of ordering that
+That each defect is noticed is not tested here: `xlogmem selftest --defects` does, and so does any test of ordering that
 is run with ``XLOGMEM_DEFECT=name`` in a debug build.
 """
 from __future__ import annotations

@@ -15,7 +15,7 @@ def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]
                           env=os.environ | environment)
 
 
-def test_import_touches_no_driver_and_no_neighbour():
+def test_import_touches_no_driver_and_no_other_library():
     run = python("""
 import sys, xlogmem
 with open("/proc/self/maps") as maps:
@@ -30,7 +30,7 @@ assert not sim.installed()
 
 
 def test_import_is_light():
-    """Nothing of anybody else's comes with it but cuda.bindings and a little of the standard library."""
+    """It brings cuda.bindings and a little of the standard library, and nothing else."""
     run = python("""
 import sys, cuda.bindings.cydriver
 before = set(sys.modules)

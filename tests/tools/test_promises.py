@@ -73,7 +73,7 @@ def test_fails_afterwards(broken): pass
 
 
 def test_what_passes_is_counted(tmp_path):
-    """One line: the items asked for that passing tests cite and no failing one."""
+    """One line: the items to be checked that passing tests cite and no failing one."""
     done = run(tmp_path, PROGRAM.replace("EXPECTED", "True"))
     assert "\npromises: 4/160\n" in done.stdout         # 1, 2, 6 and 206
     assert "replaced:" not in done.stdout
