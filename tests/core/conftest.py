@@ -14,7 +14,7 @@ from xlogmem._kernels import check
 
 @pytest.fixture
 def _cold(monkeypatch):
-    """As if nobody had asked for the process's runtimes yet."""
+    """As if none of the process's runtimes had been made yet."""
     monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICE_ORDINALS)
 
 
@@ -28,7 +28,7 @@ def four_and_hold(four):
 
 @pytest.fixture
 def foreign():
-    """Makes streams of somebody else, as handles."""
+    """Makes streams outside xlogmem, as handles."""
     made = []
 
     def make() -> int:

@@ -21,7 +21,7 @@ NBYTES = 4096
 
 
 class Owner:
-    """Device memory of somebody else's library, freed when the object dies."""
+    """Device memory of another library, freed with its object."""
 
     def __init__(self) -> None:
         self.ptr = int(check(cuda.cuMemAlloc(NBYTES)))
@@ -30,7 +30,6 @@ class Owner:
         check(cuda.cuMemFree(self.ptr))
 
 
-# ---------------------------------------- adopted memory
 def test_adopted_memory_is_used_like_a_block_and_its_owner_is_held():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
@@ -51,7 +50,7 @@ def test_adopted_memory_is_used_like_a_block_and_its_owner_is_held():
     assert runtime.find_block(ptr) is None
 
 
-def test_dropping_the_handle_lets_go():
+def test_dropping_the_handle_releases_the_owner():
     runtime = DeviceRuntime()
     owner = Owner()
     alive = weakref.ref(owner)
@@ -95,7 +94,7 @@ def test_adopted_without_a_stream_the_host_waits_before_the_owner_goes(four, dri
     owner = Owner()
     block = x.runtime.adopt(owner.ptr, NBYTES, owner=owner)
     x.use(x.T, (block, WRITE))
-    assert driver.calls("cuStreamWaitEvent") == 0       # it was ready for everybody
+    assert driver.calls("cuStreamWaitEvent") == 0       # it was ready on all streams
     del owner
     block.free()
     assert driver.calls("cuEventSynchronize") == 1

@@ -22,10 +22,9 @@ UNKNOWN = 999                                           # a CUresult that does n
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 
 
-# ---------------------------------------- allocating
 @pytest.mark.promise(34, 35, 44)
 def test_the_books_start_at_zero_and_follow_each_allocation():
-    """A new runtime has no blocks; each allocation adds its bytes as asked."""
+    """A new runtime has no blocks; each allocation adds its bytes as requested."""
     runtime = DeviceRuntime()
     assert set(runtime.counters().values()) == {0}
     assert (runtime.live_bytes, runtime.pending_bytes, runtime.bytes_outstanding) == (0, 0, 0)
@@ -124,7 +123,7 @@ def test_an_address_handed_out_twice_poisons_the_older_block(driver, order):
 
 @pytest.mark.promise(43, 45)
 def test_the_table_knows_the_generation_that_the_handle_has():
-    """Handle, identity and lookup agree; after the free nobody finds the entry."""
+    """Handle, identity and lookup agree; after the free the entry is not found."""
     runtime = DeviceRuntime()
     blocks = [runtime.allocate(100 * n) for n in range(1, 20)]
     for block in blocks:

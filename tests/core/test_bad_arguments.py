@@ -79,7 +79,7 @@ USE: list[tuple[str, type[Exception], str, Call]] = [
     ("text", TypeError, "is no block", lambda w: use(w.stream, read="x")),
     ("a set", TypeError, "is no block", lambda w: use(w.stream, read={1})),
     ("nothing", TypeError, "is no block", lambda w: use(w.stream, read=None)),
-    ("an address of nobody", StreamMisuseError, "untracked", lambda w: use(w.stream, read=4711).preflight()),
+    ("an untracked address", StreamMisuseError, "untracked", lambda w: use(w.stream, read=4711).preflight()),
     ("a negative address", StreamMisuseError, "untracked", lambda w: use(w.stream, write=-1).preflight()),
     ("a huge address", StreamMisuseError, "untracked", lambda w: use(w.stream, write=1 << 70).preflight()),
     ("a foreign block", StreamMisuseError, "another runtime", lambda w: use(w.stream, read=w.theirs)),
@@ -103,7 +103,7 @@ USE: list[tuple[str, type[Exception], str, Call]] = [
 ]
 SINGLE: list[tuple[str, type[Exception], str, Call]] = [
     ("record: nothing", TypeError, "", lambda w: w.mine.record_block_use(None, w.stream)),
-    ("record: nobody's", StreamMisuseError, "", lambda w: w.mine.record_block_use(4711, w.stream)),
+    ("record: untracked", StreamMisuseError, "", lambda w: w.mine.record_block_use(4711, w.stream)),
     ("record: foreign", StreamMisuseError, "another runtime", lambda w: w.mine.record_block_use(w.theirs, w.stream)),
     ("record: stale", UseAfterFreeError, "", lambda w: w.mine.record_block_use(w.stale, w.stream)),
     ("record: dead stream", StreamMisuseError, "unregistered", lambda w: w.mine.record_block_use(w.block, w.dead)),
@@ -167,8 +167,8 @@ def test_more_than_there_is(driver):
 
 
 @pytest.mark.parametrize("access", ["read", None, 1, Access(0)])
-def test_an_access_that_is_none(access):
-    """What is no access is a TypeError, for prepare and finish, and opens or files nothing."""
+def test_what_is_not_an_access(access):
+    """What is not an access is a TypeError, for prepare and finish, and opens or files nothing."""
     mine = DeviceRuntime()
     block = mine.allocate(64)
     raised = []

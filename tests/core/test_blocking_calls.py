@@ -111,7 +111,7 @@ def meanwhile(work: Callable[[], object], ready: Callable[[], bool], end: Callab
 @pytest.mark.simulator
 @pytest.mark.promise(82)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_does_not_return_stops_nobody_else(four, driver, _context, call):
+def test_a_call_that_does_not_return_stops_no_other_thread(four, driver, _context, call):
     """The driver keeps one thread: neither a lock nor the GIL is kept across the call, so others go on elsewhere."""
     _driver.trim_events()
     x = four(resource=DirectMemoryResource() if call in ("cuMemAlloc", "cuMemFree") else None)
@@ -128,8 +128,8 @@ def test_a_call_that_does_not_return_stops_nobody_else(four, driver, _context, c
 
 
 @pytest.mark.simulator
-def test_unregistering_a_stream_that_is_held_up_stops_nobody_who_names_others(four, driver, _context):
-    """By their handles, as foreign streams are; the last fence of the dying one cannot be recorded yet."""
+def test_unregistering_a_stream_that_is_held_up_stops_no_call_on_others(four, driver, _context):
+    """By their handles, as foreign streams are; the last fence of the unregistered one cannot be recorded yet."""
     x = four()
     foreign = [int(check(cuda.cuStreamCreate(1))) for _ in range(3)]
     for handle in foreign:
@@ -165,7 +165,7 @@ FULL: dict[str, tuple[str, Callable[[FourStreams, DeviceBlock, DeviceBlock], obj
 @pytest.mark.simulator
 @pytest.mark.promise(82)
 @pytest.mark.parametrize("what", FULL)
-def test_a_full_queue_stops_who_needs_it_and_nobody_else(four, driver, _context, what):
+def test_a_full_queue_stops_only_calls_that_need_it(four, driver, _context, what):
     """Launches fill the queue of a stream that is held up; whatever has to go there waits in the driver, really.  If
     others stand still too, the simulated driver's watchdog ends the process and shows all stacks."""
     x = four()
@@ -187,7 +187,7 @@ def test_a_full_queue_stops_who_needs_it_and_nobody_else(four, driver, _context,
 
 
 @pytest.mark.promise(54, 82)
-def test_a_reap_waits_for_a_stream_that_is_held_up_and_stops_nobody_else(kernels, _context):
+def test_a_reap_waits_for_a_stream_that_is_held_up_and_stops_no_other_thread(kernels, _context):
     runtime = DeviceRuntime()
     S, U, V = (runtime.acquire_stream() for _ in range(3))
     block = runtime.allocate(4096, S)
@@ -198,7 +198,7 @@ def test_a_reap_waits_for_a_stream_that_is_held_up_and_stops_nobody_else(kernels
         if SIMULATED:
             sim.simulator().on_call("cuEventSynchronize", inside.set)
         else:
-            inside.set()                                # a GPU cannot tell; it is inside before it returns
+            inside.set()                                # a GPU does not show it; it is inside before it returns
         with meanwhile(runtime.reap_pending, lambda: inside.wait(PATIENCE), opened.close):
             go_on(runtime, kernels, _context, U, V)
             assert runtime.pending_bytes >= 4096

@@ -203,7 +203,7 @@ def test_a_reap_that_does_not_wait_releases_what_is_complete(driver):
     runtime = DeviceRuntime()
     driver.set_policy("min")
     runtime.allocate(64).free()
-    runtime.reap_pending(blocking=False)                # not complete: it goes on asking for this one
+    runtime.reap_pending(blocking=False)                # not complete: it goes on querying this one
     assert runtime.pending_bytes == 64
     runtime.reap_pending()
     driver.set_policy("eager")
@@ -234,7 +234,7 @@ def test_direct_frees_wait_on_the_host(driver):
         pass
     before = driver.calls("cuEventSynchronize")
     block.free()
-    assert driver.calls("cuEventSynchronize") - before == 2         # T's use, and S, where work may be that nobody told
+    assert driver.calls("cuEventSynchronize") - before == 2         # T's use, and S, where unrecorded work may be
     assert driver.calls("cuMemFree") == 1
 
 

@@ -30,7 +30,6 @@ from xlogmem._kernels import check
 THREADS = 8
 
 
-# ---------------------------------------- whom the runtime calls
 class Caller:
     """Uses the runtime in whatever it is called from; not again in what that calls in turn."""
 
@@ -57,7 +56,7 @@ class Caller:
 
 
 class Owner:
-    """Somebody's memory, whose finalizer uses the runtime that tracked it."""
+    """Owns adopted memory; its finalizer uses the runtime that tracked it."""
 
     def __init__(self, call: Callable[[], None], gone: list[int], number: int) -> None:
         self.call, self.gone, self.number = call, gone, number
@@ -69,7 +68,7 @@ class Owner:
 
 @pytest.mark.usefixtures("_busy_interpreter")
 def test_owners_of_adopted_memory_use_the_runtime_when_they_go(kernels, _context):
-    """Every owner goes exactly once, in whichever thread and call lets it go, and may do anything there."""
+    """Every owner goes exactly once, in whichever thread and call drops it, and may do anything there."""
     runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=THREADS + 1))
     streams = [runtime.acquire_stream() for _ in range(THREADS + 1)]
     call = Caller(runtime, streams[-1])
@@ -102,7 +101,7 @@ def test_owners_of_adopted_memory_use_the_runtime_when_they_go(kernels, _context
     check(cuda.cuMemFree(arena))
 
 
-class Social(DeviceMemoryResource):
+class Reentrant(DeviceMemoryResource):
     """Passes everything on, and uses the runtime above it while it does."""
 
     call: Callable[[], None] | None = None
@@ -136,7 +135,7 @@ class Social(DeviceMemoryResource):
 def test_resources_in_python_use_the_runtime_above_them(order, turns, kernels, _context):
     """From allocate and deallocate in many threads, and from the finalizer, which the collector calls while both are
     still whole."""
-    class Ordered(Social):
+    class Ordered(Reentrant):
         pass
 
     Ordered.order = order
@@ -172,11 +171,11 @@ def test_resources_in_python_use_the_runtime_above_them(order, turns, kernels, _
     assert last_words == [calls + 1]
 
 
-def test_a_resource_that_refers_to_its_runtime_gets_back_what_was_dropped():
+def test_a_resource_that_refers_to_its_runtime_frees_what_was_dropped():
     """The two are a cycle: the collector empties the resource before the runtime's own end."""
     returned = []
 
-    class Mine(Social):
+    class Mine(Reentrant):
         order = "stream"
 
         def deallocate(self, ptr, nbytes, stream):
@@ -194,7 +193,7 @@ def test_a_resource_that_refers_to_its_runtime_gets_back_what_was_dropped():
 
 
 @contextlib.contextmanager
-def told(sink: str, call: Callable[[], None]) -> Iterator[list[type[Warning]]]:
+def warnings_to(sink: str, call: Callable[[], None]) -> Iterator[list[type[Warning]]]:
     """Warnings go to a hook, or to a log, that uses the runtime."""
     seen: list[type[Warning]] = []
 
@@ -226,7 +225,7 @@ def told(sink: str, call: Callable[[], None]) -> Iterator[list[type[Warning]]]:
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.promise(107)
 @pytest.mark.parametrize("sink", ["hook", "logging"])
-def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context):
+def test_handlers_of_warnings_may_use_the_runtime(sink, kernels, _context):
     """A dropped recorder warns from a finalizer, a blocking stream while it is registered."""
     runtime = DeviceRuntime()
     streams = [runtime.acquire_stream() for _ in range(5)]
@@ -247,7 +246,7 @@ def test_those_who_are_warned_may_use_the_runtime(sink, kernels, _context):
             kernels.fill(streams[number - 1].handle, block.ptr, turn, 64)
             del recorder, block
 
-    with told(sink, call) as seen:
+    with warnings_to(sink, call) as seen:
         together(work, 4)
     assert seen.count(ResourceWarning) == 100
     assert seen.count(BlockingStreamWarning) >= 4

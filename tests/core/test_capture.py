@@ -1,4 +1,4 @@
-"""Graph captures: what is refused, what is put off, and that nobody's capture is spoiled by us."""
+"""Graph captures: what is refused, what is put off, and that no capture is spoiled by a call of ours."""
 from __future__ import annotations
 
 import pytest
@@ -59,7 +59,7 @@ def test_h15_a_capturing_source_is_refused_before_any_wait(four, driver):
 
 
 def test_a_capture_that_begins_under_a_record_is_noticed_after_it(four, driver):
-    """S was not capturing when it was asked; when the event is recorded it is, and the event belongs to the graph."""
+    """S was not capturing when it was queried; when the event is recorded it is, and the event belongs to the graph."""
     x = four()
     b = x.alloc(x.S)
     write = x.use(x.S, (b, WRITE))
@@ -101,7 +101,7 @@ def test_frees_are_put_off_until_the_capture_is_over(four, driver):
     assert x.runtime.bytes_outstanding == 512
 
 
-def test_nobodys_global_capture_is_spoiled(four, driver):
+def test_a_global_capture_of_other_code_is_not_spoiled(four, driver):
     """In global mode every thread's allocations, frees, queries and synchronizes would be refused and spoil it."""
     x = four()
     kept = x.alloc(x.S)

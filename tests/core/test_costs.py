@@ -30,7 +30,7 @@ def test_one_stream_only(x, records):
 
 @pytest.mark.parametrize(("policy", "records"), [("lazy", 2), ("adaptive", 2), ("precise", 101)])
 def test_twelve_blocks_used_a_hundred_times_elsewhere(x, records):
-    """The seeds' scheme makes 1,212 records and 2,004 waits here."""
+    """The per-use-event scheme makes 1,212 records and 2,004 waits here."""
     blocks = [x.runtime.allocate(512) for _ in range(12)]
     uses = [(b, READ) for b in blocks[:10]] + [(b, WRITE) for b in blocks[10:]]
     for _ in range(100):

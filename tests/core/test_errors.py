@@ -16,7 +16,7 @@ from xlogmem import (
 
 
 @pytest.mark.promise(14, 15)
-def test_errors_are_told_apart_by_class():
+def test_errors_differ_by_class():
     """Each kind is a class of its own with the documented text, and all are XlogmemErrors."""
     kinds = {DriverError, OutOfBoundsError, OutOfBudgetError, StreamMisuseError, UseAfterFreeError}
     assert all(issubclass(kind, XlogmemError) for kind in kinds)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -10,10 +11,13 @@ from stress import together
 
 from xlogmem import (
     BlockState,
+    Buffer,
+    DeviceBlock,
     DeviceRuntime,
     DeviceState,
     LaunchRecorder,
     PoolMemoryResource,
+    Stream,
     StreamMisuseError,
     StreamPool,
     UseAfterFreeError,
@@ -23,20 +27,176 @@ from xlogmem._dtypes import DTYPES
 from xlogmem._kernels import check
 from xlogmem.buffers import mint
 
+THREADS = 12
 
-class Theirs:
-    """A stream, and memory, of somebody else's library."""
 
-    def __init__(self):
+class Foreign:
+    """A stream, and memory, of another library."""
+
+    def __init__(self) -> None:
         self.stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.ptr = int(check(cuda.cuMemAlloc(4096)))
 
-    def __cuda_stream__(self):
+    def __cuda_stream__(self) -> tuple[int, int]:
         return 0, int(self.stream)
 
-    def __del__(self):
+    def __del__(self) -> None:
         check(cuda.cuMemFree(self.ptr))
         check(cuda.cuStreamDestroy(self.stream))
+
+
+class Shared:
+    """What all threads use: a runtime, its streams, blocks that any of them may free, and exports."""
+
+    def __init__(self, pool: PoolMemoryResource | None) -> None:
+        self.pool = pool
+        self.runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * THREADS), resource=pool)
+        self.streams = [self.runtime.acquire_stream(discipline=kind)
+                        for kind in ("ordinary", "opaque", "sealed", "ordinary")]
+        self.blocks = [self.runtime.allocate(4096, stream) for stream in self.streams]
+        self.state = DeviceState(self.runtime)
+        self.exports: list[object] = []
+
+
+class Worker:
+    """The operations of one thread; it counts its allocations and uses."""
+
+    def __init__(self, shared: Shared, seed: str, number: int) -> None:
+        self.shared, self.runtime, self.streams = shared, shared.runtime, shared.streams
+        self.chance = random.Random(seed)
+        self.foreign = Foreign()
+        self.allocations, self.uses = 1, 1
+        self.own = shared.state.full(64, number, "uint8")
+        self.kept: list[DeviceBlock] = []
+
+    def operations(self) -> list[Callable[[], object]]:
+        operations = [
+            self.export, self.export, self.show, self.release_export, self.release_export, self.copy,
+            lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
+            lambda: self.launch(self.runtime.acquire_stream()),
+            self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
+            self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
+            self.record_one_use, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
+        ]
+        if self.shared.pool is not None:
+            operations += [self.shared.pool.trim, self.runtime.memory_summary]
+        return operations
+
+    def stream(self) -> Stream:
+        return self.chance.choice(self.streams)
+
+    def pick(self) -> DeviceBlock:
+        """A block that any thread may have freed by the time it is used."""
+        return self.shared.blocks[self.chance.randrange(len(self.shared.blocks))]
+
+    def buffer(self) -> Buffer:
+        block = self.pick()
+        return mint(self.shared.state._standing, self.runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+
+    # ------------------------------------------------------------------------------------------ blocks and uses
+    def launch(self, stream: object) -> None:
+        with contextlib.suppress(UseAfterFreeError), \
+                use(stream, read=[self.pick(), self.pick()], write=self.pick()):
+            self.uses += 1
+
+    def exchange(self) -> None:
+        self.kept.append(self.runtime.allocate(256, self.stream()))
+        self.allocations += 1
+        blocks, place = self.shared.blocks, self.chance.randrange(len(self.shared.blocks))
+        self.kept[-1], blocks[place] = blocks[place], self.kept[-1]     # the last reference may be another thread's
+
+    def free(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            block = self.kept.pop() if self.kept and self.chance.random() < 0.7 else self.pick()
+            block.free(self.chance.choice([None, *self.streams]))
+
+    def drop_recorder(self) -> None:
+        recorder = LaunchRecorder(self.stream()).read_write(self.pick())
+        with contextlib.suppress(UseAfterFreeError):
+            recorder.preflight()
+            self.uses += 1
+
+    def record_one_use(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            self.runtime.record_block_use(self.pick(), self.stream())
+
+    def copy(self) -> None:
+        """On memory of this thread: uses that two threads queue at once are in no order."""
+        if self.chance.random() < 0.5:
+            self.own.fill(self.chance.randrange(256), self.stream())
+        else:
+            assert len(set(self.own.to_numpy(self.stream()))) == 1
+        self.uses += 1
+
+    def query(self) -> None:
+        block = self.pick()
+        self.runtime.find_block(block.ptr)
+        assert all(kind in ("allocated", "written", "has-read") for kind, _ in block.frontier)
+        assert block.state in BlockState
+        assert self.runtime.counters()["allocations"] >= len(self.streams)
+        assert self.runtime.stream_count() > len(self.streams)
+        assert self.runtime.stream_pool.stream(self.streams[0].id) == self.streams[0]
+
+    # ------------------------------------------------------------------------------------------ foreign streams
+    def register_and_unregister(self) -> None:
+        """A stream that comes and goes; another one frees what was allocated there."""
+        stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        registered = self.runtime.register_stream(stream, discipline=self.chance.choice(["ordinary", "opaque"]))
+        self.kept.append(self.runtime.allocate(64, registered))
+        self.allocations += 1
+        self.launch(registered)
+        self.unregister(stream)
+        check(cuda.cuStreamDestroy(stream))
+
+    def unregister(self, stream: object) -> None:
+        while True:
+            try:
+                return self.runtime.unregister_stream(stream, heir=self.stream())
+            except StreamMisuseError as error:                      # another thread is waiting for it right now
+                assert "is in use" in str(error)
+
+    def register_and_forget(self) -> None:
+        """A stream that is never unregistered: the registry sweeps it away one day."""
+        self.launch(Foreign())
+
+    # ------------------------------------------------------------------------------------------ other libraries
+    def adopt(self) -> None:
+        block = self.runtime.adopt(self.foreign.ptr, 4096, self.chance.choice([None, self.foreign]),
+                                   owner=self.foreign)
+        with contextlib.suppress(UseAfterFreeError):                # the block of the last time, about to be dropped
+            with use(self.stream(), read=block):
+                self.uses += 1
+            if self.chance.random() < 0.5:
+                block.free()
+
+    def adopt_a_part(self) -> None:
+        block = self.pick()
+        with contextlib.suppress(UseAfterFreeError, StreamMisuseError), \
+                use(self.stream(), read=self.runtime.adopt(block.ptr, 16)):
+            self.uses += 1
+
+    def export(self) -> None:
+        """The deleter may run in another thread, beside everything else."""
+        with contextlib.suppress(UseAfterFreeError):
+            if self.chance.random() < 0.3:
+                self.shared.exports.append(self.buffer().__dlpack__(stream=-1))
+                return
+            stream = self.chance.choice([1, self.foreign, *self.streams])
+            version = self.chance.choice([None, (1, 0)])
+            self.shared.exports.append(self.buffer().__dlpack__(stream=stream, max_version=version))
+            self.uses += 1
+
+    def show(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            if self.chance.random() < 0.5:
+                self.shared.exports.append(self.buffer().__arrow_c_device_array__())
+            else:
+                assert self.buffer().__cuda_array_interface__["stream"]
+            self.uses += 1
+
+    def release_export(self) -> None:
+        with contextlib.suppress(IndexError):
+            self.shared.exports.pop(self.chance.randrange(len(self.shared.exports) + 1))
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -48,146 +208,24 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
 
     What is asserted here is the books; under `.ci/sanitize tsan` this is where two threads meet in the core.
     """
-    count = 12
-    pool = PoolMemoryResource(chunk_size=8192) if pooled else None
-    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * count), resource=pool)
-    streams = [runtime.acquire_stream(discipline=kind) for kind in ("ordinary", "opaque", "sealed", "ordinary")]
-    shared = [runtime.allocate(4096, stream) for stream in streams]
-    state, loans = DeviceState(runtime), []
+    shared = Shared(PoolMemoryResource(chunk_size=8192) if pooled else None)
 
-    def work(number):
+    def work(number: int) -> tuple[int, int]:
         check(cuda.cuCtxSetCurrent(_context))
-        chance = random.Random(f"{seed} {number}")
-        theirs = Theirs()
-        calls = {"allocations": 5, "uses": 1}
-        mine = state.full(64, number, "uint8")
-        kept = []
-
-        def pick():
-            """A block that any thread may have freed by the time it is used."""
-            return shared[chance.randrange(len(shared))]
-
-        def launch(stream):
-            with contextlib.suppress(UseAfterFreeError), use(stream, read=[pick(), pick()], write=pick()):
-                calls["uses"] += 1
-
-        def exchange():
-            kept.append(runtime.allocate(256, chance.choice(streams)))
-            calls["allocations"] += 1
-            place = chance.randrange(len(shared))
-            kept[-1], shared[place] = shared[place], kept[-1]       # the last reference may be another thread's
-
-        def free():
-            with contextlib.suppress(UseAfterFreeError):
-                (kept.pop() if kept and chance.random() < 0.7 else pick()).free(chance.choice([None, *streams]))
-
-        def lend():
-            block = runtime.adopt(theirs.ptr, 4096, chance.choice([None, theirs]), owner=theirs)
-            with contextlib.suppress(UseAfterFreeError):            # the block of the last time, about to be let go
-                with use(chance.choice(streams), read=block):
-                    calls["uses"] += 1
-                if chance.random() < 0.5:
-                    block.free()
-
-        def part():
-            block = pick()
-            with contextlib.suppress(UseAfterFreeError, StreamMisuseError), \
-                    use(chance.choice(streams), read=runtime.adopt(block.ptr, 16)):
-                calls["uses"] += 1
-
-        def unregister(stream):
-            while True:
-                try:
-                    return runtime.unregister_stream(stream, heir=chance.choice(streams))
-                except StreamMisuseError as error:                      # another thread is waiting for it right now
-                    assert "is in use" in str(error)
-
-        def leave():
-            """A stream that comes and goes; another one frees what was allocated there."""
-            stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            known = runtime.register_stream(stream, discipline=chance.choice(["ordinary", "opaque"]))
-            kept.append(runtime.allocate(64, known))
-            calls["allocations"] += 1
-            launch(known)
-            unregister(stream)
-            check(cuda.cuStreamDestroy(stream))
-
-        def forget():
-            """A stream that nobody unregisters: the registry sweeps it away one day."""
-            launch(Theirs())
-
-        def drop_recorder():
-            recorder = LaunchRecorder(chance.choice(streams)).read_write(pick())
-            with contextlib.suppress(UseAfterFreeError):
-                recorder.preflight()
-                calls["uses"] += 1
-
-        def ask():
-            block = pick()
-            runtime.find_block(block.ptr)
-            assert all(kind in ("allocated", "written", "has-read") for kind, _ in block.frontier)
-            assert block.state in BlockState
-            assert runtime.counters()["allocations"] >= len(streams)
-            assert runtime.stream_count() > len(streams)
-            assert runtime.stream_pool.stream(streams[0].id) == streams[0]
-
-        def one_use():
-            with contextlib.suppress(UseAfterFreeError):
-                runtime.record_block_use(pick(), chance.choice(streams))
-
-        def buffer():
-            block = pick()
-            return mint(state._standing, runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
-
-        def export():
-            """The deleter may run in another thread, beside everything else."""
-            with contextlib.suppress(UseAfterFreeError):
-                if chance.random() < 0.3:
-                    loans.append(buffer().__dlpack__(stream=-1))
-                    return
-                stream = chance.choice([1, theirs, *streams])
-                loans.append(buffer().__dlpack__(stream=stream, max_version=chance.choice([None, (1, 0)])))
-                calls["uses"] += 1
-
-        def show():
-            with contextlib.suppress(UseAfterFreeError):
-                if chance.random() < 0.5:
-                    loans.append(buffer().__arrow_c_device_array__())
-                else:
-                    assert buffer().__cuda_array_interface__["stream"]
-                calls["uses"] += 1
-
-        def give_back():
-            with contextlib.suppress(IndexError):
-                loans.pop(chance.randrange(len(loans) + 1))
-
-        def copy():
-            """On memory of this thread: uses that two threads queue at once are in no order."""
-            if chance.random() < 0.5:
-                mine.fill(chance.randrange(256), chance.choice(streams))
-            else:
-                assert len(set(mine.to_numpy(chance.choice(streams)))) == 1
-            calls["uses"] += 1
-
-        operations = [
-            export, export, show, give_back, give_back, copy,
-            lambda: launch(chance.choice(streams)), lambda: launch(theirs), lambda: launch(runtime.acquire_stream()),
-            exchange, exchange, free, free, kept.clear, lend, part, leave, forget, drop_recorder, ask, one_use,
-            lambda: runtime.reap_pending(blocking=chance.random() < 0.3),
-        ]
-        if pool is not None:
-            operations += [pool.trim, runtime.memory_summary]
+        worker = Worker(shared, f"{seed} {number}", number)
+        operations = worker.operations()
         for _ in range(300):
-            chance.choice(operations)()
-        kept.clear()
-        runtime.reap_pending()
-        return calls
+            worker.chance.choice(operations)()
+        worker.kept.clear()
+        shared.runtime.reap_pending()
+        return worker.allocations, worker.uses
 
-    done = together(work, count)
-    shared.clear()
-    loans.clear()
+    counted = together(work, THREADS)
+    runtime = shared.runtime
+    shared.blocks.clear()
+    shared.exports.clear()
     runtime.reap_pending()
     counters = runtime.counters()
     assert runtime.bytes_outstanding == counters["live_blocks"] == 0
-    assert counters["allocations"] == counters["frees"] == 4 + sum(calls["allocations"] - 4 for calls in done)
-    assert counters["uses"] == sum(calls["uses"] for calls in done)
+    assert counters["allocations"] == counters["frees"] == 4 + sum(allocations for allocations, _ in counted)
+    assert counters["uses"] == sum(uses for _, uses in counted)

@@ -24,7 +24,6 @@ UNKNOWN = 999                                           # a CUresult that does n
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 
 
-# ---------------------------------------- freeing
 @pytest.mark.simulator
 @pytest.mark.promise(46, 47, 48)
 @pytest.mark.parametrize("resource", RESOURCES)
@@ -55,8 +54,8 @@ def test_frees_that_are_refused_change_nothing(driver, resource):
 
 @pytest.mark.simulator
 @pytest.mark.promise(47)
-def test_the_heir_of_a_dead_stream_frees(four):
-    """A block whose stream is gone is freed on the heir, after everything that was queued on the dead stream."""
+def test_the_successor_of_an_unregistered_stream_frees(four):
+    """A block whose stream is gone is freed on the successor, after everything that was queued on the old stream."""
     x = four()
     raw = check(cuda.cuStreamCreate(1))
     S = x.runtime.register_stream(raw)

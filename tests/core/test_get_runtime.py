@@ -24,11 +24,10 @@ UNKNOWN = 999
 THREADS = 8
 
 
-# ---------------------------------------- the process's own
 @pytest.mark.simulator
 @pytest.mark.promise(70, 72)
 def test_ordinals_out_of_range_do_not_touch_the_driver(driver):
-    """16 and more, and negative ones, are refused by name; what is no integer is a TypeError."""
+    """16 and more, and negative ones, are refused by name; what is not an integer is a TypeError."""
     before = driver.all_calls()
     assert MAX_DEVICE_ORDINALS == 16
     for ordinal in (16, 17, 9999, 1 << 70, -1):
@@ -43,7 +42,7 @@ def test_ordinals_out_of_range_do_not_touch_the_driver(driver):
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(73, 76, 77, 81)
 def test_the_same_object_every_time_and_without_a_lock():
-    """A runtime that was made is returned as it is, even while the slot's lock is held, and nobody has to keep it."""
+    """A runtime that was made is returned as it is, even while the slot's lock is held; the caller need not keep it."""
     first = get_runtime()
     assert first.ordinal == 0
     assert isinstance(first.stream_pool, StreamPool)
@@ -112,7 +111,6 @@ def test_the_default_backend_is_stream_ordered(monkeypatch):
     assert type(DeviceRuntime().resource) is DirectMemoryResource
 
 
-# ---------------------------------------- one runtime for the process
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(206)
 def test_the_process_has_one_runtime_for_all_threads():

@@ -94,7 +94,7 @@ def test_generations_start_at_one():
 
 @pytest.mark.promise(6, 9, 68, 105)
 def test_an_address_that_came_back_is_another_block():
-    """A stale identity is told from the block that lives at its address now, and changes nothing of that block."""
+    """A stale identity is not taken for the block that lives at its address now, and changes nothing of that block."""
     runtime = DeviceRuntime()
     stream, other = runtime.acquire_stream(), runtime.acquire_stream()
     old = runtime.allocate(64, stream)
@@ -176,7 +176,7 @@ def test_the_states_of_a_block():
 
 @pytest.mark.promise(11, 12)
 def test_a_block_has_one_owner_and_says_what_it_is():
-    """Fields are read-only, sizes as asked, addresses as aligned as promised; a block is not copied."""
+    """Fields are read-only, sizes as requested, addresses as aligned as promised; a block is not copied."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     for nbytes in (1, 255, 256, 1000, 1 << 20):
@@ -195,7 +195,7 @@ def test_a_block_has_one_owner_and_says_what_it_is():
 @pytest.mark.simulator
 @pytest.mark.promise(13, 20, 32)
 @pytest.mark.parametrize("recorded", [True, False])
-def test_work_on_another_stream_has_to_be_told(driver, recorded):
+def test_work_on_another_stream_has_to_be_recorded(driver, recorded):
     """A reader elsewhere is safe if it is recorded; unrecorded, it races with the fill and with the free."""
     x = FourStreams(driver)
     block = x.alloc(x.S)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [None, 2])
 @pytest.mark.promise(66)
 def test_h11_free_while_another_thread_queues_its_waits(four, driver, dropped):
-    """The block is validated and pinned; before the wait is queued somebody frees it."""
+    """The block is validated and pinned; before the wait is queued another thread frees it."""
     x = four()
     b = x.alloc(x.S)
     driver.on_call("cuStreamWaitEvent", b.free)
@@ -109,7 +109,7 @@ def test_h13_a_fence_before_the_free_releases_nothing_of_it(four, driver, frees)
 
 
 def test_h14_address_comes_back_before_the_entry_is_gone(four, driver):
-    """The driver has the bytes, the lock is not taken back yet, another thread gets the same address."""
+    """The driver has the bytes, the lock is not yet taken again, another thread gets the same address."""
     x = four()
     b = x.alloc(x.S)
     got = []
@@ -123,7 +123,7 @@ def test_h14_address_comes_back_before_the_entry_is_gone(four, driver):
     assert x.runtime.live_bytes == c.nbytes
 
 
-def test_an_address_being_freed_is_found_by_nobody(four, driver):
+def test_an_address_being_freed_is_not_found(four, driver):
     x = four()
     b = x.alloc(x.S)
     found = []
@@ -261,7 +261,7 @@ def test_failed_hand_back_falls_back_to_the_host(four, driver):
     assert x.ordered(launch, x.S)
 
 
-def test_hand_back_that_fails_twice_is_told_and_files_all_the_same(four, driver):
+def test_hand_back_that_fails_twice_is_reported_and_files_all_the_same(four, driver):
     x = four(opaque="S")
     b = x.alloc(x.S)
     window = x.prepare(x.T, (b, WRITE))

@@ -62,7 +62,7 @@ def h2_own_write_removed_the_allocation_entry(x: FourStreams) -> bool:
 
 @scenario(spare=1)
 def h3_cancelled_first_foreign_use(x: FourStreams) -> bool:
-    """A window that is cancelled is no use: the block is still fresh."""
+    """A window that is cancelled is not a use: the block is still fresh."""
     b = x.alloc(x.S)
     x.prepare(x.T, (b, READ)).cancel()
     fill = x.work(x.S, (b, WRITE))
@@ -72,7 +72,7 @@ def h3_cancelled_first_foreign_use(x: FourStreams) -> bool:
 
 @scenario(spare=1)
 def work_without_a_window_keeps_freshness(x: FourStreams) -> bool:
-    """U's work on b waited for nobody, so it says nothing of what is filled on S."""
+    """U's work on b waited for nothing, so it says nothing of what is filled on S."""
     b, other = x.alloc(x.S), x.alloc(x.S)
     x.runtime.record_block_use(b, x.U)
     x.use(x.T, (other, READ))
@@ -92,7 +92,7 @@ def work_without_a_window_is_filed_beside_a_read(x: FourStreams) -> bool:
     return x.ordered(write, x.T)
 
 
-# ---------------------------------------------------------------------------------------- windows (contract W1 to W4)
+# ---------------------------------------------------------------------------------------- windows (W1 to W4)
 @scenario()
 def w1_free_inside_a_window(x: FourStreams) -> bool:
     b = x.alloc(x.S)

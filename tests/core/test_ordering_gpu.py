@@ -1,4 +1,4 @@
-"""What only a GPU can show: that the waits hold against real concurrency, and that a full queue stops nobody else."""
+"""What only a GPU can show: the waits hold against real concurrency, and a full queue stops no other thread."""
 from __future__ import annotations
 
 import threading
@@ -56,7 +56,7 @@ def test_a_late_reader_on_a_third_stream_sees_what_was_written(protected):
     kernels.close()
 
 
-def test_a_full_queue_stops_nobody_else(_context):
+def test_a_full_queue_stops_no_other_thread(_context):
     """One thread fills a stream's queue until its next launch blocks.  Meanwhile everything on other streams goes on:
     no lock is held while a driver call blocks (about 1,020 launches fill a queue)."""
     runtime = DeviceRuntime()

@@ -15,7 +15,6 @@ from xlogmem._kernels import check
 THREADS = 8
 
 
-# ---------------------------------------- random programs
 @pytest.mark.simulator
 @pytest.mark.promise(215)
 @pytest.mark.parametrize("seed", range(8))

@@ -15,7 +15,6 @@ from xlogmem._kernels import check
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 
 
-# ---------------------------------------- reaping
 def pending_on(x: FourStreams) -> dict[int, int]:
     """Pending bytes on three streams: their id and how many."""
     blocks = [x.runtime.allocate(100 << n, stream) for n, stream in enumerate((x.S, x.T, x.U))]
@@ -51,7 +50,7 @@ def test_a_reap_that_fails_on_some_streams_releases_the_others(four, driver, fai
 @pytest.mark.simulator
 @pytest.mark.promise(56, 57)
 def test_a_reap_that_only_looks_may_fail_too(four, driver):
-    """Without waiting: a stream that cannot be asked keeps its bytes, the others are released."""
+    """Without waiting: a stream that cannot be queried keeps its bytes, the others are released."""
     x = four()
     sizes = pending_on(x)
     driver.fail("cuEventQuery", 2, code=UNKNOWN)

@@ -25,7 +25,7 @@ MODES = ["strict", "permissive"]
 @pytest.mark.promise(88, 89, 90)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recorder_says_what_it_is_and_covers_one_launch(mode):
-    """Stream, mode and count can be asked; the methods chain; a second launch needs a second recorder."""
+    """Stream, mode and count can be read; the methods chain; a second launch needs a second recorder."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     a, b, c = (runtime.allocate(64) for _ in range(3))

@@ -19,7 +19,7 @@ from xlogmem import (
 
 @pytest.mark.promise(93, 96, 99)
 @pytest.mark.parametrize("kind", [None, DirectMemoryResource])
-def test_permissive_skips_what_nobody_tracks(kind):
+def test_permissive_skips_untracked_memory(kind):
     """Nothing is recorded, preflight and commit succeed, on any runtime."""
     runtime = DeviceRuntime(resource=kind and kind())
     stream = runtime.acquire_stream()
@@ -32,7 +32,7 @@ def test_permissive_skips_what_nobody_tracks(kind):
 
 @pytest.mark.simulator
 @pytest.mark.promise(94, 95, 96, 98, 100)
-def test_strict_refuses_what_nobody_tracks(driver):
+def test_strict_refuses_untracked_memory(driver):
     """Not at the call, but at preflight, all together and before anything else; the recorder stays refused."""
     runtime = DeviceRuntime()
     stream, elsewhere = runtime.acquire_stream(), runtime.acquire_stream()
@@ -213,7 +213,7 @@ def test_zero_length_arrays_are_trivially_safe():
         assert recorder.recorded_count == 0
 
 
-def test_what_is_no_memory_is_a_type_error():
+def test_what_is_not_memory_is_a_type_error():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     with pytest.raises(TypeError, match=r"LaunchRecorder\.write: str is no block"):

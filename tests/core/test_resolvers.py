@@ -18,7 +18,7 @@ class Pair:
 
     @property
     def __cuda_array_interface__(self):
-        raise AssertionError("was asked for what its resolver knows better")
+        raise AssertionError("was called for what its resolver knows better")
 
 
 class Special(Pair):
@@ -47,7 +47,7 @@ def test_a_resolver_names_several_blocks(pairs):
     assert ("written", T.id) in d.frontier
 
 
-def test_the_resolver_of_the_nearest_class_is_asked(pairs):
+def test_the_resolver_of_the_nearest_class_is_called(pairs):
     runtime = DeviceRuntime()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
     a, b = (runtime.allocate(64, S) for _ in range(2))
@@ -133,7 +133,7 @@ def test_single_uses_take_one_block(pairs):
             call()
 
 
-def test_what_is_no_resolver_is_refused():
+def test_what_is_not_a_resolver_is_refused():
     with pytest.raises(TypeError, match="is no type"):
         register_resolver("Pair", None)
     with pytest.raises(TypeError, match="cannot be called"):

@@ -25,7 +25,7 @@ from xlogmem._kernels import check
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(79, 83)
 @pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
-def test_a_runtime_of_ones_own_is_nobody_elses(resource):
+def test_a_runtime_made_by_hand_is_its_makers_alone(resource):
     """It is in no table; what it allocates and frees shows in its books alone, and they come back to what they were."""
     assert not any(runtime._runtimes)
     own, pool = resource(), StreamPool()
@@ -47,7 +47,7 @@ def test_a_runtime_of_ones_own_is_nobody_elses(resource):
 @pytest.mark.simulator
 @pytest.mark.promise(80, 81)
 def test_parts_that_do_not_fit_are_refused(driver):
-    """Another device, a pool in use, things that are no parts: refused, and the parts may be used elsewhere."""
+    """Another device, a pool in use, things that are not parts: refused, and the parts may be used elsewhere."""
     pool, resource = StreamPool(), AsyncMemoryResource(1)
     with nothing_happens(driver):
         with pytest.raises(StreamMisuseError, match="device 0, the resource on device 1"):
@@ -98,7 +98,7 @@ def test_no_lock_is_held_across_driver_calls(four, driver):
 
 @pytest.mark.promise(84, 85, 86)
 def test_refused_uses_leave_the_block_usable():
-    """Memory of nobody is refused by record, prepare and finish; a block that was refused elsewhere is freed as
+    """Untracked memory is refused by record, prepare and finish; a block that was refused elsewhere is freed as
     ever."""
     mine, other = DeviceRuntime(), DeviceRuntime()
     stream, block = mine.acquire_stream(), mine.allocate(64)

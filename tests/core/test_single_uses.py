@@ -16,7 +16,6 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 
-# ---------------------------------------- single uses
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [None, 1, 3])
 @pytest.mark.promise(24, 63)
@@ -90,7 +89,6 @@ def test_w4_finish_without_prepare_removes_nothing(four, driver):
     assert x.ordered(read, x.S)
 
 
-# ---------------------------------------- conflicting windows
 def test_conflicting_windows_are_counted_or_refused():
     runtime = DeviceRuntime()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
@@ -124,7 +122,6 @@ def test_conflicting_windows_are_counted_or_refused():
         LaunchRecorder(S, on_conflict="ignore")
 
 
-# ---------------------------------------- uses
 @pytest.mark.simulator
 @pytest.mark.promise(24, 26, 63)
 @pytest.mark.parametrize("recorded", [True, False])

@@ -24,7 +24,6 @@ LATE = 100_000                                          # nanoseconds: what is q
 SCHEDULES = sim.POLICIES if SIMULATED else ("hardware",)
 
 
-# ---------------------------------------- drop and reuse, by operator
 class Pinned:
     """Page-locked host memory."""
 
@@ -39,7 +38,7 @@ class Pinned:
 
 
 class Array:
-    """Somebody's array over memory that it does not keep."""
+    """An array over memory that it does not keep."""
 
     def __init__(self, ptr: int) -> None:
         self.__cuda_array_interface__ = {"data": (ptr, False), "shape": (WORDS,), "typestr": "<u4", "version": 3}

@@ -33,7 +33,6 @@ def schedule(request) -> str:
     return request.param
 
 
-# ---------------------------------------- frees and reaps at once
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.promise(208)
 @pytest.mark.parametrize("blocking", [True, False])
@@ -69,7 +68,7 @@ def test_workers_and_a_reaper_lose_no_byte(blocking):
 
 @pytest.mark.promise(208)
 def test_pending_is_what_was_freed_on_each_stream():
-    """At every quiescent point pending is the sum over the streams; a reap that waits for nobody leaves the bytes of
+    """At every quiescent point pending is the sum over the streams; a reap that does not wait leaves the bytes of
     the streams that are held up, and no others."""
     own = DeviceRuntime()
     streams = [own.acquire_stream() for _ in range(4)]
@@ -90,7 +89,6 @@ def test_pending_is_what_was_freed_on_each_stream():
     assert own.counters()["allocations"] == own.counters()["frees"] == 20 * 4 * 40
 
 
-# ---------------------------------------- memory that comes back
 @pytest.mark.promise(209)
 @pytest.mark.parametrize("rounds", [1, 32])
 @pytest.mark.parametrize("facade", [True, False])
@@ -150,7 +148,7 @@ def test_a_recorded_use_is_never_clobbered(schedule, kernels):
 
 @pytest.mark.simulator
 @pytest.mark.promise(210)
-def test_a_use_that_nobody_recorded_is_a_race_every_time(schedule, kernels, driver):
+def test_an_unrecorded_use_is_a_race_every_time(schedule, kernels, driver):
     """The twin: by design the free does not wait for it, and the driver reports it in each of the rounds."""
     rounds = []
 

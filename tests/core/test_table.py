@@ -43,7 +43,7 @@ def test_what_is_allocated_is_a_tracked_block():
     hold.close()
 
 
-def test_a_hold_keeps_the_runtime_and_closing_it_lets_go():
+def test_a_hold_keeps_the_runtime_until_it_is_closed():
     runtime = DeviceRuntime()
     alive = weakref.ref(runtime)
     hold = Hold(runtime)
@@ -51,7 +51,7 @@ def test_a_hold_keeps_the_runtime_and_closing_it_lets_go():
     gc.collect()
     hold.free(hold.allocate(8))
     assert alive() is not None
-    hold.close()                                        # without the GIL: an errand for the interpreter
+    hold.close()                                        # without the GIL: a deferred call of the interpreter
     gc.collect()
     assert alive() is None
 
@@ -87,18 +87,18 @@ def test_a_free_that_fails_is_logged_raised_by_the_next_reap_and_tried_again(fou
     driver.fail("cuMemFreeAsync", 1, 999)
     with caplog.at_level(logging.ERROR, logger="xlogmem"):
         hold.free(ptr, b.S.handle)
-        for _ in range(100):                            # the errand is run between two of these
+        for _ in range(100):                            # the deferred call runs between two of these
             pass
     assert "cuMemFreeAsync gave CUDA_ERROR_UNKNOWN" in caplog.text
     assert b.runtime.live_bytes == 512
     with pytest.raises(DriverError, match="CUDA_ERROR_UNKNOWN"):
         b.runtime.reap_pending()
     assert b.runtime.live_bytes == 0
-    b.runtime.reap_pending()                            # told once
+    b.runtime.reap_pending()                            # reported once
 
 
 @pytest.mark.simulator
-def test_freeing_what_is_no_block_is_told_and_changes_nothing(four_and_hold, caplog):
+def test_freeing_what_is_not_a_block_is_reported_and_changes_nothing(four_and_hold, caplog):
     b, hold = four_and_hold
     ptr = hold.allocate(512)
     with caplog.at_level(logging.ERROR, logger="xlogmem"):
@@ -126,8 +126,8 @@ def test_a_free_on_a_capturing_stream_waits_for_the_end_of_the_capture(four_and_
     assert b.runtime.live_bytes == 0
 
 
-# ---------------------------------------- out of memory, errors
-def test_zero_bytes_are_null_and_no_block():
+# ---------------------------------------- sizes, synchronous calls
+def test_zero_bytes_are_null_and_not_a_block():
     runtime = DeviceRuntime()
     hold = Hold(runtime)
     assert hold.allocate(0) is None
@@ -150,7 +150,7 @@ def test_a_synchronous_allocation_is_ready_on_every_stream(four_and_hold, driver
 
 
 @pytest.mark.simulator
-def test_a_synchronous_allocation_that_nobody_waits_for_is_a_race(four_and_hold, driver):
+def test_a_synchronous_allocation_that_is_not_waited_for_is_a_race(four_and_hold, driver):
     b, hold = four_and_hold
     driver.drop("cuEventSynchronize")
     ptr = hold.allocate_sync(512)

@@ -1,4 +1,4 @@
-"""What callers of the C table are told when an allocation fails."""
+"""What the C table reports when an allocation fails."""
 from __future__ import annotations
 
 import gc
@@ -11,7 +11,7 @@ from xlogmem import DeviceMemoryResource, DeviceRuntime
 
 
 @pytest.mark.simulator
-def test_out_of_memory_is_told_apart(four_and_hold, driver):
+def test_out_of_memory_is_a_kind_of_its_own(four_and_hold, driver):
     b, hold = four_and_hold
     driver.fail("cuMemAllocFromPoolAsync", 1, 2)
     hold.free(hold.allocate(8))                         # tried once more, after pending frees
@@ -27,7 +27,7 @@ def test_out_of_memory_is_told_apart(four_and_hold, driver):
     assert b.runtime.live_bytes == 0
 
 
-def test_what_a_python_resource_raises_is_told():
+def test_what_a_python_resource_raises_is_reported():
     class Mine(DeviceMemoryResource):
         order = "stream"
 
@@ -47,7 +47,7 @@ def test_what_a_python_resource_raises_is_told():
     hold.close()
 
 
-def test_what_a_python_resource_raises_is_let_go():
+def test_what_a_python_resource_raises_is_released():
     raised = []
 
     class Weak(Exception):
@@ -75,7 +75,7 @@ def test_what_a_python_resource_raises_is_let_go():
     hold.close()
 
 
-def test_an_exception_that_cannot_be_printed_is_told_by_its_name():
+def test_an_exception_that_cannot_be_printed_is_reported_by_its_name():
     class Unprintable(Exception):
         def __str__(self):
             raise RuntimeError

@@ -26,7 +26,6 @@ from xlogmem._kernels import check
 from xlogmem._table import ForeignMemoryResource, table
 
 
-# ---------------------------------------- resources from outside
 class Bump:
     """A resource in C: hands out memory of the driver, and notes the stream and context of each call."""
 
@@ -204,7 +203,7 @@ def test_a_cuda_pool_is_called_once_and_the_driver_from_then_on(flags):
 
 @every_pool
 @pytest.mark.simulator
-def test_what_the_driver_refuses_a_cuda_pool_is_asked_for(flags, driver):
+def test_what_the_driver_refuses_is_requested_from_the_cuda_pool(flags, driver):
     """It says what is wrong in its own words, or knows what to do."""
     bump, runtime, hold = over_c(flags)
     hold.free(hold.allocate(8))
@@ -226,7 +225,7 @@ def test_what_the_driver_refuses_a_cuda_pool_is_asked_for(flags, driver):
 
 
 @pytest.mark.simulator
-def test_a_cuda_pool_that_finds_its_device_is_asked_by_threads_that_have_none_current():
+def test_a_cuda_pool_that_finds_its_device_is_called_by_threads_that_have_none_current():
     bump, _, hold = over_c(FINDS_DEVICE | CUDA_POOL)
     hold.free(hold.allocate(8))
     bump.calls.clear()
@@ -238,7 +237,7 @@ def test_a_cuda_pool_that_finds_its_device_is_asked_by_threads_that_have_none_cu
 @every_pool
 @pytest.mark.simulator
 def test_memory_of_no_cuda_pool_is_its_resource_s(flags, driver):
-    """Whatever its flags say: there is no pool to ask instead."""
+    """Whatever its flags say: there is no other pool to call."""
     bump, _, hold = over_c(flags)
     for _ in range(2):
         driver.fail("cuPointerGetAttribute", code=1)

@@ -20,7 +20,7 @@ def test_streams_first_seen_here_are_opaque(four_and_hold, foreign):
     stream = b.runtime.register_stream(handle)
     assert stream.discipline == "opaque"
     assert b.runtime.find_block(ptr).alloc_stream == stream
-    b.kernels.fill(handle, ptr, 1, 1)                   # nobody records this
+    b.kernels.fill(handle, ptr, 1, 1)                   # unrecorded
     with use(b.S, read=ptr):
         read = b.work(b.S)
         b.kernels.count_unequal(b.S.handle, b.next_word(), ptr, 0, 1)
@@ -30,7 +30,7 @@ def test_streams_first_seen_here_are_opaque(four_and_hold, foreign):
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("first", ["python", "table"])
-def test_one_registration_whoever_saw_the_stream_first(four_and_hold, foreign, first):
+def test_one_registration_whichever_side_saw_the_stream_first(four_and_hold, foreign, first):
     b, hold = four_and_hold
     handle = foreign()
     if first == "python":
@@ -53,7 +53,7 @@ def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(fou
     handle = foreign()
     ptr = hold.allocate(8, handle)
     b.runtime.unregister_stream(handle, heir=b.T)
-    hold.free(hold.allocate(8, handle), handle)         # first sight again
+    hold.free(hold.allocate(8, handle), handle)         # first use again
     anew = b.runtime.register_stream(handle, discipline="ordinary")
     assert anew.discipline == "ordinary"
     hold.free(hold.allocate(8, handle), handle)
@@ -82,7 +82,7 @@ def come_back(stream: cuda.CUstream) -> list[cuda.CUstream]:
 
 
 @pytest.mark.simulator
-def test_a_handle_that_the_driver_used_again_is_another_stream(four_and_hold):
+def test_a_handle_that_the_driver_reused_is_another_stream_for_the_table(four_and_hold):
     b, hold = four_and_hold
     former = check(cuda.cuStreamCreate(1))
     ptr = hold.allocate(512, int(former))
@@ -100,7 +100,7 @@ def test_a_handle_that_the_driver_used_again_is_another_stream(four_and_hold):
 
 
 @pytest.mark.simulator
-def test_python_tells_a_handle_that_came_back_from_the_stream_that_only_the_table_saw(four_and_hold):
+def test_python_detects_a_reused_handle_of_a_stream_that_only_the_table_saw(four_and_hold):
     b, hold = four_and_hold
     former = check(cuda.cuStreamCreate(1))
     ptr = hold.allocate(512, int(former))
@@ -117,7 +117,7 @@ def test_python_tells_a_handle_that_came_back_from_the_stream_that_only_the_tabl
 
 @pytest.mark.simulator
 def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_yet(four_and_hold, driver):
-    """Somebody else may have memory there already."""
+    """Another call may have memory there already."""
     b, hold = four_and_hold
     former = check(cuda.cuStreamCreate(1))
     handle = int(former)
@@ -191,18 +191,18 @@ def test_threads_that_come_and_go_leave_nothing_behind(four_and_hold):
 
 
 @pytest.mark.simulator
-def test_default_streams_are_not_asked_for_their_number_twice(four_and_hold, driver):
+def test_default_streams_are_not_queried_for_their_id_twice(four_and_hold, driver):
     b, hold = four_and_hold
     hold.free(hold.allocate(8))
     before = driver.calls("cuStreamGetId")
     for handle in (0, 1, b.S.handle):
         hold.free(hold.allocate(8, handle), handle)
-    assert driver.calls("cuStreamGetId") <= before + 1  # ours, at first sight
+    assert driver.calls("cuStreamGetId") <= before + 1  # ours, on first use
 
 
 @pytest.mark.simulator
-def test_a_stream_whose_owner_is_held_is_not_asked_for_its_number(four_and_hold, driver):
-    """It cannot have been destroyed; one that was let go of, and nobody holds, is asked again."""
+def test_a_stream_whose_owner_is_held_is_not_queried_for_its_id(four_and_hold, driver):
+    """It cannot have been destroyed; one that was unregistered has no owner here, and is queried again."""
     b, hold = four_and_hold
     owner = ForeignStream()
     stream = b.runtime.register_stream(owner)
@@ -211,9 +211,9 @@ def test_a_stream_whose_owner_is_held_is_not_asked_for_its_number(four_and_hold,
     hold.free(hold.allocate(8, owner.handle), owner.handle)
     assert driver.calls("cuStreamGetId") == before
     b.runtime.unregister_stream(stream)
-    for asked in (1, 3):                                # at first sight, and then with each call
+    for queries in (1, 3):                              # on first use, and then with each call
         hold.free(hold.allocate(8, owner.handle), owner.handle)
-        assert driver.calls("cuStreamGetId") >= before + asked
+        assert driver.calls("cuStreamGetId") >= before + queries
 
 
 @pytest.mark.simulator

@@ -112,7 +112,7 @@ def test_accounting_never_loses_a_byte_in_between():
 
 
 @pytest.mark.usefixtures("_busy_interpreter")
-def test_a_block_is_freed_once_whoever_frees_it():
+def test_a_block_is_freed_once_whichever_thread_frees_it():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     for _ in range(40):
@@ -136,15 +136,14 @@ def test_a_block_is_freed_once_whoever_frees_it():
     assert counters["allocations"] == counters["frees"] == 40
 
 
-# ---------------------------------------- everything at once
 @pytest.mark.usefixtures("_busy_interpreter", "_quiet")
 @pytest.mark.promise(16, 54)
 @pytest.mark.parametrize(("policy", "resource", "turns"), [
     ("adaptive", AsyncMemoryResource, 300), ("precise", AsyncMemoryResource, 300), ("lazy", AsyncMemoryResource, 300),
     ("adaptive", DirectMemoryResource, 60)])                # whose frees wait for the device
 def test_sixteen_threads_mix_everything(policy, resource, turns, kernels, _context):
-    """Blocks on a board that all threads reach: whoever comes by reads one, frees it, drops it or puts a new one.  All
-    add to one hot word, as far as nobody else is at it."""
+    """Blocks on a board that all threads reach: each reads one, frees it, drops it or puts a new one there.  All add to
+    one hot word, unless another thread is doing so."""
     if SIMULATED:
         sim.simulator().reset("seeded", seed=16)
     runtime = DeviceRuntime(policy=policy, resource=resource(), stream_pool=StreamPool(max_streams=128))
@@ -158,7 +157,7 @@ def test_sixteen_threads_mix_everything(policy, resource, turns, kernels, _conte
     def put(draw: random.Random, stream: Stream) -> tuple[DeviceBlock, int]:
         block, value = runtime.allocate(4 * draw.randint(1, 200), stream), draw.randrange(1000)
         if draw.random() < 0.5:
-            kernels.fill(stream.handle, block.ptr, value, block.nbytes // 4)    # new memory: nobody is told
+            kernels.fill(stream.handle, block.ptr, value, block.nbytes // 4)    # new memory, unrecorded
         else:
             other = draw.choice(streams)
             with use(other, write=block):
@@ -189,7 +188,7 @@ def test_sixteen_threads_mix_everything(policy, resource, turns, kernels, _conte
                 allocated += 1
                 continue
             block, value = found
-            with contextlib.suppress(UseAfterFreeError):            # somebody else was quicker
+            with contextlib.suppress(UseAfterFreeError):            # another thread was quicker
                 if action < 7:
                     read(number, stream, block, value)
                 elif action == 7:

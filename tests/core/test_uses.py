@@ -14,11 +14,10 @@ from xlogmem import (
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 
 
-# ---------------------------------------- uses
 @pytest.mark.simulator
 @pytest.mark.promise(28, 65)
 def test_what_each_access_waits_for(four):
-    """A reader waits for the writer, not for readers; a writer for everybody; nobody for his own stream."""
+    """A reader waits for the writer, not for readers; a writer for all of them; none waits for its own stream."""
     x = four()
     block = x.alloc(x.S)
     waits = []

@@ -272,7 +272,7 @@ def test_a_spilled_column_comes_back_stays_and_can_be_spilled_again():
         set_global_manager(None)
 
 
-# ---------------------------------------------------------------------------------------------- which code sets the resource
+# ---------------------------------------------------------------------------------------------- RMM's resource changes
 def test_a_replaced_resource_is_noticed():
     import cudf
     import rmm.mr

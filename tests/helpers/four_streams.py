@@ -55,7 +55,7 @@ class FourStreams:
         check(cuda.cuCtxSynchronize())
         check(cuda.cuMemFree(self.words))
         self.kernels.close()
-        self.__dict__.clear()                           # pytest keeps the four, which must not keep the runtime
+        self.__dict__.clear()                           # pytest keeps this object, which must not keep the runtime
 
     # ------------------------------------------------------------------------------------------ operations
     def alloc(self, stream: Stream, nbytes: int = 512) -> DeviceBlock:

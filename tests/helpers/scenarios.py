@@ -1,7 +1,7 @@
 """Small programs that go wrong when one rule is missing, and their twins.
 
-A scenario is a function of `FourStreams` that says whether everything was ordered that must be.  It has to be True as it
-stands.  Its twin runs the same program while the driver drops one of the waits that the core queues (it says success
+A scenario is a function of `FourStreams` that says whether everything was ordered that must be.  It has to be True as
+it stands.  Its twin runs the same program while the driver drops one of the waits that the core queues (it says success
 and queues nothing), each in turn: every wait has to be noticed, or it was not needed.
 """
 from __future__ import annotations

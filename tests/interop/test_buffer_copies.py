@@ -279,7 +279,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_called(state):
             (ValueError, lambda: buffer.fill("x")), (ValueError, lambda: buffer[1:].copy_from(buffer[:3])),
             (TypeError, lambda: buffer.copy_from(state.empty((4, 4), "float32"))),
             (ValueError, lambda: buffer.copy_from(state.empty((4, 3), "int32"))),
-            (StreamMisuseError, lambda: buffer.copy_from(strange)),
+            (StreamMisuseError, lambda: buffer.copy_from(foreign)),
             (TypeError, lambda: state.empty(1, "float7")), (TypeError, lambda: state.empty(1, ">i4")),
             (TypeError, lambda: state.empty(1, np.dtype(">i4"))), (ValueError, lambda: state.empty(-1)),
             (TypeError, lambda: state.empty(1.5)), (IndexError, lambda: buffer[4]),

@@ -21,7 +21,7 @@ from xlogmem._kernels import check
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("when", ["exported", "after a write elsewhere", "released", "freed"])
 def test_what_a_consumer_does_on_its_stream_is_waited_for(four, driver, when, dropped):
-    """Unrecorded: its stream counts as opaque for this block until the deleter runs; later work there is not the block's."""
+    """Its work is unrecorded: its stream counts as opaque for this block until the deleter runs, and no longer."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)

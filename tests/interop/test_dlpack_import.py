@@ -46,7 +46,7 @@ def test_a_foreign_array_becomes_a_tracked_block(state, memory):
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_our_uses_come_after_the_producer(four, driver, memory, known, dropped):
-    """Where the producer's stream is known, the first use is ordered after it; else the producer orders ours after it."""
+    """The first use is ordered after the producer's stream if that is known; else the producer orders our stream."""
     x = four()
     state = DeviceState(x.runtime)
 

@@ -192,7 +192,7 @@ def test_an_interface_names_a_stream_that_comes_after_all(four, driver, writer, 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("freed", [False, True])
 def test_what_a_consumer_orders_before_the_named_stream_is_waited_for(four, driver, freed, dropped):
-    """Version 3 has the consumer order that stream after its work; later uses elsewhere, and the free, come after it."""
+    """Version 3 has the consumer order that stream after its work; later uses and the free come after it too."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.full(512, 1, "uint8", x.S)

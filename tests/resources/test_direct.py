@@ -23,7 +23,6 @@ from xlogmem._kernels import check
 THREADS = 8
 
 
-# ---------------------------------------- the direct backend
 @pytest.mark.simulator
 @pytest.mark.promise(127, 132, 133)
 @pytest.mark.parametrize("dropped", [False, True])
@@ -33,7 +32,7 @@ def test_direct_frees_after_the_uses_and_its_stream(four, driver, dropped):
     driver.set_policy("min")
     block = x.alloc(x.S)
     assert block.stream == x.S
-    x.work(x.S, (block, WRITE))                         # nobody recorded this
+    x.work(x.S, (block, WRITE))                         # unrecorded
     x.use(x.T, (block, READ))
     if dropped:
         driver.drop("cuEventSynchronize")
@@ -49,7 +48,7 @@ def test_direct_frees_after_the_uses_and_its_stream(four, driver, dropped):
 
 @pytest.mark.promise(129, 131)
 def test_direct_validates_streams_and_generations():
-    """A stream of nobody is refused, and a stale block does not free the newer one at its address."""
+    """An unregistered stream is refused, and a stale block does not free the newer one at its address."""
     runtime, other = DeviceRuntime(resource=DirectMemoryResource()), DeviceRuntime()
     with pytest.raises(StreamMisuseError, match="another runtime"):
         runtime.allocate(64, other.default_stream)
@@ -77,7 +76,6 @@ def test_direct_is_chosen_for_memory_checkers(monkeypatch):
     assert runtime.bytes_outstanding == 0
 
 
-# ---------------------------------------- the direct resource
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.promise(211)
 def test_direct_memory_in_many_threads(kernels, _context):

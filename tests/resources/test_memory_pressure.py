@@ -19,7 +19,6 @@ from xlogmem._kernels import check
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 
 
-# ---------------------------------------- memory pressure
 @pytest.mark.promise(214)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_the_figures_are_exact_at_every_step(resource):
@@ -62,7 +61,7 @@ def test_the_figures_are_exact_at_every_step(resource):
 @pytest.mark.parametrize("policy", sim.POLICIES)
 @pytest.mark.parametrize("resource", ["AsyncMemoryResource", "DirectMemoryResource"])
 def test_a_device_of_64_mib_is_used_to_the_last_byte(resource, policy):
-    """Out of memory comes when it has to and not before; it names what was asked for, changes nothing but what is
+    """Out of memory comes when it has to and not before; it names the requested size, changes nothing but what is
     pending, and the next free makes room, for another runtime too."""
     assert in_its_own_process("""
 import sys

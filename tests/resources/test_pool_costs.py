@@ -21,10 +21,10 @@ def test_a_free_makes_no_driver_call_and_neither_does_taking_what_the_stream_kno
     b = x.alloc(x.S, WHOLE)
     x.use(x.T, (b, WRITE))
     waits = x.waits()
-    asked = driver.calls("cuStreamIsCapturing")
+    queries = driver.calls("cuStreamIsCapturing")
     with no_driver_call(driver):
         b.free()
-    assert driver.calls("cuStreamIsCapturing") == asked
+    assert driver.calls("cuStreamIsCapturing") == queries
     c = x.alloc(x.S, WHOLE)                             # S waits for T's write, unless it was handed back before
     assert x.waits() == waits + (discipline != "opaque")
     c.free()
@@ -60,7 +60,7 @@ def test_memory_that_goes_back_and_forth_between_two_streams(four, policy, seale
 
 @simulated
 def test_streams_that_take_what_they_freed_themselves_never_meet(four, driver):
-    """Eight streams, each with blocks of its own sizes: grown once, nobody waits for anybody."""
+    """Eight streams, each with blocks of its own sizes: grown once, and no stream waits for another."""
     pool = PoolMemoryResource(chunk_size=1 << 20)
     x = four(resource=pool)
     streams = [x.S, x.T, x.U, x.V, *(x.runtime.acquire_stream() for _ in range(4))]
@@ -161,8 +161,8 @@ def test_memory_of_a_stream_that_has_gone_quiet_is_not_kept_back(four, driver):
 
 
 @simulated
-def test_what_the_host_has_seen_nobody_waits_for(four, driver):
-    """The host saw a dead stream's last fence complete: memory that was freed there is ready for everybody."""
+def test_what_the_host_has_seen_is_not_waited_for(four, driver):
+    """The host saw the last fence of an unregistered stream complete: memory freed there is ready on all streams."""
     x = four(resource=one_chunk())
     handle = int(check(cuda.cuStreamCreate(1)))
     stream = x.runtime.register_stream(handle)

@@ -20,7 +20,6 @@ from xlogmem._kernels import check
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
-# ---------------------------------------- failures, captures
 CALLS = ("cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuMemAllocFromPoolAsync",
          "cuMemFreeAsync", "cuCtxGetCurrent", "cuMemPoolTrimTo")
 
@@ -79,7 +78,7 @@ def test_a_failure_of_any_call_loses_nothing_and_leaks_nothing(four, driver, cal
 
 
 @simulated
-def test_a_chunk_that_cannot_be_given_back_stays(four):
+def test_a_chunk_that_cannot_be_returned_stays(four):
     upstream = Counted()
     pool = PoolMemoryResource(upstream, chunk_size=WHOLE)
     x = four(resource=pool)
@@ -114,7 +113,7 @@ def test_memory_freed_on_a_stream_that_captures_is_left_alone_while_there_is_oth
     b = x.alloc(x.S, WHOLE)
     check(cuda.cuStreamBeginCapture(x.S.handle, RELAXED))
     with no_driver_call(driver):
-        b.free()                                        # a free asks nobody
+        b.free()                                        # a free queries nothing
     assert b.state.value == "freed"
     other = x.alloc(x.T, WHOLE)
     assert other.ptr != b.ptr
@@ -126,7 +125,7 @@ def test_memory_freed_on_a_stream_that_captures_is_left_alone_while_there_is_oth
 
 
 @simulated
-def test_a_chunk_used_on_a_stream_that_captures_is_not_given_back(four):
+def test_a_chunk_used_on_a_stream_that_captures_is_not_returned(four):
     pool = one_chunk()
     x = four(resource=pool)
     x.alloc(x.S, WHOLE).free()
@@ -139,7 +138,7 @@ def test_a_chunk_used_on_a_stream_that_captures_is_not_given_back(four):
 
 @simulated
 def test_a_bare_handle_whose_stream_was_destroyed_is_not_touched(four, driver):
-    """Nobody promised that it lives longer than its blocks: the host waits for the context, once."""
+    """It may not live as long as its blocks: the host waits for the context, once."""
     x = four(resource=one_chunk())
     handle = int(check(cuda.cuStreamCreate(1)))
     b = x.runtime.allocate(WHOLE, handle)
@@ -176,7 +175,7 @@ def test_the_default_stream_of_another_thread(four, driver):
 
 @simulated
 def test_another_call_gets_nothing_of_what_one_is_waiting_for(four, driver):
-    """T waits for S's memory with the lock released; meanwhile U asks, and the pool has nothing else: it grows."""
+    """T waits for S's memory with the lock released; meanwhile U allocates, and the pool has nothing else: it grows."""
     pool = PoolMemoryResource(chunk_size=WHOLE)
     x = four(resource=pool)
     x.alloc(x.S, WHOLE).free()
@@ -201,7 +200,7 @@ def test_two_calls_that_grow_at_once_keep_the_maximum(four, driver):
 
 
 @simulated
-def test_a_chunk_that_is_being_given_back_is_nobodys(four, driver):
+def test_a_chunk_that_is_being_returned_is_not_handed_out(four, driver):
     pool = one_chunk()
     x = four(resource=pool)
     x.alloc(x.S, WHOLE).free()

@@ -20,7 +20,6 @@ from xlogmem import (
 )
 
 
-# ---------------------------------------- growing, limits
 def test_sizes_and_addresses_are_multiples_of_256():
     runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=1 << 20))
     blocks = [runtime.allocate(nbytes) for nbytes in (1, 255, 256, 257, 1000, 5)]
@@ -36,32 +35,32 @@ def test_it_grows_by_chunks_and_what_is_larger_gets_a_chunk_of_its_own():
     upstream = Counted()
     runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, chunk_size=10_000))
     blocks = [runtime.allocate(nbytes) for nbytes in (100, 5000, 4000, 50_001, 3000)]
-    assert upstream.asked == [10_240, 50_176, 10_240]
-    assert runtime.resource.pool_size() == sum(upstream.asked)
+    assert upstream.requests == [10_240, 50_176, 10_240]
+    assert runtime.resource.pool_size() == sum(upstream.requests)
     assert len(blocks) == 5
 
 
 def test_by_default_it_grows_by_what_it_has():
     upstream, kept = Counted(), []
     runtime = DeviceRuntime(resource=PoolMemoryResource(upstream))
-    while len(upstream.asked) < 8:
+    while len(upstream.requests) < 8:
         kept.append(runtime.allocate(30 << 20))
-    assert [nbytes >> 20 for nbytes in upstream.asked] == [32, 32, 64, 128, 256, 512, 1024, 1024]
+    assert [nbytes >> 20 for nbytes in upstream.requests] == [32, 32, 64, 128, 256, 512, 1024, 1024]
 
 
 def test_the_initial_size_is_there_when_a_runtime_takes_the_pool():
     upstream = Counted()
     pool = PoolMemoryResource(upstream, 5000, 10_000)
-    assert (pool.pool_size(), upstream.asked) == (0, [])
+    assert (pool.pool_size(), upstream.requests) == (0, [])
     runtime = DeviceRuntime(resource=pool)
-    assert upstream.asked == [5120]
+    assert upstream.requests == [5120]
     assert pool.pool_size() == 5120
     block = runtime.allocate(5120, runtime.acquire_stream())
     assert pool.statistics()["waited"] == 0             # the host waited, then
     block.free()
 
 
-def test_an_initial_size_that_is_not_there_is_told_by_the_runtime():
+def test_an_initial_size_that_is_not_there_is_reported_by_the_runtime():
     pool = PoolMemoryResource(Counted(1000), 5000)
     with pytest.raises(OutOfDeviceMemoryError, match="no 5120 bytes here"):
         DeviceRuntime(resource=pool)
@@ -94,19 +93,19 @@ def test_what_the_maximum_can_never_grant_costs_the_pool_nothing():
     for nbytes in (WHOLE + 1, 1 << 51, (1 << 64) - 1):
         with pytest.raises(OutOfDeviceMemoryError, match="maximum_pool_size"):
             runtime.allocate(nbytes)
-    assert upstream.asked == [WHOLE]
-    assert pool.pool_size() == WHOLE                    # nothing was given back in vain
+    assert upstream.requests == [WHOLE]
+    assert pool.pool_size() == WHOLE                    # nothing was returned in vain
 
 
 def test_where_upstream_has_less_than_a_chunk_it_takes_what_there_is():
     upstream = Counted(50_000)
     runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, chunk_size=1 << 18))
     block = runtime.allocate(1000)
-    assert upstream.asked == [1 << 18, 1 << 17, 1 << 16, 1 << 15]
+    assert upstream.requests == [1 << 18, 1 << 17, 1 << 16, 1 << 15]
     block.free()
 
 
-def test_when_nothing_is_left_idle_chunks_are_given_back_and_it_is_tried_once_more():
+def test_when_nothing_is_left_idle_chunks_are_returned_and_it_is_tried_once_more():
     upstream = Counted(40_000)
     pool = PoolMemoryResource(upstream, chunk_size=10_000)
     runtime = DeviceRuntime(resource=pool)
@@ -137,7 +136,7 @@ def test_when_the_driver_has_no_memory_left_the_error_says_what_the_pool_has(dri
     block.free()
 
 
-def test_trim_gives_idle_chunks_back_down_to_what_shall_be_kept():
+def test_trim_returns_idle_chunks_down_to_what_shall_be_kept():
     upstream = Counted()
     pool = PoolMemoryResource(upstream, chunk_size=WHOLE)
     runtime = DeviceRuntime(resource=pool)
@@ -215,7 +214,7 @@ def test_under_a_maximum_it_takes_half_and_then_the_rest():
     upstream = Counted()
     runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, maximum_pool_size=1 << 20))
     blocks = [runtime.allocate(100_000) for _ in range(10)]
-    assert upstream.asked == [1 << 19, 1 << 19]
+    assert upstream.requests == [1 << 19, 1 << 19]
     assert len(blocks) == 10
 
 
@@ -235,7 +234,7 @@ def test_a_pool_over_a_pool(driver):
     assert below.trim() == 1 << 20
 
 
-def test_memory_that_is_not_aligned_is_refused_and_given_back():
+def test_memory_that_is_not_aligned_is_refused_and_returned():
     upstream = Counted(skew=64)
     runtime = DeviceRuntime(resource=PoolMemoryResource(upstream))
     with pytest.raises(DriverError, match="not aligned to 256 bytes"):
@@ -244,7 +243,7 @@ def test_memory_that_is_not_aligned_is_refused_and_given_back():
     assert runtime.resource.pool_size() == 0
 
 
-def test_chunks_are_given_back_at_the_end_whoever_goes_first():
+def test_chunks_are_returned_at_the_end_in_any_order():
     for order in (["block", "runtime", "pool"], ["pool", "runtime", "block"], ["runtime", "pool", "block"]):
         upstream = Counted()
         things = {"pool": PoolMemoryResource(upstream, chunk_size=WHOLE)}
@@ -256,7 +255,7 @@ def test_chunks_are_given_back_at_the_end_whoever_goes_first():
         assert upstream.given == {}
 
 
-def test_a_summary_for_a_person():
+def test_a_summary_as_text():
     pool = PoolMemoryResource(chunk_size=1 << 20, maximum_pool_size=1 << 30)
     runtime = DeviceRuntime(resource=pool)
     a, b, c = (runtime.allocate(100_000) for _ in range(3))
@@ -277,8 +276,7 @@ def test_a_summary_for_a_person():
     assert pool.statistics()["fragmentation"] == 0
 
 
-# ---------------------------------------- many blocks, threads
-def test_a_maximum_that_is_no_multiple_of_the_grain_may_be_taken_at_once():
+def test_a_maximum_that_is_not_a_multiple_of_the_grain_may_be_taken_at_once():
     pool = PoolMemoryResource(initial_pool_size=1000, maximum_pool_size=1000)
     DeviceRuntime(resource=pool)
     assert pool.pool_size() == 768

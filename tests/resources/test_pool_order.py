@@ -20,7 +20,6 @@ from xlogmem.devices import DeviceState
 scenario = Scenarios(one_chunk)
 
 
-# ---------------------------------------- order
 @scenario()
 def an_allocation_orders_its_stream(x: FourStreams) -> bool:
     """Memory last read on V, freed on S, taken on T and handed to U: U is ordered through T's new position."""
@@ -61,7 +60,7 @@ def h6_fill_then_free_then_reuse_elsewhere(x: FourStreams) -> bool:
 
 @scenario()
 def h6b_work_before_a_free_on_the_same_stream(x: FourStreams) -> bool:
-    """The same after a use elsewhere: everybody relies on "freed on S" meaning "after everything queued on S"."""
+    """The same after a use elsewhere: all callers rely on "freed on S" meaning "after everything queued on S"."""
     b = x.alloc(x.S, WHOLE)
     write = x.work(x.S, (b, WRITE))
     x.use(x.T, (b, READ))                               # T knows S
@@ -81,8 +80,8 @@ def h7_the_rest_of_a_new_chunk(x: FourStreams) -> bool:
 
 
 @scenario()
-def neighbours_with_different_readers_are_joined(x: FourStreams) -> bool:
-    """Two neighbours are freed; T takes the whole, and waits for both readers."""
+def adjacent_spans_with_different_readers_are_coalesced(x: FourStreams) -> bool:
+    """Two adjacent blocks are freed; T takes the whole, and waits for both readers."""
     a, b = x.alloc(x.S, HALF), x.alloc(x.S, HALF)
     one, two = x.use(x.U, (a, READ)), x.use(x.V, (b, READ))
     late = x.work(x.S, (a, READ))
@@ -93,7 +92,7 @@ def neighbours_with_different_readers_are_joined(x: FourStreams) -> bool:
 
 
 @scenario()
-def neighbours_of_one_stream_are_joined_on_the_newest_position(x: FourStreams) -> bool:
+def adjacent_spans_of_one_stream_are_coalesced_on_the_newest_position(x: FourStreams) -> bool:
     """The lower was freed before U came to know S, the upper after."""
     lower, upper, other = x.alloc(x.S, HALF), x.alloc(x.S, QUARTER), x.alloc(x.S, QUARTER)
     first = x.work(x.S, (lower, WRITE))
@@ -110,7 +109,7 @@ def neighbours_of_one_stream_are_joined_on_the_newest_position(x: FourStreams) -
 
 
 @scenario()
-def neighbours_that_a_tight_pool_joins(x: FourStreams) -> bool:
+def adjacent_spans_that_a_tight_pool_coalesces(x: FourStreams) -> bool:
     """S has a larger span of its own, and takes what U and V had: it waits for both."""
     a, b, filled = x.alloc(x.S, HALF // 4), x.alloc(x.S, HALF // 4), x.alloc(x.S, QUARTER + GRAIN)
     one, two = x.use(x.U, (a, READ)), x.use(x.V, (b, READ))
@@ -145,7 +144,7 @@ def memory_freed_on_a_stream_that_the_caller_named(x: FourStreams) -> bool:
 
 
 @scenario()
-def memory_of_a_stream_that_died(x: FourStreams) -> bool:
+def memory_of_a_stream_that_was_unregistered(x: FourStreams) -> bool:
     """Its last fence answers for the memory that was freed there."""
     handle = int(check(cuda.cuStreamCreate(1)))
     stream = x.runtime.register_stream(handle)
@@ -157,13 +156,13 @@ def memory_of_a_stream_that_died(x: FourStreams) -> bool:
     check(cuda.cuStreamDestroy(handle))
     c = x.alloc(x.T, WHOLE)
     x.work(x.T, (c, WRITE))
-    x.kernels.fill(x.T.handle, word, 2, 1)              # a race, if T is not ordered after the dead stream
+    x.kernels.fill(x.T.handle, word, 2, 1)              # a race, if T is not ordered after the destroyed stream
     return not x.driver.races()
 
 
 @scenario()
-def memory_whose_home_died_before_it_was_freed(x: FourStreams) -> bool:
-    """The heir frees it; the new owner waits for what was queued on the dead home."""
+def memory_whose_home_was_unregistered_before_it_was_freed(x: FourStreams) -> bool:
+    """The successor frees it; the new owner waits for what was queued on the former home."""
     handle = int(check(cuda.cuStreamCreate(1)))
     stream = x.runtime.register_stream(handle)
     b = x.alloc(stream, WHOLE)
@@ -179,8 +178,8 @@ def memory_whose_home_died_before_it_was_freed(x: FourStreams) -> bool:
 
 @scenario(sealed="S", spare=1)
 def the_entries_of_a_sealed_home_are_kept_one_and_all(x: FourStreams) -> bool:
-    """S knows U's read, but a sealed home takes no new position: who knows S's write only does not know that read.
-    (S waits for U to know it.)"""
+    """S knows U's read, but a sealed home takes no new position: a stream that knows S's write alone does not know that
+    read.  (S waits for U to know it.)"""
     b = x.alloc(x.S, HALF)
     write = x.use(x.S, (b, WRITE))
     read = x.use(x.U, (b, READ))
@@ -192,9 +191,9 @@ def the_entries_of_a_sealed_home_are_kept_one_and_all(x: FourStreams) -> bool:
 
 
 @scenario(sealed="S", spare=1)
-def memory_that_was_lent_on_a_sealed_home(x: FourStreams) -> bool:
-    """Sealed is the promise of whoever allocated.  Who reads the interface works on the stream that it names, and T
-    knows S up to there: the library's own window was the last that was recorded."""
+def memory_that_was_exported_on_a_sealed_home(x: FourStreams) -> bool:
+    """Sealed is a promise of the code that allocated.  A consumer of the interface works on the stream that it names,
+    and T knows S up to there: the library's own window was the last that was recorded."""
     state = DeviceState(x.runtime)
     buffer = state.empty(HALF // 4, "uint32", x.S)
     assert buffer.__cuda_array_interface__["stream"] == x.S.handle
@@ -254,7 +253,7 @@ def test_the_host_waits_before_a_chunk_goes_to_an_upstream_without_streams(four,
     b = x.alloc(x.S, WHOLE)
     x.use(x.T, (b, WRITE))
     b.free()
-    assert driver.calls("cuEventSynchronize") == 0      # a free keeps nobody
+    assert driver.calls("cuEventSynchronize") == 0      # a free waits for nothing
     if dropped:
         driver.drop("cuEventSynchronize", 1)            # the wait for T
     assert pool.trim() == WHOLE
@@ -269,7 +268,7 @@ def test_the_host_waits_before_a_chunk_goes_to_an_upstream_without_streams(four,
 
 
 @simulated
-def test_memory_from_an_upstream_without_streams_is_ready_for_everybody(four):
+def test_memory_from_an_upstream_without_streams_is_ready_on_all_streams(four):
     x = four(resource=PoolMemoryResource(DirectMemoryResource(), chunk_size=WHOLE))
     blocks = [x.alloc(stream, QUARTER) for stream in (x.S, x.T, x.U, x.V)]
     for block, stream in zip(blocks, (x.S, x.T, x.U, x.V), strict=True):

@@ -38,7 +38,7 @@ def test_random_sizes_never_overlap_and_all_comes_back(seed):
     seen = pool.statistics()
     assert seen["used_bytes"] == 0
     assert seen["idle_bytes"] == seen["pool_size"]
-    assert seen["free_spans"] == seen["chunks"]         # free neighbours count as one place
+    assert seen["free_spans"] == seen["chunks"]         # adjacent free spans count as one
     assert pool.trim() == seen["pool_size"]
 
 

@@ -1,4 +1,4 @@
-"""What a pool does when little memory is left: it coalesces, cuts and waits in an order that saves memory."""
+"""What a pool does when little memory is left: it coalesces, splits and waits in an order that saves memory."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,6 @@ from xlogmem._kernels import check
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
-# ---------------------------------------- costs
 # A pool of SIXTEEN that one chunk fills: more than half of it is in use where `filled` is.
 SIXTEEN = 16 * QUARTER
 
@@ -27,8 +26,8 @@ def sixteen(maximum=SIXTEEN) -> PoolMemoryResource:
 
 @pytest.mark.parametrize("maximum", [SIXTEEN, 2 * SIXTEEN, None])
 @simulated
-def test_a_tight_pool_joins_what_several_streams_had_before_it_cuts_a_larger_span(four, maximum):
-    """S knows the rest of the chunk; with much memory left it takes that, and waits for nobody."""
+def test_a_tight_pool_coalesces_what_several_streams_had_before_it_splits_a_larger_span(four, maximum):
+    """S knows the rest of the chunk; with much memory left it takes that, and does not wait."""
     x = four(resource=sixteen(maximum))
     mine, theirs, filled = x.alloc(x.S, QUARTER), x.alloc(x.T, QUARTER), x.alloc(x.S, 7 * QUARTER)
     x.work(x.T, (theirs, WRITE))
@@ -45,7 +44,7 @@ def test_a_tight_pool_joins_what_several_streams_had_before_it_cuts_a_larger_spa
 
 @pytest.mark.parametrize(("mine", "known"), [(QUARTER + HALF // 4, True), (QUARTER + HALF // 4 + GRAIN, False)])
 @simulated
-def test_a_tight_pool_takes_what_is_known_up_to_half_more_than_is_asked_for(four, mine, known):
+def test_a_tight_pool_takes_what_is_known_up_to_half_more_than_is_requested(four, mine, known):
     x = four(resource=sixteen())
     own, between, theirs = x.alloc(x.S, mine), x.alloc(x.S, GRAIN), x.alloc(x.T, QUARTER)
     filled = x.alloc(x.S, SIXTEEN - mine - GRAIN - QUARTER)
@@ -75,7 +74,7 @@ def test_a_tight_pool_takes_what_another_stream_had_and_is_known_before_what_has
 
 @simulated
 def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(four, driver):
-    """T is a bare handle, that may be gone: what it freed is a tighter fit, and a neighbour of more."""
+    """T is a bare handle, that may be gone: what it freed is a tighter fit, and it is next to more."""
     x = four(resource=sixteen())
     handle = int(check(cuda.cuStreamCreate(1)))
     mine, theirs = x.alloc(x.S, QUARTER), x.runtime.allocate(QUARTER + 2 * GRAIN, handle)
@@ -100,7 +99,7 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(four
 
 
 @simulated
-def test_a_tight_pool_joins_what_was_out_of_reach_once_a_fence_covers_it(four, driver):
+def test_a_tight_pool_coalesces_what_was_out_of_reach_once_a_fence_covers_it(four, driver):
     """T is a bare handle.  Its next commit records a fence, which the device can wait for."""
     x = four(resource=sixteen())
     handle = int(check(cuda.cuStreamCreate(1)))
@@ -122,7 +121,7 @@ def test_a_tight_pool_joins_what_was_out_of_reach_once_a_fence_covers_it(four, d
 
 @simulated
 def test_where_nothing_else_fits_what_the_device_can_wait_for_comes_before_what_the_host_has_to(four, driver):
-    """Of two pairs of neighbours one is covered by a fence meanwhile; the other is not, and comes first."""
+    """Of two adjacent pairs one is covered by a fence meanwhile; the other is not, and comes first."""
     x = four(resource=sixteen())
     handles = [int(check(cuda.cuStreamCreate(1))) for _ in range(2)]
     x.alloc(x.T, SIXTEEN).free()

@@ -104,7 +104,7 @@ def test_what_a_resource_raises_is_raised_and_nothing_is_lost():
     assert block.state is BlockState.LIVE
     del block
     with pytest.raises(KeyboardInterrupt):
-        runtime.reap_pending()                          # the free inside another call fails: told by the reap
+        runtime.reap_pending()                          # the free inside another call fails: reported by the reap
     assert runtime.live_bytes == 64
     resource.mood = None
     runtime.reap_pending()
@@ -142,7 +142,7 @@ def test_a_resource_may_use_the_runtime_and_threads():
 
 
 @pytest.mark.promise(25, 27, 29, 31)
-def test_a_resource_that_is_out_of_memory_is_asked_once_more():
+def test_a_resource_that_is_out_of_memory_is_called_once_more():
     """W34: after pending frees were waited for."""
     class Small(Mine):
         refusals = 0
@@ -166,11 +166,10 @@ def test_a_resource_that_is_out_of_memory_is_asked_once_more():
     assert runtime.live_bytes == block.nbytes
 
 
-def test_an_exception_is_told_once_and_then_forgotten():
-    """A reap inside the resource tells what an earlier free raised; the outer one must not tell it again."""
+def test_an_exception_is_raised_once_and_then_released():
+    """A reap inside the resource raises what an earlier free raised; the outer one must not raise it again."""
     class Nested(Mine):
         runtime: DeviceRuntime | None = None
-        told = 0
         failing = True
 
         def deallocate(self, ptr, nbytes, stream):
@@ -206,7 +205,7 @@ def test_an_exception_is_told_once_and_then_forgotten():
 
 def test_incomplete_resources_are_refused_loudly():
     class Silent(DeviceMemoryResource):
-        """Does not say how its frees are ordered (contract 25)."""
+        """Does not say how its frees are ordered (promise 25)."""
 
         def allocate(self, nbytes, stream):
             return 4096
@@ -259,7 +258,7 @@ def test_an_address_that_comes_back_while_its_block_lives_poisons_the_old_one():
 
 def test_out_of_memory_of_the_real_driver():
     if SIMULATED:
-        pytest.skip("asks a GPU")
+        pytest.skip("needs the driver of a GPU")
     runtime = DeviceRuntime()
     with pytest.raises((OutOfDeviceMemoryError, DriverError)):
         runtime.allocate(1 << 50)

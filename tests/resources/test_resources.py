@@ -21,7 +21,6 @@ from xlogmem import (
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 
 
-# ---------------------------------------- resources
 @pytest.mark.promise(16, 21)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_resource_serves_many_threads(resource, _context):
@@ -141,8 +140,8 @@ def test_a_resource_that_orders_nothing_is_refused_and_direct_is_not():
 @pytest.mark.simulator
 @pytest.mark.promise(23, 55, 132)
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_a_reap_without_pending_frees_asks_nobody(driver, resource):
-    """Nothing to do is no driver call, on either backend; and live blocks are nothing to do."""
+def test_a_reap_without_pending_frees_calls_nothing(driver, resource):
+    """Nothing to do is no driver call, on either backend; and so are live blocks."""
     runtime = DeviceRuntime(resource=resource())
     block = runtime.allocate(64)
     with nothing_happens(driver, runtime):

@@ -13,7 +13,7 @@ from xlogmem import runtime as runtimes
 
 @pytest.fixture
 def map_of_devices():
-    """RMM's map is given back as it was."""
+    """RMM's map is restored at the end."""
     before = rmm.mr.get_per_device_resource(0)
     yield
     rmm.mr.set_per_device_resource(0, before)

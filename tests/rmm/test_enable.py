@@ -33,7 +33,7 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
     del buffer
 
 
-def test_enable_puts_a_pool_between_if_asked_to(fresh):
+def test_enable_puts_a_pool_between_on_request(fresh):
     xlogmem.rmm.enable(0, pool_allocator=True, initial_pool_size=1 << 16, maximum_pool_size=1 << 17)
     runtime = xlogmem.get_runtime()
     assert current().upstream_mr is fresh.mr
@@ -66,7 +66,7 @@ def test_enable_refuses_sizes_that_no_pool_can_have(fresh, sizes):
     xlogmem.rmm.enable(0)
 
 
-def test_disable_gives_back_what_was_there(fresh):
+def test_disable_restores_what_was_there(fresh):
     xlogmem.rmm.enable()
     mine = current()
     buffer = rmm.DeviceBuffer(size=512, mr=mine)
@@ -116,7 +116,7 @@ def test_disable_changes_nothing_where_it_fails(fresh, second_device):
 
 
 @pytest.mark.simulator
-def test_what_is_tracked_is_not_told_again(fresh, second_device, recwarn):
+def test_what_is_tracked_is_not_reported_again(fresh, second_device, recwarn):
     statistics = rmm.mr.StatisticsResourceAdaptor(fresh.mr)
     rmm.mr.set_per_device_resource(0, statistics)
     xlogmem.rmm.enable(0)
@@ -130,7 +130,7 @@ def test_what_is_tracked_is_not_told_again(fresh, second_device, recwarn):
     del buffer
 
 
-def test_enable_after_somebody_else_made_the_runtime(fresh):
+def test_enable_after_other_code_made_the_runtime(fresh):
     runtime = xlogmem.get_runtime()
     with pytest.raises(RuntimeError, match=r"Call xlogmem.rmm.enable\(\) before"):
         xlogmem.rmm.enable()
@@ -142,7 +142,7 @@ def test_enable_after_somebody_else_made_the_runtime(fresh):
     assert current().upstream_mr is by_hand
 
 
-def test_memory_that_was_allocated_before_is_told(fresh):
+def test_memory_that_was_allocated_before_is_reported(fresh):
     buffer = rmm.DeviceBuffer(size=300, mr=fresh.mr)
     with pytest.warns(RuntimeWarning, match=r"300 bytes were allocated through RMM before xlogmem.rmm.enable\(\)"):
         xlogmem.rmm.enable()
@@ -151,7 +151,7 @@ def test_memory_that_was_allocated_before_is_told(fresh):
     del buffer
 
 
-def test_memory_that_only_an_adaptor_counted_is_told(fresh):
+def test_memory_that_only_an_adaptor_counted_is_reported(fresh):
     statistics = rmm.mr.StatisticsResourceAdaptor(fresh.mr)
     rmm.mr.set_per_device_resource(0, statistics)
     ptr = statistics.allocate(77)

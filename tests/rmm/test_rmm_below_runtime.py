@@ -50,12 +50,12 @@ def test_adaptors_below():
 
 def test_an_rmm_exception_comes_out_above_as_it_went_in_below():
     source = Source(limit=4096)
-    asked = []
+    requests = []
     ours = RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(source.mr)))
-    above = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes))
+    above = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: requests.append(nbytes))
     with pytest.raises(MemoryError, match="the source is dry"):
         above.allocate(5000)
-    assert asked == [5000]
+    assert requests == [5000]
 
     def broken(nbytes: int, stream: Stream) -> int:
         raise ValueError("broken below")
@@ -64,12 +64,12 @@ def test_an_rmm_exception_comes_out_above_as_it_went_in_below():
     above = RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(callback)))
     with pytest.raises(RuntimeError, match="broken below"):
         above.allocate(8)
-    assert asked == [5000]
+    assert requests == [5000]
 
 
 def test_an_exception_that_went_no_further_is_not_thrown_above():
     """A resource in Python catches what an RMM resource threw and raises its own; a second try fails in another way."""
-    asked = []
+    requests = []
 
     def broken(nbytes: int, stream: Stream) -> int:
         raise ValueError("broken below")
@@ -89,19 +89,19 @@ def test_an_exception_that_went_no_further_is_not_thrown_above():
 
     ours = RuntimeMemoryResource(DeviceRuntime(resource=Catches()))
     with pytest.raises(MemoryError):
-        rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes)).allocate(8)
-    assert asked == [8]
+        rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: requests.append(nbytes)).allocate(8)
+    assert requests == [8]
 
     def dry_and_then_null(nbytes: int, stream: Stream) -> int:
-        asked.append(nbytes)
-        if len(asked) == 2:
+        requests.append(nbytes)
+        if len(requests) == 2:
             raise MemoryError("the source is dry")
         return 0
 
     source = rmm.mr.CallbackMemoryResource(dry_and_then_null, print)
     with pytest.raises(RuntimeError, match="null pointer"):
         RuntimeMemoryResource(DeviceRuntime(resource=RmmMemoryResource(source))).allocate(16)
-    assert asked == [8, 16, 16]
+    assert requests == [8, 16, 16]
 
 
 def test_spilling_below_frees_buffers_of_ours():

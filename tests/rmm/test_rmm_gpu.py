@@ -30,7 +30,7 @@ WORDS, ROUNDS, DELAY_NS = 1 << 16, 30, 300_000
 
 @pytest.fixture
 def current():
-    """RMM's current resource is given back as it was."""
+    """RMM's current resource is restored at the end."""
     before = rmm.mr.get_current_device_resource()
     yield
     rmm.mr.set_current_device_resource(before)
@@ -56,7 +56,7 @@ def test_buffers_on_rmm_streams_are_read_before_they_are_reused(protected, curre
         buffer = rmm.DeviceBuffer(size=4 * WORDS, stream=producer)
         if turn % 2 == 0:
             kernels.delay(handle(producer), DELAY_NS)
-        kernels.fill(handle(producer), buffer.ptr, turn, WORDS)         # as libcudf does: nobody says so
+        kernels.fill(handle(producer), buffer.ptr, turn, WORDS)         # as libcudf does: unrecorded
         recorder = use(consumer, read=buffer, read_write=wrong, runtime=runtime)
         if protected:
             recorder.preflight()
@@ -124,7 +124,7 @@ def flags_of(mr: rmm.mr.DeviceMemoryResource) -> int:
 
 @pytest.mark.parametrize("kind", ["pool of its own", "view"])
 def test_memory_of_an_asynchronous_resource_is_of_its_pool(kind, current):
-    """The driver is called directly, for the pool that RMM has, and RMM is asked for what it refuses."""
+    """The driver is called directly, for the pool that RMM has, and RMM is called for what it refuses."""
     theirs = rmm.mr.CudaAsyncMemoryResource()
     ptr = theirs.allocate(256, DEFAULT_STREAM)
     pool = pool_of(ptr)

@@ -22,7 +22,7 @@ def test_allocations_in_cpp_need_no_gil(kind):
     """The main thread keeps the GIL and watches: ours goes on, callbacks (the twin) do not."""
     calls = ctypes.PyDLL(sim.simulator()._library._name).xsim_calls     # PyDLL: the GIL is kept
     calls.restype, calls.argtypes = ctypes.c_uint64, [ctypes.c_char_p]
-    sleep = ctypes.PyDLL(None).usleep                   # the processor is given away, the GIL is kept
+    sleep = ctypes.PyDLL(None).usleep                   # the processor is yielded, the GIL is kept
     seen: list[int] = []
     if kind == "ours":
         mr = runtime_resource()
@@ -35,7 +35,7 @@ def test_allocations_in_cpp_need_no_gil(kind):
     def made_meanwhile(seconds: float) -> int:
         first = progress()
         thread = threading.Thread(target=Allocator.of(_binding.upstream_of(mr)).pairs, args=(64, [0], 3000))
-        thread.start()                                  # comes back when the thread lets go of the GIL: in the loop,
+        thread.start()                                  # comes back when the thread releases the GIL: in the loop,
         before = progress()                             # or after it, if this thread was late
         until = time.monotonic() + seconds
         while progress() - before < 100 and progress() - first < 3000 and time.monotonic() < until:

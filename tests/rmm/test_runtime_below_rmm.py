@@ -28,7 +28,6 @@ pytestmark = needs_rmm
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 
 
-# ---------------------------------------- us below RMM
 def test_a_runtime_is_an_rmm_resource():
     ours = runtime_resource()
     runtime = ours.runtime
@@ -99,7 +98,7 @@ def test_unrecorded_work_of_an_rmm_stream_is_waited_for(four):
     mr = RuntimeMemoryResource(b.runtime)
     foreign = ForeignStream()
     buffer = rmm.DeviceBuffer(size=512, stream=Stream(foreign), mr=mr)
-    b.kernels.fill(foreign.handle, buffer.ptr, 1, 1)    # as libcudf does: nobody says so
+    b.kernels.fill(foreign.handle, buffer.ptr, 1, 1)    # as libcudf does: unrecorded
     with use(b.T, read_write=buffer):
         b.kernels.add(b.T.handle, buffer.ptr, 1, 1)
     b.kernels.add(foreign.handle, buffer.ptr, 1, 1)     # and again, after the hand-back
@@ -187,10 +186,10 @@ def test_a_pool_above_takes_slabs_of_ours():
 @pytest.mark.simulator
 def test_out_of_memory_is_what_the_failure_callback_waits_for(driver):
     ours = runtime_resource()
-    asked = []
+    requests = []
 
     def spill(nbytes: int) -> bool:
-        asked.append(nbytes)
+        requests.append(nbytes)
         driver.fail("cuMemAllocFromPoolAsync", 1, OUT_OF_MEMORY)        # and again the first try of the two
         return True
 
@@ -198,21 +197,21 @@ def test_out_of_memory_is_what_the_failure_callback_waits_for(driver):
     driver.fail("cuMemAllocFromPoolAsync", 1, OUT_OF_MEMORY)
     driver.fail("cuMemAllocFromPoolAsync", 2, OUT_OF_MEMORY)
     ptr = top.allocate(512)
-    assert asked == [512]
+    assert requests == [512]
     top.deallocate(ptr, 512)
-    stubborn = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes))
+    stubborn = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: requests.append(nbytes))
     driver.fail("cuMemAllocFromPoolAsync", 1, OUT_OF_MEMORY)
     driver.fail("cuMemAllocFromPoolAsync", 2, OUT_OF_MEMORY)
     with pytest.raises(MemoryError, match="out_of_memory"):
         stubborn.allocate(256)
-    assert asked == [512, 256]
+    assert requests == [512, 256]
 
 
 @pytest.mark.simulator
-def test_what_is_no_lack_of_memory_is_no_memory_error(driver):
+def test_what_is_not_a_lack_of_memory_is_not_a_memory_error(driver):
     ours = runtime_resource()
-    asked = []
-    top = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: asked.append(nbytes))
+    requests = []
+    top = rmm.mr.FailureCallbackResourceAdaptor(ours, lambda nbytes: requests.append(nbytes))
     driver.fail("cuMemAllocFromPoolAsync", 1, UNKNOWN)
     with pytest.raises(RuntimeError, match="cuMemAllocFromPoolAsync gave CUDA_ERROR_UNKNOWN"):
         top.allocate(512)
@@ -221,7 +220,7 @@ def test_what_is_no_lack_of_memory_is_no_memory_error(driver):
     with pytest.raises(RuntimeError, match="is capturing a graph"):
         top.allocate(512, Stream(stream))
     check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(stream.handle))))
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.simulator
@@ -231,7 +230,7 @@ def test_a_free_that_fails_is_logged_and_raised_by_the_next_reap(driver, caplog)
     driver.fail("cuMemFreeAsync", 1, UNKNOWN)
     with caplog.at_level(logging.ERROR, logger="xlogmem"):
         del buffer
-        for _ in range(100):                            # the interpreter runs errands between two of these
+        for _ in range(100):                            # the interpreter makes deferred calls between two of these
             pass
     assert "cuMemFreeAsync gave CUDA_ERROR_UNKNOWN" in caplog.text
     with pytest.raises(DriverError, match="CUDA_ERROR_UNKNOWN"):

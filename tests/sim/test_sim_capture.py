@@ -124,7 +124,7 @@ def test_a_context_with_a_capture_cannot_be_synchronized(simulator, mode, relaxe
     ok(driver.cuCtxSynchronize())
 
 
-def test_another_contexts_capture_is_in_nobodys_way(simulator):
+def test_another_contexts_capture_hinders_no_call(simulator):
     second = ok(driver.cuDevicePrimaryCtxRetain(1))
     a = stream()
     ok(driver.cuStreamBeginCapture(a, RELAXED))

@@ -133,7 +133,7 @@ def test_what_a_hook_raises_is_raised_later(simulator):
 
 
 def test_hook_makes_an_interleaving(simulator):
-    """Between a record and the wait somebody else uses the block: only the hook can show it on one thread."""
+    """Between a record and the wait other code uses the block: only the hook can show it on one thread."""
     a, b, c = stream(), stream(), stream()
     p = alloc(a)
     order(b, a)
@@ -145,7 +145,7 @@ def test_hook_makes_an_interleaving(simulator):
 
 
 def test_a_call_is_held_up_without_the_gil(simulator):
-    """Once, the nth, and with nothing that others need; it goes on when it is let go."""
+    """Once, the nth, and with nothing that others need; it goes on when it is released."""
     a, e = stream(), event()
     hold = simulator.hold("cuEventRecord", nth=2)
     ok(driver.cuEventRecord(e, a))

@@ -39,7 +39,7 @@ def test_reuse_can_be_forbidden(simulator):
 
 
 def test_opportunistic_reuse(simulator):
-    """A free that has happened frees the address for everybody, dependencies or not."""
+    """A free that has happened frees the address for all streams, dependencies or not."""
     simulator.reset("eager")
     a, b = stream(), stream()
     p = alloc(a)
@@ -114,7 +114,7 @@ def test_pools(simulator):
     ok(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(0)))
     p = int(ok(driver.cuMemAllocFromPoolAsync(1000, pool, a)))
     free(p, a)
-    sync(a)  # gives back what is above the threshold
+    sync(a)  # releases what is above the threshold
     assert read("RESERVED_MEM_CURRENT") == 0
     p = int(ok(driver.cuMemAllocFromPoolAsync(1000, pool, a)))
     ok(driver.cuMemPoolDestroy(pool))
@@ -129,7 +129,7 @@ def test_out_of_memory(simulator):
     p = alloc(a, total // 2 + 1)
     assert cu.try_alloc(a, total // 2 + 1) == OUT_OF_MEMORY
     free(p, a)
-    p = alloc(a, total // 4)  # what the pool holds unused is no obstacle
+    p = alloc(a, total // 4)  # what the pool holds unused does not count
     free(p, a)
 
 

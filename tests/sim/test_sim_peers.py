@@ -149,7 +149,7 @@ def test_a_device_is_not_its_own_peer(simulator):
 # The access of pools ------------------------------------------------------------------------------------
 
 
-def test_pool_access_is_told(two):
+def test_pool_access_can_be_queried(two):
     pool = default_pool(0)
     assert [get_access(pool, device) for device in (0, 1)] == [3, 0]
     for flags in (READ, READWRITE, NONE):
@@ -233,7 +233,7 @@ def test_a_peer_copy_needs_no_grant(simulator, two, kind):
 @pytest.mark.parametrize("kind", MEMORY)
 @pytest.mark.parametrize("policy", ["eager", "min", "max", "seeded"])
 def test_a_kernel_without_access_crashes(simulator, two, policy, kind, granted):
-    """The launch succeeds; who waits for it is told, and every call from then on."""
+    """The launch succeeds; the wait for it fails, and every call from then on."""
     simulator.reset(policy)
     first, _ = two
     p, s = MEMORY[kind](first), stream()
@@ -259,7 +259,7 @@ def test_what_counts_is_the_access_when_the_kernel_runs(simulator, two, revoked)
     assert code(driver.cuStreamSynchronize(s)) == (ILLEGAL_ADDRESS if revoked else 0)
 
 
-def test_freeing_is_no_access(two):
+def test_freeing_is_not_an_access(two):
     first, _ = two
     p, s = pooled(first), stream()
     free(p, s)

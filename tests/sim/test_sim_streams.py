@@ -49,7 +49,7 @@ def test_a_destroyed_streams_work_still_runs(simulator):
     free(p, 0)
 
 
-def test_events_of_a_dead_stream_keep_their_meaning(simulator):
+def test_events_of_a_destroyed_stream_keep_their_meaning(simulator):
     """Also when a new stream has taken its place inside the simulator."""
     simulator.reset("min")
     a, b, e = stream(), stream(), event()
@@ -66,8 +66,8 @@ def test_events_of_a_dead_stream_keep_their_meaning(simulator):
     assert len(simulator.races()) == 1
 
 
-def test_a_new_stream_is_not_ordered_after_a_dead_one(simulator):
-    """Finished is not enough: somebody has to have waited for it."""
+def test_a_new_stream_is_not_ordered_after_a_destroyed_one(simulator):
+    """Finished is not enough: it has to have been waited for."""
     a = stream()
     p = alloc(a)
     ok(driver.cuStreamDestroy(a))
@@ -76,7 +76,7 @@ def test_a_new_stream_is_not_ordered_after_a_dead_one(simulator):
     assert [report.split(":")[0] for report in simulator.races()] == ["RACE alloc/use"]
 
 
-def test_nothing_runs_before_it_is_asked_for(simulator):
+def test_nothing_runs_before_it_has_to(simulator):
     simulator.reset("max")
     a = stream()
     p = alloc(a)
@@ -126,7 +126,7 @@ def test_a_full_queue_blocks_until_there_is_room(simulator):
     free(p, a)
 
 
-def test_a_full_queue_blocks_everybody_on_that_stream(simulator):
+def test_a_full_queue_blocks_all_calls_on_that_stream(simulator):
     """As seen on an H200: behind a queue that cannot drain, launch, record, wait, query and free all block."""
     a, b, gate = stream(), stream(), threading.Event()
     p, e, context = alloc(a), event(), ok(driver.cuCtxGetCurrent())

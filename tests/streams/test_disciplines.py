@@ -15,7 +15,6 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 
-# ---------------------------------------- streams that die
 @pytest.mark.simulator
 def test_another_discipline_is_the_same_registration(four, driver):
     x = four()
@@ -106,13 +105,13 @@ def test_a_discipline_that_changes_inside_a_window(four, before, after):
 
 
 @pytest.mark.simulator
-def test_an_opaque_heir_may_hide_work_as_on_what_was_allocated_there(four):
+def test_an_opaque_successor_may_have_unrecorded_work_as_on_its_own_blocks(four):
     x = four(opaque="S")
     owner, former = foreign(x)
     block = x.alloc(former)
     x.use(x.T, (block, WRITE))
     x.runtime.unregister_stream(owner, heir=x.S)
-    x.use(x.T, (block, WRITE))                          # with a hand-back to the heir
+    x.use(x.T, (block, WRITE))                          # with a hand-back to the successor
     late = x.work(x.S, (block, WRITE))
     x.use(x.T, (block, WRITE))
     assert x.ordered(late, x.T)
@@ -172,7 +171,6 @@ def test_a_stream_of_many_disciplines_keeps_one_place(four):
     block.free()
 
 
-# ---------------------------------------- what a stress run found
 @pytest.mark.simulator
 def test_an_opaque_stream_stays_opaque(four, driver):
     x = four()

@@ -36,12 +36,12 @@ def test_foreign_streams_are_ordered_like_our_own(four, driver, dropped):
 
 @pytest.mark.simulator
 def test_a_handle_that_the_driver_used_again_is_another_stream(four, driver):
-    """Nobody told us that the stream was destroyed: the next one with its handle is told apart by the driver's
-    number, and what was queued on the dead one is waited for."""
+    """The stream is destroyed without being unregistered: the next one with its handle is detected by the driver's id,
+    and what was queued on the destroyed one is waited for."""
     x = four()
     first = ForeignStream()
     handle = first.handle
-    S = x.runtime.register_stream(handle)               # a raw handle: we cannot keep it alive
+    S = x.runtime.register_stream(handle)               # a bare handle: it cannot be kept alive
     block = x.alloc(x.T)
     write = x.use(S, (block, WRITE))
     first.destroy()
@@ -60,7 +60,7 @@ def test_a_handle_that_the_driver_used_again_is_another_stream(four, driver):
 @pytest.mark.parametrize("handback", ["all", "none"])
 def test_cudfs_pattern(four, driver, handback):
     """Unrecorded work on the legacy stream, uses on side streams, writes in place afterwards, frees on either.
-    cuDF cannot be told to wait, so its stream is ordered after each use; without that hand-back the race is
+    cuDF does not wait for other streams, so its stream is ordered after each use; without that hand-back the race is
     reported."""
     x = four()
     legacy = x.runtime.register_stream(0)
@@ -85,7 +85,7 @@ def test_cudfs_pattern(four, driver, handback):
 
 @pytest.mark.simulator
 def test_a_per_thread_stream_is_used_from_its_thread_and_waited_for_from_others(four, driver, _context):
-    """Its handle names it in its own thread only, so nobody else can record on it: the host waits for the context."""
+    """Its handle names it in its own thread only; other threads cannot record on it, so the host waits."""
     x = four()
     block = x.alloc(x.S)
     done = []
@@ -95,7 +95,7 @@ def test_a_per_thread_stream_is_used_from_its_thread_and_waited_for_from_others(
         mine = x.runtime.register_stream(2)
         with use(mine, write=block):
             x.kernels.fill(2, block.ptr, 1, 1)
-        x.kernels.fill(2, block.ptr, 2, 1)              # nobody recorded this: the stream is opaque
+        x.kernels.fill(2, block.ptr, 2, 1)              # unrecorded: the stream is opaque
         done.append(mine)
 
     thread = threading.Thread(target=work)

@@ -15,9 +15,8 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 
-# ---------------------------------------- streams that die
 class Named:
-    """Names somebody's stream, as Numba's ``external_stream`` does, and does not keep it alive."""
+    """Names a stream, as Numba's ``external_stream`` does, and does not keep it alive."""
 
     external = True
 
@@ -33,7 +32,7 @@ ExternalStream = type("ExternalStream", (Named,), {"external": None})   # CuPy's
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", [Named, ExternalStream, int])
 def test_an_object_that_only_names_a_stream_keeps_none_alive(four, driver, kind):
-    """The registry's sweep asks streams that only it holds; these may be destroyed, and asking would crash."""
+    """The registry's sweep queries streams that only it holds; these may be destroyed, and a query would crash."""
     x = four()
     block = x.alloc(x.S)
     streams = [check(cuda.cuStreamCreate(NON_BLOCKING)) for _ in range(40)]
@@ -52,7 +51,7 @@ def test_an_object_that_only_names_a_stream_keeps_none_alive(four, driver, kind)
 
 
 @pytest.mark.simulator
-def test_dead_streams_give_their_places_back(four, driver):
+def test_unregistered_streams_release_their_places(four, driver):
     """A thousand short-lived streams, each used: the tables do not grow, old positions keep their meaning."""
     x = four()
     b = x.alloc(x.S)
@@ -111,8 +110,7 @@ def test_random_lives_of_streams(four, driver, foreign_streams):
     assert x.runtime.bytes_outstanding == 0
 
 
-# ---------------------------------------- what a stress run found
-def test_default_streams_of_ended_threads_are_let_go():
+def test_default_streams_of_ended_threads_are_released():
     runtime = DeviceRuntime()
 
     def work():
@@ -128,7 +126,7 @@ def test_default_streams_of_ended_threads_are_let_go():
 
 @pytest.mark.simulator
 def test_raw_handles_are_not_touched_by_the_sweep(driver):
-    """They may be destroyed, and on a GPU the driver crashes when it is asked about a destroyed stream."""
+    """They may be destroyed, and on a GPU the driver crashes in a query of a destroyed stream."""
     runtime = DeviceRuntime()
     owners = [ForeignStream() for _ in range(40)]
     for owner in owners[:-1]:

@@ -124,13 +124,13 @@ def test_the_owner_is_held_and_released_when_only_we_hold_it():
         owners.append(weakref.ref(owner))
     del owner
     gc.collect()
-    assert sum(owner() is not None for owner in owners) < 100       # most were let go on the way
+    assert sum(owner() is not None for owner in owners) < 100       # most were released on the way
     assert runtime.register_stream(kept).id == number
     block.free()
 
 
 def test_a_bare_handle_of_our_own_stream_is_that_stream():
-    """It is not registered a second time, as somebody else's whose owner nobody knows."""
+    """It is not registered a second time, as a foreign stream without an owner."""
     runtime = DeviceRuntime()
     stream, other = runtime.acquire_stream(), runtime.acquire_stream()
     block = runtime.allocate(64, stream)
@@ -147,7 +147,7 @@ def test_a_bare_handle_of_our_own_stream_is_that_stream():
 
 
 @pytest.mark.promise(158)
-def test_pools_give_streams_back():
+def test_pools_reuse_streams():
     pool = StreamPool(max_streams=2)
     runtime = DeviceRuntime(stream_pool=pool)
     first, second = pool.acquire(), pool.acquire()
@@ -167,7 +167,7 @@ def test_pools_give_streams_back():
 
 
 def test_a_stream_that_is_found_again_goes_back_to_its_pool_once():
-    """A dropped block waits to be freed; whoever asks for its address gets a handle of a stream that nobody held."""
+    """A dropped block waits to be freed; a lookup of its address gives a stream without other references."""
     runtime = DeviceRuntime()
     first = runtime.acquire_stream()
     block = runtime.allocate(64, first)

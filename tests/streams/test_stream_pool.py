@@ -36,7 +36,6 @@ def test_pool_streams():
             pool.stream(unknown)
 
 
-# ---------------------------------------- the stream pool
 @pytest.mark.simulator
 @pytest.mark.promise(156, 157, 160)
 def test_a_full_pool_and_a_driver_that_refuses(driver):
@@ -74,7 +73,7 @@ def test_streams_come_back_ids_do_not():
 
 @pytest.mark.simulator
 @pytest.mark.promise(160)
-def test_the_pool_of_a_resource_keeps_what_it_is_told(driver):
+def test_the_pool_of_a_resource_keeps_its_threshold(driver):
     """Each resource has a driver pool of its own, with a threshold; the device's default pool is not used."""
     one, two = AsyncMemoryResource(release_threshold=0), AsyncMemoryResource()
     assert driver.calls("cuMemPoolCreate") == driver.calls("cuMemPoolSetAttribute") == 2

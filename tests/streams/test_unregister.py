@@ -16,7 +16,6 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 
-# ---------------------------------------- streams that die
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
 def test_h8_last_fence_covers_the_fill(four, driver, dropped):
@@ -40,8 +39,8 @@ def test_h8_last_fence_covers_the_fill(four, driver, dropped):
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.promise(47)
-def test_h9_free_on_the_heir_remembers_stream_order(four, driver, dropped):
-    """T wrote b, so S's entry is gone; then S is used again, ordered by its author; S dies and b is freed on V."""
+def test_h9_free_on_the_successor_remembers_stream_order(four, driver, dropped):
+    """T wrote b, so S's entry is gone; then S is used again, ordered by hand; S is unregistered and b is freed on V."""
     x = four()
     owner, S = foreign(x)
     b = x.alloc(S)
@@ -122,7 +121,7 @@ def test_h18_two_threads_unregister_each_other(four, driver):
 
 
 @pytest.mark.simulator
-def test_a_stream_cannot_die_while_a_fence_is_recorded_on_it(four, driver):
+def test_a_stream_cannot_be_unregistered_while_a_fence_is_recorded_on_it(four, driver):
     x = four()
     owner, S = foreign(x)
     b = x.alloc(S)
@@ -158,7 +157,7 @@ def test_a_use_while_the_last_fence_is_recorded_keeps_the_stream(four, driver):
 
 @pytest.mark.simulator
 def test_the_last_fence_is_kept_until_it_is_complete(four, driver):
-    """A reap that only looks finds work that a dead stream has not done yet."""
+    """A reap that only looks finds work that a destroyed stream has not done yet."""
     x = four()
     owner, S = foreign(x)
     b = x.alloc(x.U)
@@ -198,7 +197,6 @@ def test_refused_unregistrations(four, driver):
     assert x.runtime.register_stream(owner) != S
 
 
-# ---------------------------------------- what a stress run found
 @pytest.mark.simulator
 def test_a_dropped_recorder_does_not_keep_its_stream_in_use():
     runtime = DeviceRuntime()
@@ -211,7 +209,7 @@ def test_a_dropped_recorder_does_not_keep_its_stream_in_use():
 
 
 @pytest.mark.simulator
-def test_a_failed_look_is_told_and_the_stream_stays(driver):
+def test_a_failed_query_is_reported_and_the_stream_stays(driver):
     runtime = DeviceRuntime()
     owner = ForeignStream()
     stream = runtime.register_stream(owner)

@@ -57,7 +57,8 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
     with ExitStack() as stack:
         made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
         seen = {}
-        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), ("an event for each use (the seeds)", CPP)):
+        per_use_events = ("an event for each use (the seeds)", CPP)
+        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), per_use_events):
             made[name].run(100)
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
             made[name].run(10)
@@ -65,7 +66,7 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
         assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
         assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
         touched = sum(len(accesses) for _, accesses in pattern.uses)
-        assert seen["an event for each use (the seeds)", CPP] == (10 * touched, 10 * waits)
+        assert seen[per_use_events] == (10 * touched, 10 * waits)
         made.clear()
 
 

@@ -1,8 +1,8 @@
 """How small a pool may be for cuDF's log, and for small versions of the others of `benchmarks/pool_fragmentation.py`.
 
 A bound is percent beyond the most in use, in steps of half a percent, of the smallest maximum that is enough where the
-pool takes all of it at once, and where it grows.  RMM's pool needs 18.5 and 20.5 for cuDF's log.  A change that
-needs more has to say why; one that needs less lowers the bound.
+pool takes all of it at once, and where it grows.  RMM's pool needs 18.5 and 20.5 for cuDF's log.  A change that needs
+more has to say why; one that needs less lowers the bound.
 """
 from __future__ import annotations
 
