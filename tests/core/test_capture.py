@@ -1,4 +1,4 @@
-"""Graph captures: what is refused, what is put off, and that no capture is spoiled by a call of ours."""
+"""Graph captures: what is refused, what is deferred, and that no capture is spoiled by a call of ours."""
 from __future__ import annotations
 
 import pytest
@@ -82,7 +82,7 @@ def test_a_fence_that_is_there_serves_during_a_capture(four, driver):
     assert x.ordered(write, x.T)
 
 
-def test_frees_are_put_off_until_the_capture_is_over(four, driver):
+def test_frees_are_deferred_until_the_capture_is_over(four, driver):
     x = four()
     blocks = [x.alloc(x.S) for _ in range(20)]
     other = x.alloc(x.T)
@@ -94,7 +94,7 @@ def test_frees_are_put_off_until_the_capture_is_over(four, driver):
         before = driver.calls("cuStreamIsCapturing")
         x.use(x.T, (other, WRITE))
         assert driver.calls("cuStreamIsCapturing") - before <= 3    # not one for each of them
-        x.runtime.reap_pending()                        # put off is not failed
+        x.runtime.reap_pending()                        # deferred is not failed
     assert x.runtime.counters()["failed_frees"] == 0
     x.runtime.reap_pending()
     assert {b.state for b in blocks} == {BlockState.FREED}

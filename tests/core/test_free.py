@@ -28,7 +28,7 @@ RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 @pytest.mark.promise(46, 47, 48)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_frees_that_are_refused_change_nothing(driver, resource):
-    """A block of another device, then a dead stream, then a stale block: each its error, the books as before."""
+    """A block of another device, an unregistered stream, a stale block: each its error, the books as before."""
     runtime, elsewhere = DeviceRuntime(resource=resource()), DeviceRuntime(1, resource=resource(1))
     raw = check(cuda.cuStreamCreate(1))
     dead = runtime.register_stream(raw)

@@ -1,7 +1,7 @@
 """What other threads may do while an operation has released its locks.
 
 Every driver call is such a moment.  The simulated driver runs a callback there, on the same thread and with no lock
-held by anybody; that it can call back into the runtime at all shows that the runtime holds no lock and no GIL
+held; that it can call back into the runtime at all shows that the runtime holds no lock and no GIL
 across driver calls. Where a wait protects the outcome, a twin without it must be noticed.
 """
 from __future__ import annotations

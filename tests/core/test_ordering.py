@@ -142,7 +142,7 @@ def w3_two_overlapping_writers(x: FourStreams) -> bool:
 
 @scenario(spare=2)
 def a_writer_removes_only_what_has_not_changed_since(x: FourStreams) -> bool:
-    """A stream reads before a writer's prepare and again, ordered by its author, inside the writer's window: the
+    """A stream reads before a writer's prepare and again, ordered by hand, inside the writer's window: the
     entry that the writer's ticket names is newer now and stays."""
     b = x.alloc(x.S)
     x.use(x.U, (b, READ))
@@ -271,7 +271,7 @@ def position_taken_before_the_launch(x: FourStreams) -> bool:
 
 @scenario(sealed="S", spare=1)
 def position_taken_before_the_allocation(x: FourStreams) -> bool:
-    """A fence is recorded on S while an allocation on S is under way: it does not cover the birth of the memory.  S is
+    """A fence is recorded on S while an allocation on S is under way: it does not cover that allocation.  S is
     sealed, so that freshness does not hide the mistake."""
     other = x.alloc(x.S)
     x.driver.on_call("cuMemAllocFromPoolAsync", lambda: x.use(x.T, (other, READ)), when="before")

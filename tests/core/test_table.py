@@ -56,7 +56,7 @@ def test_a_hold_keeps_the_runtime_until_it_is_closed():
     assert alive() is None
 
 
-# ---------------------------------------- frees
+# ---------------------------------------------------------------------------------------- frees
 @pytest.mark.simulator
 def test_a_free_comes_after_every_use_on_the_stream_that_it_is_given(four_and_hold):
     b, hold = four_and_hold
@@ -126,7 +126,7 @@ def test_a_free_on_a_capturing_stream_waits_for_the_end_of_the_capture(four_and_
     assert b.runtime.live_bytes == 0
 
 
-# ---------------------------------------- sizes, synchronous calls
+# ---------------------------------------------------------------------------------------- sizes, synchronous calls
 def test_zero_bytes_are_null_and_not_a_block():
     runtime = DeviceRuntime()
     hold = Hold(runtime)
@@ -161,7 +161,7 @@ def test_a_synchronous_allocation_that_is_not_waited_for_is_a_race(four_and_hold
     hold.free(ptr)
 
 
-# ---------------------------------------- threads, end
+# ---------------------------------------------------------------------------------------- threads, end
 @pytest.mark.simulator
 def test_many_threads(four_and_hold, foreign):
     b, hold = four_and_hold
@@ -191,7 +191,6 @@ def test_the_end_of_the_process_leaves_the_driver_alone():
     program = """
 import builtins, sys, xlogmem
 sys.path.insert(0, "tests/helpers")
-from places import ROOT
 from c_table import Hold
 
 hold = Hold(xlogmem.DeviceRuntime())
@@ -227,7 +226,7 @@ def test_a_forked_child_is_refused_before_the_lock():
     hold.close()
 
 
-# ---------------------------------------- on a pool
+# ---------------------------------------------------------------------------------------- on a pool
 MIB = 1 << 20
 
 

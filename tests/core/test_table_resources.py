@@ -182,7 +182,7 @@ def test_a_resource_built_before_there_were_flags_has_none():
     hold.close()
 
 
-# ---------------------------------------- ... that are CUDA pools
+# ---------------------------------------------------------------------------------------- ... that are CUDA pools
 every_pool = pytest.mark.parametrize("flags", [CUDA_POOL, FINDS_DEVICE | CUDA_POOL])
 
 

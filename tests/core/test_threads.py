@@ -136,85 +136,106 @@ def test_a_block_is_freed_once_whichever_thread_frees_it():
     assert counters["allocations"] == counters["frees"] == 40
 
 
+class Board:
+    """Blocks that all threads reach, each filled with a known value, and one hot word to which all add."""
+
+    def __init__(self, runtime: DeviceRuntime, kernels: Kernels) -> None:
+        self.runtime, self.kernels = runtime, kernels
+        self.streams = [runtime.acquire_stream() for _ in range(MANY)]
+        self.places: list[tuple[DeviceBlock, int] | None] = [None] * 24
+        self.hot = runtime.allocate(4, self.streams[0])
+        self.wrong = [runtime.allocate(4, stream) for stream in self.streams]       # words that were not as expected
+        for block in (self.hot, *self.wrong):
+            kernels.fill(block.stream.handle, block.ptr, 0, 1)
+
+    def put(self, draw: random.Random, place: int, stream: Stream) -> None:
+        block, value = self.runtime.allocate(4 * draw.randint(1, 200), stream), draw.randrange(1000)
+        if draw.random() < 0.5:
+            self.kernels.fill(stream.handle, block.ptr, value, block.nbytes // 4)   # new memory, unrecorded
+        else:
+            other = draw.choice(self.streams)
+            with use(other, write=block):
+                self.kernels.fill(other.handle, block.ptr, value, block.nbytes // 4)
+        self.places[place] = block, value
+
+    def read(self, number: int, stream: Stream, block: DeviceBlock, value: int) -> None:
+        wrong = self.wrong[number]
+        with use(stream, read=block, read_write=wrong):
+            self.kernels.count_unequal(stream.handle, wrong.ptr, block.ptr, value, block.nbytes // 4)
+
+    def add_to_hot_word(self, stream: Stream) -> int:
+        """Whether it was added: not while another thread does so."""
+        with contextlib.suppress(StreamMisuseError), use(stream, read_write=self.hot, on_conflict="raise"):
+            self.kernels.add(stream.handle, self.hot.ptr, 1, 1)
+            return 1
+        return 0
+
+    def act(self, number: int, draw: random.Random) -> int:
+        """One thread's turn at one place: read, free, drop, use or replace.  How many blocks it allocated."""
+        stream, place = draw.choice(self.streams), draw.randrange(len(self.places))
+        found = self.places[place]
+        action = draw.randrange(12)
+        if action < 4 or found is None:
+            self.put(draw, place, self.runtime.acquire_stream() if action == 0 else stream)
+            return 1
+        block, value = found
+        with contextlib.suppress(UseAfterFreeError):                # another thread was quicker
+            if action < 7:
+                self.read(number, stream, block, value)
+            elif action == 7:
+                block.free(draw.choice((None, stream)))
+            elif action == 8:
+                self.places[place] = None
+            elif action == 9:
+                leave_a_window_open(draw, stream, block)
+            elif action == 10:
+                self.runtime.record_block_use(block, stream)
+            else:
+                with use(stream, read=block.id) as recorder:
+                    recorder.cancel()
+        return 0
+
+
+def leave_a_window_open(draw: random.Random, stream: Stream, block: DeviceBlock) -> None:
+    recorder = LaunchRecorder(stream).read(block)
+    recorder.preflight()
+    if draw.random() < 0.5:
+        cycle = [recorder, block]
+        cycle.append(cycle)
+
+
 @pytest.mark.usefixtures("_busy_interpreter", "_quiet")
 @pytest.mark.promise(16, 54)
 @pytest.mark.parametrize(("policy", "resource", "turns"), [
     ("adaptive", AsyncMemoryResource, 300), ("precise", AsyncMemoryResource, 300), ("lazy", AsyncMemoryResource, 300),
     ("adaptive", DirectMemoryResource, 60)])                # whose frees wait for the device
 def test_sixteen_threads_mix_everything(policy, resource, turns, kernels, _context):
-    """Blocks on a board that all threads reach: each reads one, frees it, drops it or puts a new one there.  All add to
-    one hot word, unless another thread is doing so."""
+    """On a board that all of them reach; every word that was read is as it was written, and the books agree."""
     if SIMULATED:
         sim.simulator().reset("seeded", seed=16)
     runtime = DeviceRuntime(policy=policy, resource=resource(), stream_pool=StreamPool(max_streams=128))
-    streams = [runtime.acquire_stream() for _ in range(MANY)]
-    board: list[tuple[DeviceBlock, int] | None] = [None] * 24
-    hot = runtime.allocate(4, streams[0])
-    wrong = [runtime.allocate(4, stream) for stream in streams]
-    for block in (hot, *wrong):
-        kernels.fill(block.stream.handle, block.ptr, 0, 1)
-
-    def put(draw: random.Random, stream: Stream) -> tuple[DeviceBlock, int]:
-        block, value = runtime.allocate(4 * draw.randint(1, 200), stream), draw.randrange(1000)
-        if draw.random() < 0.5:
-            kernels.fill(stream.handle, block.ptr, value, block.nbytes // 4)    # new memory, unrecorded
-        else:
-            other = draw.choice(streams)
-            with use(other, write=block):
-                kernels.fill(other.handle, block.ptr, value, block.nbytes // 4)
-        return block, value
-
-    def read(number: int, stream: Stream, block: DeviceBlock, value: int) -> None:
-        with use(stream, read=block, read_write=wrong[number]):
-            kernels.count_unequal(stream.handle, wrong[number].ptr, block.ptr, value, block.nbytes // 4)
-
-    def leave_a_window_open(draw: random.Random, stream: Stream, block: DeviceBlock) -> None:
-        recorder = LaunchRecorder(stream).read(block)
-        recorder.preflight()
-        if draw.random() < 0.5:
-            cycle = [recorder, block]
-            cycle.append(cycle)
+    board = Board(runtime, kernels)
 
     def work(number: int) -> tuple[int, int]:
         check(cuda.cuCtxSetCurrent(_context))
         draw = random.Random(f"mix {number}")
         allocated = added = 0
         for turn in range(turns):
-            stream, place = draw.choice(streams), draw.randrange(len(board))
-            found = board[place]
-            action = draw.randrange(12)
-            if action < 4 or found is None:
-                board[place] = put(draw, runtime.acquire_stream() if action == 0 else stream)
-                allocated += 1
+            new = board.act(number, draw)
+            allocated += new
+            if new:
                 continue
-            block, value = found
-            with contextlib.suppress(UseAfterFreeError):            # another thread was quicker
-                if action < 7:
-                    read(number, stream, block, value)
-                elif action == 7:
-                    block.free(draw.choice((None, stream)))
-                elif action == 8:
-                    board[place] = None
-                elif action == 9:
-                    leave_a_window_open(draw, stream, block)
-                elif action == 10:
-                    runtime.record_block_use(block, stream)
-                else:
-                    with use(stream, read=block.id) as recorder:
-                        recorder.cancel()
-            del block, found
             if turn % 8 == 0:
                 runtime.reap_pending(blocking=turn % 16 == 0)
-            with contextlib.suppress(StreamMisuseError), use(stream, read_write=hot, on_conflict="raise"):
-                kernels.add(stream.handle, hot.ptr, 1, 1)
-                added += 1
+            added += board.add_to_hot_word(draw.choice(board.streams))
         return allocated, added
 
     done = together(work, MANY)
-    with use(streams[0], read=[hot, *wrong]):
-        assert words_at(hot.ptr, 1, streams[0]) == [sum(added for _, added in done)]
-        assert [words_at(block.ptr, 1, streams[0]) for block in wrong] == [[0]] * MANY
-    board.clear()
+    hot, wrong, first = board.hot, board.wrong, board.streams[0]
+    with use(first, read=[hot, *wrong]):
+        assert words_at(hot.ptr, 1, first) == [sum(added for _, added in done)]
+        assert [words_at(block.ptr, 1, first) for block in wrong] == [[0]] * MANY
+    board.places.clear()
     for block in (hot, *wrong):
         block.free()
     nothing_lost(runtime, 1 + MANY + sum(allocated for allocated, _ in done))

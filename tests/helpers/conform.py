@@ -1,4 +1,4 @@
-"""Driver semantics, one line of output for each question: run on the simulator and on hardware, compare.
+"""Driver semantics, one line of output for each query: run on the simulator and on hardware, compare.
 
     python tests/helpers/conform.py [POLICY]   on the simulator
     python tests/helpers/conform.py --real     on a GPU; the output on an H200 is kept in
@@ -16,7 +16,7 @@ def name(result):
     return result[0].name if hasattr(result[0], "name") else str(result[0])
 
 
-def questions(d):
+def queries(d):
     """Query the driver; yields the lines. `d` is cuda.bindings.driver."""
     d.cuInit(0)
     context = d.cuDevicePrimaryCtxRetain(0)[1]
@@ -80,7 +80,7 @@ def main():
         sim.install().reset(*sys.argv[1:] or ["min"])
     from cuda.bindings import driver
 
-    for line in questions(driver):
+    for line in queries(driver):
         print(*line)
 
 

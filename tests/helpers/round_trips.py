@@ -1,8 +1,12 @@
-"""Programs that write and read late, and whose wrong rounds are counted."""
+"""Round trips with other libraries on a GPU: different streams, a late producer, a thousand rounds, every word checked.
+
+Where the same program can be written with the other libraries alone, it is run that way too, and the rounds that went
+wrong are printed, not judged: they are theirs.
+"""
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -24,8 +28,6 @@ def needs(name: str, module: str) -> pytest.MarkDecorator:
 
 
 CUPY, TORCH, NUMBA = needs("CuPy", "cupy"), needs("PyTorch", "torch"), needs("Numba", "numba.cuda")
-
-
 if not hasattr(numpy, "row_stack"):                     # which numba-cuda needs up to 0.30
     NUMBA = pytest.mark.skip(reason="needs another library: Numba with a NumPy below 2.5")
 
@@ -62,13 +64,6 @@ class Program:
         check(cuda.cuCtxSynchronize())
         self.kernels.close()
         self.__dict__.clear()
-
-
-@pytest.fixture
-def program(_context: Any) -> Iterator[Program]:
-    program = Program()
-    yield program
-    program.close()
 
 
 def wrong_rounds(rounds: int, one: Callable[[int], Any]) -> int:

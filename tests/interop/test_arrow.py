@@ -29,7 +29,7 @@ except ImportError:                                     # its tests are skipped,
 needs_pyarrow = pytest.mark.skipif(pyarrow is None, reason="needs pyarrow")
 
 
-# ---------------------------------------- Arrow out
+# ---------------------------------------------------------------------------------------- Arrow out
 @pytest.mark.promise(196)
 def test_the_struct_is_the_standards(state):
     """Byte for byte: the array is embedded, and there is an event."""
@@ -111,7 +111,7 @@ def test_a_released_array_releases_the_block_and_the_event(state, where):
     assert block.state is BlockState.FREED
 
 
-# ---------------------------------------- Arrow in
+# ---------------------------------------------------------------------------------------- Arrow in
 @pytest.mark.promise(189, 196)
 def test_our_own_arrays_come_home(state):
     buffer = state.from_numpy(np.arange(10, dtype="float64"))

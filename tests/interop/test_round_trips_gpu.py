@@ -13,7 +13,7 @@ from xlogmem._kernels import check
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # warnings of other libraries are theirs
 
 
-# ---------------------------------------- Numba
+# ---------------------------------------------------------------------------------------- Numba
 @NUMBA
 def test_numba_reads_what_we_wrote_and_we_what_it_wrote(program, capsys):
     from numba import cuda as numba
@@ -54,7 +54,7 @@ def test_numba_reads_what_we_wrote_and_we_what_it_wrote(program, capsys):
     assert there == back == 0
 
 
-# ---------------------------------------- cuda.core
+# ---------------------------------------------------------------------------------------- cuda.core
 @CORE
 def test_cuda_core_reads_what_we_wrote(program, capsys):
     from cuda.core import Device
@@ -113,7 +113,7 @@ def test_we_read_what_was_written_to_cuda_cores_memory(program, capsys):
     memory.close(writer)
 
 
-# ---------------------------------------- JAX
+# ---------------------------------------------------------------------------------------- JAX
 @JAX
 def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys, monkeypatch):
     # else it takes three quarters of the GPU's memory from all other code for as long as the process lives
@@ -142,7 +142,7 @@ def test_jax_reads_what_we_wrote_and_we_what_it_wrote(program, capsys, monkeypat
     assert there == back == 0
 
 
-# ---------------------------------------- cuDF
+# ---------------------------------------------------------------------------------------- cuDF
 @CUDF
 def test_cudf_reads_what_we_wrote_and_we_what_it_wrote(program, capsys):
     """It works on the legacy default stream, and does not say so."""

@@ -14,6 +14,7 @@ from xlogmem import (
     OutOfDeviceMemoryError,
     PoolMemoryResource,
     StreamMisuseError,
+    _driver,
 )
 from xlogmem._kernels import check
 
@@ -24,37 +25,39 @@ CALLS = ("cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCaptu
          "cuMemFreeAsync", "cuCtxGetCurrent", "cuMemPoolTrimTo")
 
 
+def attempt(function, refused):
+    """Call until it succeeds, three times at most."""
+    for _ in range(3):
+        try:
+            return function()
+        except DriverError as error:
+            refused.append(error)
+    raise AssertionError("it goes on failing")
+
+
+def program(x, pool, refused):
+    """Splits, coalesces, waits, grows and trims."""
+    a = attempt(lambda: x.alloc(x.S, HALF), refused)
+    b = attempt(lambda: x.alloc(x.T, QUARTER), refused)
+    x.work(x.S, (a, WRITE))
+    x.work(x.T, (b, WRITE))
+    for block in (a, b):
+        attempt(block.free, refused)
+    del a, b
+    c = attempt(lambda: x.alloc(x.U, WHOLE), refused)
+    x.work(x.U, (c, WRITE))
+    attempt(c.free, refused)
+    d = attempt(lambda: x.alloc(x.V, 3 * WHOLE), refused)
+    x.work(x.V, (d, WRITE))
+    attempt(d.free, refused)
+    attempt(pool.trim, refused)
+    return pool.statistics()
+
+
 @simulated
 @pytest.mark.parametrize("call", CALLS)
-def test_a_failure_of_any_call_loses_nothing_and_leaks_nothing(four, driver, call):
-    """Each call fails once, at each place of a program that splits, joins, waits, grows and trims."""
-    from xlogmem import _driver
-
-    def program(x, pool, refused):
-        def attempt(function):
-            for _ in range(3):
-                try:
-                    return function()
-                except DriverError as error:
-                    refused.append(error)
-            raise AssertionError("it goes on failing")
-
-        a = attempt(lambda: x.alloc(x.S, HALF))
-        b = attempt(lambda: x.alloc(x.T, QUARTER))
-        x.work(x.S, (a, WRITE))
-        x.work(x.T, (b, WRITE))
-        for block in (a, b):
-            attempt(block.free)
-        del a, b
-        c = attempt(lambda: x.alloc(x.U, WHOLE))
-        x.work(x.U, (c, WRITE))
-        attempt(c.free)
-        d = attempt(lambda: x.alloc(x.V, 3 * WHOLE))
-        x.work(x.V, (d, WRITE))
-        attempt(d.free)
-        attempt(pool.trim)
-        return pool.statistics()
-
+def test_a_failure_of_any_call_loses_nothing_and_leaks_nothing(driver, call):
+    """Each call fails once, at each place of the program."""
     nth = 0
     while True:
         nth += 1

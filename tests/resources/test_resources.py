@@ -141,7 +141,7 @@ def test_a_resource_that_orders_nothing_is_refused_and_direct_is_not():
 @pytest.mark.promise(23, 55, 132)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_reap_without_pending_frees_calls_nothing(driver, resource):
-    """Nothing to do is no driver call, on either backend; and so are live blocks."""
+    """Without pending frees a reap makes no driver call, on either backend, live blocks or not."""
     runtime = DeviceRuntime(resource=resource())
     block = runtime.allocate(64)
     with nothing_happens(driver, runtime):

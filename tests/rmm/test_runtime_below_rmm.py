@@ -59,7 +59,7 @@ def test_only_a_runtime_is_taken():
 
 
 def test_twenty_thousand_instances_come_and_go():
-    """A static type under RMM's heap types dies after a dozen."""
+    """A static type under RMM's heap types would be destroyed after a dozen."""
     ours = runtime_resource()
     RuntimeMemoryResource(ours.runtime)
     before = sys.getrefcount(RuntimeMemoryResource), sys.getrefcount(ours.runtime)

@@ -100,7 +100,7 @@ def test_handles_die_with_their_context(simulator, wrong):
 
 
 def test_what_is_done_before_the_end_is_not_a_use_after_it(simulator):
-    """Work that is still queued, and the memory of a dead stream, are fine."""
+    """Work that is still queued, and the memory of a destroyed stream, are fine."""
     simulator.reset("min")
     s, e, b = stream(), event(), stream()
     p = alloc(s)

@@ -78,8 +78,8 @@ def test_h10_unregister_with_an_open_window(four):
 
 @pytest.mark.simulator
 def test_h12_event_moves_to_another_stream_before_the_wait(four, driver):
-    """A fence of S is chosen for a wait; before the wait S dies, and its events are used elsewhere.  The pinned one
-    is not."""
+    """A fence of S is chosen for a wait; before the wait S is unregistered, and its events are used elsewhere.  The
+    pinned one is not."""
     x = four(policy="lazy")
     owner, S = foreign(x)
     b, c = x.alloc(S), x.alloc(x.U)

@@ -91,7 +91,7 @@ def test_a_free_after_foreign_reads_waits_for_each_reader(world, driver):
     _loops.frees_after_reads(streams, 256, 4, 1)
     before = driver.calls("cuStreamWaitEvent")
     _loops.frees_after_reads(streams, 256, 4, 10)
-    assert driver.calls("cuStreamWaitEvent") - before == 10 * 8         # each reader for the birth, the free for each
+    assert driver.calls("cuStreamWaitEvent") - before == 10 * 8         # 4 of readers, 4 of the free
 
 
 @pytest.mark.simulator

@@ -15,8 +15,8 @@ from xlogmem.bench.measure import Settings
 THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
 
 
-def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[measure.Order]:
-    """Processes of candidates "good", "bad" and "late", which die of a candidate, or in the turns of a case (None)."""
+def children(monkeypatch, *ends: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[measure.Order]:
+    """Processes of candidates "good", "bad" and "late"; a candidate, or the turns of a case (None), ends them."""
     calls = []
 
     def child(order, until):
@@ -27,14 +27,14 @@ def children(monkeypatch, *dies: tuple[int, str, str | None], fails: tuple[str, 
             names = [name for name in ("good", "bad", "late") if (case, name) not in order.banned]
             for name in list(names):
                 yield {"kind": "trying", "case": case, "candidate": name}
-                if (order.process, case, name) in dies:
+                if (order.process, case, name) in ends:
                     yield {"kind": "died", "text": "the process ended with -11: no message"}
                     return
                 if (case, name) == fails:
                     yield {"kind": "failure", "case": case, "candidate": name, "text": f"in process {order.process}"}
                     names.remove(name)
             yield {"kind": "turns", "case": case}
-            if (order.process, case, None) in dies:
+            if (order.process, case, None) in ends:
                 yield {"kind": "died", "text": "the process ended with -11: no message"}
                 return
             for name in names:

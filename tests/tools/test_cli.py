@@ -46,7 +46,7 @@ def test_demo_as_text():
 
 
 def test_a_demo_that_stays_wrong_fails():
-    """The twin: the driver is made to drop the first wait, so the recorder cannot keep its word."""
+    """The twin: the driver is made to drop the first wait, so the recorder cannot keep its promise."""
     if not SIMULATED:
         pytest.skip("needs the simulated driver")
     run = subprocess.run([sys.executable, "-c", (

@@ -15,7 +15,7 @@ from xlogmem.bench.measure import Settings
 
 
 def test_instructions_are_counted_by_module(tmp_path):
-    """In our own modules, but for the loops and the simulated driver; calls into others are theirs."""
+    """In xlogmem's modules, but for the loops and the simulated driver; what they call elsewhere does not count."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         import instructions

@@ -1,4 +1,4 @@
-"""The README's programs do what it says, and its two commands are the ones that CI runs."""
+"""The README's programs do what it says, and its two commands are those of CI."""
 from __future__ import annotations
 
 import re

@@ -15,7 +15,7 @@ from xlogmem.selftest.steps import STEPS
 pytestmark = pytest.mark.usefixtures("_context")
 
 INTERESTING = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records")
-GPU_CANNOT = {"fail", "situation"}          # there no driver call fails because we want it to
+GPU_CANNOT = {"fail", "situation"}          # there no driver call fails on request
 
 
 def run(**settings) -> selftest.Report:
