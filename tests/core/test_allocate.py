@@ -1,4 +1,4 @@
-"""Allocating: the books, failures, and addresses that are handed out twice."""
+"""Allocating: the accounting, failures, and addresses that are handed out twice."""
 from __future__ import annotations
 
 import pytest
@@ -23,7 +23,7 @@ RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 
 
 @pytest.mark.promise(34, 35, 44)
-def test_the_books_start_at_zero_and_follow_each_allocation():
+def test_the_accounting_starts_at_zero_and_follows_each_allocation():
     """A new runtime has no blocks; each allocation adds its bytes as requested."""
     runtime = DeviceRuntime()
     assert set(runtime.counters().values()) == {0}
@@ -59,7 +59,7 @@ def test_zero_bytes_are_refused_before_the_stream_is_looked_at(driver, resource)
 @pytest.mark.parametrize(("resource", "call"), [(AsyncMemoryResource, "cuMemAllocFromPoolAsync"),
                                                 (DirectMemoryResource, "cuMemAlloc")])
 def test_a_failed_allocation_names_call_and_size_and_counts_nothing(driver, resource, call):
-    """The error has the driver function, its code and the bytes; the books are unchanged, the next call succeeds."""
+    """The error has the driver function, its code and the bytes; nothing is counted, the next call succeeds."""
     runtime = DeviceRuntime(resource=resource())
     stream = runtime.acquire_stream()
     before = runtime.counters()

@@ -34,8 +34,8 @@ class World:
         self.mine, self.other, self.device1 = (DeviceRuntime(n, resource=kind(n)) for n in (0, 0, 1))
         self.stream, self.foreign = self.mine.acquire_stream(), self.other.acquire_stream()
         self.raw = check(cuda.cuStreamCreate(1))
-        self.dead = self.mine.register_stream(self.raw)
-        self.mine.unregister_stream(self.dead)
+        self.gone = self.mine.register_stream(self.raw)
+        self.mine.unregister_stream(self.gone)
         self.block, self.theirs, self.far = (x.allocate(64) for x in (self.mine, self.other, self.device1))
         self.freed = self.mine.allocate(64)
         self.stale = self.freed.id
@@ -61,7 +61,7 @@ ALLOCATE: list[tuple[str, type[Exception], str, Call]] = [
     ("a negative stream", ValueError, "no CUDA stream handle", lambda w: w.mine.allocate(64, -5)),
     ("a huge stream", ValueError, "no CUDA stream handle", lambda w: w.mine.allocate(64, 1 << 64)),
     ("a foreign stream", StreamMisuseError, "another runtime", lambda w: w.mine.allocate(64, w.foreign)),
-    ("a dead stream", StreamMisuseError, "unregistered", lambda w: w.mine.allocate(64, w.dead)),
+    ("an unregistered stream", StreamMisuseError, "unregistered", lambda w: w.mine.allocate(64, w.gone)),
 ]
 FREE: list[tuple[str, type[Exception], str, Call]] = [
     ("nothing", TypeError, "", lambda w: w.mine.deallocate(None)),
@@ -71,7 +71,7 @@ FREE: list[tuple[str, type[Exception], str, Call]] = [
     ("another device's", StreamMisuseError, "another runtime", lambda w: w.mine.deallocate(w.far)),
     ("twice", UseAfterFreeError, "use-after-free on generation", lambda w: w.freed.free()),
     ("on a foreign stream", StreamMisuseError, "another runtime", lambda w: w.block.free(w.foreign)),
-    ("on a dead stream", StreamMisuseError, "unregistered", lambda w: w.block.free(w.dead)),
+    ("on an unregistered stream", StreamMisuseError, "unregistered", lambda w: w.block.free(w.gone)),
     ("on no stream", TypeError, "no CUDA stream", lambda w: w.block.free("x")),
     ("a forged block", StreamMisuseError, "", lambda w: w.mine.deallocate(DeviceBlock.__new__(DeviceBlock))),
 ]
@@ -89,7 +89,7 @@ USE: list[tuple[str, type[Exception], str, Call]] = [
      lambda w: use(w.stream, read=BlockId.__new__(BlockId))),
     ("a stale block", UseAfterFreeError, "argument 2", lambda w: use(w.stream, read=[w.block, w.freed]).preflight()),
     ("a stale identity", UseAfterFreeError, "argument 2", lambda w: use(w.stream, read=[w.block, w.stale]).preflight()),
-    ("a dead stream", StreamMisuseError, "unregistered", lambda w: use(w.dead, read=w.block).preflight()),
+    ("an unregistered stream", StreamMisuseError, "unregistered", lambda w: use(w.gone, read=w.block).preflight()),
     ("no stream", TypeError, "", lambda w: use(None, read=w.block)),
     ("a stream of text", TypeError, "no CUDA stream", lambda w: use("x", read=w.block)),
     ("a mode", ValueError, "mode", lambda w: use(w.stream, mode="careless")),
@@ -106,23 +106,24 @@ SINGLE: list[tuple[str, type[Exception], str, Call]] = [
     ("record: untracked", StreamMisuseError, "", lambda w: w.mine.record_block_use(4711, w.stream)),
     ("record: foreign", StreamMisuseError, "another runtime", lambda w: w.mine.record_block_use(w.theirs, w.stream)),
     ("record: stale", UseAfterFreeError, "", lambda w: w.mine.record_block_use(w.stale, w.stream)),
-    ("record: dead stream", StreamMisuseError, "unregistered", lambda w: w.mine.record_block_use(w.block, w.dead)),
+    ("record: unregistered stream", StreamMisuseError, "unregistered",
+     lambda w: w.mine.record_block_use(w.block, w.gone)),
     ("record: foreign stream", StreamMisuseError, "another", lambda w: w.mine.record_block_use(w.block, w.foreign)),
     ("finish: stale", UseAfterFreeError, "", lambda w: w.mine.finish_block_use(w.stale, w.stream, Access.WRITE)),
-    ("finish: dead stream", StreamMisuseError, "unregistered",
-     lambda w: w.mine.finish_block_use(w.block, w.dead, Access.WRITE)),
+    ("finish: unregistered stream", StreamMisuseError, "unregistered",
+     lambda w: w.mine.finish_block_use(w.block, w.gone, Access.WRITE)),
     ("prepare: stale", UseAfterFreeError, "", lambda w: w.mine.prepare_block_use(w.stale, w.stream, Access.WRITE)),
-    ("prepare: dead stream", StreamMisuseError, "unregistered",
-     lambda w: w.mine.prepare_block_use(w.block, w.dead, Access.WRITE)),
+    ("prepare: unregistered stream", StreamMisuseError, "unregistered",
+     lambda w: w.mine.prepare_block_use(w.block, w.gone, Access.WRITE)),
     ("prepare: foreign", StreamMisuseError, "another",
      lambda w: w.mine.prepare_block_use(w.far.id, w.stream, Access.WRITE)),
     ("find: text", TypeError, "", lambda w: w.mine.find_block("x")),
     ("adopt: inside out", ValueError, "no range", lambda w: w.mine.adopt(1 << 40, -1)),
     ("adopt: overlap", StreamMisuseError, "overlaps", lambda w: w.mine.adopt(w.block.ptr + 32, 64)),
-    ("adopt: dead stream", StreamMisuseError, "unregistered", lambda w: w.mine.adopt(1 << 40, 64, w.dead)),
+    ("adopt: unregistered stream", StreamMisuseError, "unregistered", lambda w: w.mine.adopt(1 << 40, 64, w.gone)),
     ("register: text", TypeError, "no CUDA stream", lambda w: w.mine.register_stream("x")),
     ("unregister: our own", StreamMisuseError, "pool's own", lambda w: w.mine.unregister_stream(w.stream)),
-    ("unregister: twice", StreamMisuseError, "not registered", lambda w: w.mine.unregister_stream(w.dead)),
+    ("unregister: twice", StreamMisuseError, "not registered", lambda w: w.mine.unregister_stream(w.gone)),
 ]
 NONSENSE = [pytest.param(error, match, call, id=f"{group}-{name}", marks=pytest.mark.promise(*items))
             for group, items, cases in (("allocate", (37, 38), ALLOCATE), ("free", (46, 48), FREE),
@@ -143,7 +144,7 @@ def test_nonsense_is_refused_and_nothing_happens(driver: Simulator, resource, er
     del raised
     assert w.block.frontier == before
     assert w.block.state is w.theirs.state is w.far.state is BlockState.LIVE
-    w.late.commit()                                     # its own use is filed all the same
+    w.late.commit()                                     # its own use is recorded all the same
     assert ("has-read", w.stream.id) in w.block.frontier
     with use(w.stream, write=w.block):
         pass
@@ -168,7 +169,7 @@ def test_more_than_there_is(driver):
 
 @pytest.mark.parametrize("access", ["read", None, 1, Access(0)])
 def test_what_is_not_an_access(access):
-    """What is not an access is a TypeError, for prepare and finish, and opens or files nothing."""
+    """What is not an access is a TypeError, for prepare and finish, and opens or records nothing."""
     mine = DeviceRuntime()
     block = mine.allocate(64)
     raised = []

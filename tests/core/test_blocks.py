@@ -91,7 +91,7 @@ def test_handles_are_not_made_by_hand():
             kind()
     block = DeviceRuntime().allocate(64)
     with pytest.raises(AttributeError):
-        block.nbytes = 1 << 30                          # the books are not kept by the caller (W20)
+        block.nbytes = 1 << 30                          # the accounting is not the caller's (W20)
 
 
 @pytest.mark.promise(48, 68)

@@ -43,7 +43,7 @@ def test_work_on_a_capturing_stream_is_refused(driver):
     block.free()
 
 
-def test_h15_a_capturing_source_is_refused_before_any_wait(four, driver):
+def test_a_capturing_source_is_refused_before_any_wait(four, driver):
     """S committed before its owner began a capture; a fence recorded there now would belong to the graph."""
     x = four()
     b, c = x.alloc(x.S), x.alloc(x.U)

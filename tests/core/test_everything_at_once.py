@@ -206,7 +206,7 @@ class Worker:
 def test_every_operation_beside_every_other(seed, pooled, _context):
     """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.
 
-    What is asserted here is the books; under `.ci/sanitize tsan` this is where two threads meet in the core.
+    What is asserted here is the accounting; under `.ci/sanitize tsan` this is where two threads meet in the core.
     """
     shared = Shared(PoolMemoryResource(chunk_size=8192) if pooled else None)
 

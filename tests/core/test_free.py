@@ -28,7 +28,7 @@ RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 @pytest.mark.promise(46, 47, 48)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_frees_that_are_refused_change_nothing(driver, resource):
-    """A block of another device, an unregistered stream, a stale block: each its error, the books as before."""
+    """A block of another device, an unregistered stream, a stale block: each its error, the accounting as before."""
     runtime, elsewhere = DeviceRuntime(resource=resource()), DeviceRuntime(1, resource=resource(1))
     raw = check(cuda.cuStreamCreate(1))
     dead = runtime.register_stream(raw)
@@ -93,17 +93,17 @@ def test_a_free_waits_once_for_each_other_stream(four):
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize("call", ["cuStreamWaitEvent", "cuEventRecord"])
 def test_a_free_whose_wait_fails_may_be_repeated(four, driver, call, nth):
-    """DriverError; the block is live with its entries, the books are the same; the second free succeeds."""
+    """DriverError; the block is live with its entries, the accounting is the same; the second free succeeds."""
     x = four(policy="lazy")
     block = x.alloc(x.S)
     readers = [x.use(stream, (block, READ)) for stream in (x.T, x.U, x.V)]
-    kinds, books = block.frontier.keys(), (x.runtime.live_bytes, x.runtime.pending_bytes)
+    kinds, figures = block.frontier.keys(), (x.runtime.live_bytes, x.runtime.pending_bytes)
     driver.fail(call, nth, code=UNKNOWN)
     with pytest.raises(DriverError, match=call):
         block.free()
     assert block.state is BlockState.LIVE
     assert block.frontier.keys() == kinds
-    assert (x.runtime.live_bytes, x.runtime.pending_bytes) == books
+    assert (x.runtime.live_bytes, x.runtime.pending_bytes) == figures
     assert driver.calls("cuMemFreeAsync") == 0
     block.free()
     assert block.state is BlockState.FREED
@@ -129,7 +129,7 @@ def test_bytes_move_from_live_to_pending_to_nothing(four, driver):
 
 @pytest.mark.promise(54)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_books_agree_with_a_ledger(seed):
+def test_the_accounting_agrees_with_a_ledger(seed):
     """Random allocations, uses, frees and reaps: live is the sum of the live blocks, at every step."""
     rng = random.Random(seed)
     runtime = DeviceRuntime()

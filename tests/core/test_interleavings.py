@@ -18,7 +18,7 @@ pytestmark = pytest.mark.simulator
 
 @pytest.mark.parametrize("dropped", [None, 2])
 @pytest.mark.promise(66)
-def test_h11_free_while_another_thread_queues_its_waits(four, driver, dropped):
+def test_free_while_another_thread_queues_its_waits(four, driver, dropped):
     """The block is validated and pinned; before the wait is queued another thread frees it."""
     x = four()
     b = x.alloc(x.S)
@@ -37,7 +37,7 @@ def test_h11_free_while_another_thread_queues_its_waits(four, driver, dropped):
 
 
 @pytest.mark.promise(51, 54)
-def test_h13_reap_in_the_gap(four, driver):
+def test_reap_in_the_gap(four, driver):
     """Bytes must not be released before the free is queued."""
     x = four()
     b = x.alloc(x.S)
@@ -57,7 +57,7 @@ def test_h13_reap_in_the_gap(four, driver):
 
 
 @pytest.mark.promise(51)
-def test_h13_the_marker_waits_for_the_free(four, driver):
+def test_the_marker_waits_for_the_free(four, driver):
     """A reap waits for a position that was taken after the free: the free is complete when its bytes are released."""
     x = four()
     driver.set_policy("min")
@@ -69,7 +69,7 @@ def test_h13_the_marker_waits_for_the_free(four, driver):
     assert x.runtime.bytes_outstanding == 0
 
 
-def test_h13_twin_without_the_host_wait(four, driver):
+def test_twin_without_the_host_wait(four, driver):
     x = four()
     driver.set_policy("min")
     x.alloc(x.S).free()
@@ -78,7 +78,7 @@ def test_h13_twin_without_the_host_wait(four, driver):
     assert driver.pending_operations() > 0
 
 
-def test_h13_a_reap_that_only_looks_releases_what_is_complete(four, driver):
+def test_a_reap_that_only_looks_releases_what_is_complete(four, driver):
     x = four()
     driver.set_policy("min")
     x.alloc(x.S).free()
@@ -90,7 +90,7 @@ def test_h13_a_reap_that_only_looks_releases_what_is_complete(four, driver):
 
 
 @pytest.mark.parametrize("frees", [1, 64])
-def test_h13_a_fence_before_the_free_releases_nothing_of_it(four, driver, frees):
+def test_a_fence_before_the_free_releases_nothing_of_it(four, driver, frees):
     """S has a fence that is complete and covers one free.  The frees after it are not complete, and stay pending, also
     where a stream has so many that the runtime merges their bytes."""
     x = four()
@@ -108,7 +108,7 @@ def test_h13_a_fence_before_the_free_releases_nothing_of_it(four, driver, frees)
     assert x.runtime.pending_bytes == 0
 
 
-def test_h14_address_comes_back_before_the_entry_is_gone(four, driver):
+def test_address_comes_back_before_the_entry_is_gone(four, driver):
     """The driver has the bytes, the lock is not yet taken again, another thread gets the same address."""
     x = four()
     b = x.alloc(x.S)
@@ -132,7 +132,7 @@ def test_an_address_being_freed_is_not_found(four, driver):
     assert found == [None]
 
 
-def test_h17_two_windows_close_at_once(four, driver):
+def test_two_windows_close_at_once(four, driver):
     """b is retired with two windows.  While the first close makes its driver call the second one closes; the free
     fails, and is tried again exactly once."""
     x = four(policy="precise")
@@ -152,7 +152,7 @@ def test_h17_two_windows_close_at_once(four, driver):
 
 
 def test_interleaved_windows_on_one_stream(four):
-    """Two threads, one stream: the order of filing differs from the order of the launches; both consumers are right."""
+    """Two threads, one stream: uses are recorded in another order than they were launched; both consumers are right."""
     for policy in ("lazy", "precise", "adaptive"):
         x = four(policy=policy)
         b, c = x.alloc(x.S), x.alloc(x.S)
@@ -167,7 +167,7 @@ def test_interleaved_windows_on_one_stream(four):
 
 
 def test_use_inside_use_from_another_place(four, driver):
-    """A second use is prepared and filed while the first one is queueing its waits."""
+    """A second use is prepared and recorded while the first one is queueing its waits."""
     x = four()
     b, c = x.alloc(x.S), x.alloc(x.S)
     inner = []
@@ -261,7 +261,7 @@ def test_failed_hand_back_falls_back_to_the_host(four, driver):
     assert x.ordered(launch, x.S)
 
 
-def test_hand_back_that_fails_twice_is_reported_and_files_all_the_same(four, driver):
+def test_hand_back_that_fails_twice_is_reported_and_records_all_the_same(four, driver):
     x = four(opaque="S")
     b = x.alloc(x.S)
     window = x.prepare(x.T, (b, WRITE))

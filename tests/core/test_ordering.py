@@ -39,7 +39,7 @@ def w6_fill_after_an_earlier_hand_over(x: FourStreams) -> bool:
 
 
 @scenario()
-def h1_second_reader_takes_an_older_fence(x: FourStreams) -> bool:
+def second_reader_takes_an_older_fence(x: FourStreams) -> bool:
     """Nothing is committed between two hand-overs: the fence of the first must not serve the fill after it."""
     b1, b2 = x.alloc(x.S), x.alloc(x.S)
     x.use(x.T, (b1, READ))
@@ -50,7 +50,7 @@ def h1_second_reader_takes_an_older_fence(x: FourStreams) -> bool:
 
 
 @scenario()
-def h2_own_write_removed_the_allocation_entry(x: FourStreams) -> bool:
+def own_write_removed_the_allocation_entry(x: FourStreams) -> bool:
     """A recorded write on the allocation stream removes the allocation entry; the block is still fresh."""
     b, other = x.alloc(x.S), x.alloc(x.S)
     x.use(x.S, (b, WRITE))
@@ -61,7 +61,7 @@ def h2_own_write_removed_the_allocation_entry(x: FourStreams) -> bool:
 
 
 @scenario(spare=1)
-def h3_cancelled_first_foreign_use(x: FourStreams) -> bool:
+def cancelled_first_foreign_use(x: FourStreams) -> bool:
     """A window that is cancelled is not a use: the block is still fresh."""
     b = x.alloc(x.S)
     x.prepare(x.T, (b, READ)).cancel()
@@ -82,7 +82,7 @@ def work_without_a_window_keeps_freshness(x: FourStreams) -> bool:
 
 
 @scenario()
-def work_without_a_window_is_filed_beside_a_read(x: FourStreams) -> bool:
+def work_without_a_window_is_recorded_beside_a_read(x: FourStreams) -> bool:
     """U read b in a window, then wrote it without one: the next reader waits for the write."""
     b = x.alloc(x.S)
     x.use(x.U, (b, READ))
@@ -171,7 +171,7 @@ def of_two_positions_on_one_stream_the_newer_is_waited_for(x: FourStreams) -> bo
 
 
 @scenario(spare=1)
-def a_launch_is_filed_in_every_block(x: FourStreams) -> bool:
+def a_launch_is_recorded_in_every_block(x: FourStreams) -> bool:
     """(T waits for S a second time, for what may have been filled into d: nothing was.)"""
     b, c, d = [x.alloc(x.S) for _ in range(3)]
     first = x.use(x.T, (b, WRITE), (c, WRITE))
@@ -182,7 +182,7 @@ def a_launch_is_filed_in_every_block(x: FourStreams) -> bool:
 
 
 @scenario()
-def an_exception_files_conservatively(x: FourStreams) -> bool:
+def an_exception_records_conservatively(x: FourStreams) -> bool:
     b = x.alloc(x.S)
     reader = x.use(x.U, (b, READ))
     with pytest.raises(KeyError), x.recorder(x.T, (b, WRITE)):
@@ -319,7 +319,7 @@ def a_fence_teaches_only_what_its_stream_knew_before_the_record(x: FourStreams) 
 
 
 @scenario()
-def h12_a_fence_in_use_is_not_recorded_again(x: FourStreams) -> bool:
+def a_fence_in_use_is_not_recorded_again(x: FourStreams) -> bool:
     """T waits for a fence of S; before that is noted, others have S record more fences than its ring holds.  Were T's
     among them, T would count as ordered after what it covers now."""
     b, later = x.alloc(x.S), [x.alloc(x.S) for _ in range(8)]
@@ -361,7 +361,7 @@ def hand_back_orders_the_opaque_home_after_a_use_elsewhere(x: FourStreams) -> bo
 
 
 @scenario(opaque="S", spare=1)
-def h5_write_removes_an_opaque_entry(x: FourStreams) -> bool:
+def write_removes_an_opaque_entry(x: FourStreams) -> bool:
     """T's write must not remove the entry of S, where hidden work may follow at any time.  (U waits for T and for
     S, which knows T: one wait would do.)"""
     b = x.alloc(x.S)
@@ -372,7 +372,7 @@ def h5_write_removes_an_opaque_entry(x: FourStreams) -> bool:
 
 
 @scenario(opaque="T")
-def h5b_recorded_read_on_an_opaque_stream(x: FourStreams) -> bool:
+def recorded_read_on_an_opaque_stream(x: FourStreams) -> bool:
     """b is handed to the opaque T for reading; T's owner then writes it without a recorder; U reads."""
     b = x.alloc(x.S)
     x.use(x.T, (b, READ))

@@ -36,7 +36,7 @@ def test_the_random_programs_notice_a_missing_wait(kernels, driver, seed):
 @pytest.mark.promise(215)
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_a3_threads_compute_what_one_would(kernels, _context, shared, policy):
+def test_threads_compute_what_one_would(kernels, _context, shared, policy):
     """Eight threads of 32 programs on the streams of one runtime, and in runtimes of their own in one context."""
     if SIMULATED:
         sim.simulator().reset("seeded", seed=215)
@@ -68,7 +68,7 @@ def test_a3_threads_compute_what_one_would(kernels, _context, shared, policy):
 
 @pytest.mark.promise(215)
 @pytest.mark.parametrize("seed", [100, 200, 300, 400])
-def test_a4_fresh_processes_compute_what_a_serial_one_would(seed):
+def test_fresh_processes_compute_what_a_serial_one_would(seed):
     policy = ("lazy", "precise", "adaptive", "adaptive")[seed // 100 - 1]
     printed = in_its_own_process("import stress; stress.main()", seed, 4, XLOGMEM_POLICY=policy)
     assert printed.splitlines() == [*(str(Program(seed + number).serial()) for number in range(4)), "races: 0"], (

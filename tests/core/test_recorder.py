@@ -89,7 +89,7 @@ def test_a_fresh_output_is_written_and_then_read_elsewhere(four, driver, commit_
 @pytest.mark.promise(97, 101)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_late_registration_is_refused_and_costs_nothing(mode):
-    """Tracked or not, in either mode: the call raises, the count stays, and commit files what was preflighted."""
+    """Tracked or not, in either mode: the call raises, the count stays, and commit records what was preflighted."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block, late = runtime.allocate(64), runtime.allocate(64)
@@ -126,7 +126,7 @@ def test_a_stale_block_is_found_before_any_wait(four, driver):
 
 @pytest.mark.simulator
 @pytest.mark.promise(100, 101)
-def test_a_commit_without_preflight_files_nothing_and_may_be_repeated(four, driver):
+def test_a_commit_without_preflight_records_nothing_and_may_be_repeated(four, driver):
     """Refused with no effect; after the preflight that was missing it is accepted, and only once."""
     x = four()
     block = x.alloc(x.S)
@@ -163,7 +163,7 @@ def test_an_empty_recorder_does_nothing(driver, mode, preflighted):
 @pytest.mark.simulator
 @pytest.mark.promise(107)
 def test_a_dropped_recorder_protects_what_it_prepared(four):
-    """Never raises; warns with the number of uses, the stream and the mode; the launch is filed as if committed."""
+    """Never raises; warns with the number of uses, the stream and the mode; the launch is recorded as if committed."""
     x = four()
     block = x.alloc(x.S)
     recorder = x.prepare(x.T, (block, READ))
@@ -199,7 +199,7 @@ def test_a_stream_keeps_its_runtime():
 
 @pytest.mark.promise(97)
 def test_registering_after_preflight_is_refused_and_nothing_is_lost():
-    """W7: the late call raises at once; what was preflighted is filed all the same."""
+    """W7: the late call raises at once; what was preflighted is recorded all the same."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block, late = runtime.allocate(64), runtime.allocate(64)
@@ -241,7 +241,7 @@ def test_a_stale_block_is_found_before_anything_opens():
     assert runtime.counters()["waits"] == 0
 
 
-def test_cancel_files_nothing():
+def test_cancel_records_nothing():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block = runtime.allocate(64)
@@ -252,7 +252,7 @@ def test_cancel_files_nothing():
     assert runtime.counters()["cancelled"] == 1
 
 
-def test_an_exception_files_and_goes_on():
+def test_an_exception_records_and_goes_on():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block = runtime.allocate(64)
@@ -262,7 +262,7 @@ def test_an_exception_files_and_goes_on():
 
 
 @pytest.mark.promise(107)
-def test_a_recorder_dropped_in_its_window_warns_and_is_filed_by_the_next_call():
+def test_a_recorder_dropped_in_its_window_warns_and_is_recorded_by_the_next_call():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block = runtime.allocate(64)

@@ -64,7 +64,7 @@ def test_the_resolver_of_the_nearest_class_is_called(pairs):
     assert ("has-read", T.id) in a.frontier
 
 
-def test_what_a_resolver_holds_lives_until_the_use_is_filed():
+def test_what_a_resolver_holds_lives_until_the_use_is_recorded():
     runtime = DeviceRuntime()
     S, T = runtime.acquire_stream(), runtime.acquire_stream()
     block = runtime.allocate(64, S)

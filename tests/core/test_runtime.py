@@ -25,8 +25,8 @@ from xlogmem._kernels import check
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(79, 83)
 @pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
-def test_a_runtime_made_by_hand_is_its_makers_alone(resource):
-    """It is in no table; what it allocates and frees shows in its books alone, and they come back to what they were."""
+def test_a_runtime_made_by_hand_is_not_that_of_the_process(resource):
+    """It is in no table; what it allocates and frees changes its own accounting alone."""
     assert not any(runtime._runtimes)
     own, pool = resource(), StreamPool()
     mine = DeviceRuntime(resource=own, stream_pool=pool)

@@ -42,7 +42,7 @@ def test_record_block_use_protects_the_free_and_later_readers(four, driver, drop
 
 @pytest.mark.simulator
 @pytest.mark.promise(26)
-def test_h16_record_block_use_on_a_retired_block(four, driver):
+def test_record_block_use_on_a_retired_block(four, driver):
     """The work is in flight already: refusing to file it would leave it unprotected."""
     x = four()
     b = x.alloc(x.S)
@@ -126,7 +126,7 @@ def test_conflicting_windows_are_counted_or_refused():
 @pytest.mark.promise(24, 26, 63)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_record_block_use_protects_later_users_and_the_free(four, driver, recorded):
-    """Work of unknown access is filed as written: a reader elsewhere and the free wait for it."""
+    """Work of unknown access is recorded as written: a reader elsewhere and the free wait for it."""
     x = four()
     block = x.alloc(x.S)
     x.use(x.T, (block, READ))                           # T knows S

@@ -137,7 +137,7 @@ def test_an_operator_without_one_of_its_waits_is_noticed(kernels, driver, operat
 @pytest.mark.parametrize("foreign", ["a", "b", "both"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operator_rejects_untracked_buffers_in_strict_mode(kernels, operator, foreign):
-    """Nothing is queued and nothing filed; permissive mode lets it through."""
+    """Nothing is queued and nothing recorded; permissive mode lets it through."""
     own = DeviceRuntime()
     stream = own.acquire_stream()
     theirs = int(check(cuda.cuMemAlloc(4 * WORDS)))

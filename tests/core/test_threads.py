@@ -210,7 +210,7 @@ def leave_a_window_open(draw: random.Random, stream: Stream, block: DeviceBlock)
     ("adaptive", AsyncMemoryResource, 300), ("precise", AsyncMemoryResource, 300), ("lazy", AsyncMemoryResource, 300),
     ("adaptive", DirectMemoryResource, 60)])                # whose frees wait for the device
 def test_sixteen_threads_mix_everything(policy, resource, turns, kernels, _context):
-    """On a board that all of them reach; every word that was read is as it was written, and the books agree."""
+    """On a board that all of them reach; every word that was read is as it was written, and the accounting agrees."""
     if SIMULATED:
         sim.simulator().reset("seeded", seed=16)
     runtime = DeviceRuntime(policy=policy, resource=resource(), stream_pool=StreamPool(max_streams=128))

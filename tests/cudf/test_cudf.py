@@ -272,7 +272,7 @@ def test_empty_buffers_are_nothing_to_touch(cudf):
     assert memory.named_by(Series(empty)) == []
 
 
-def test_a_spilled_buffer_is_brought_back_and_kept_until_the_use_is_filed(cudf):
+def test_a_spilled_buffer_is_brought_back_and_kept_until_the_use_is_recorded(cudf):
     memory = Memory()
     series = Series(memory.column(SpillableBufferOwner))
     owner = series._column.plc_column.data().owner

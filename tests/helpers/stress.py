@@ -70,7 +70,7 @@ def words_at(ptr: int, count: int, stream: Stream) -> list[int]:
 
 
 def nothing_lost(runtime: DeviceRuntime, allocations: int | None = None) -> None:
-    """The books at the end, when the threads and all their handles are gone."""
+    """The accounting at the end, when the threads and all their handles are gone."""
     gc.collect()
     runtime.reap_pending()
     counters = runtime.counters()

@@ -81,7 +81,7 @@ def test_what_record_write_recorded_is_waited_for(four, driver, dropped):
 @pytest.mark.promise(122, 237)
 @pytest.mark.parametrize("access", list(Access))
 def test_a_pointer_is_given_out_with_the_use_that_it_is_for(four, driver, access):
-    """W72: the waits of its stream before, its use filed after; nothing else shows the address."""
+    """W72: the waits of its stream before, its use recorded after; nothing else shows the address."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.empty(512, "uint8", x.S)[128:]
@@ -158,7 +158,7 @@ def test_nothing_is_queued_when_the_preflight_fails(four, driver):
 @pytest.mark.simulator
 @pytest.mark.promise(201, 232)
 @pytest.mark.parametrize("call", ["cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"])
-def test_a_copy_that_fails_is_filed_all_the_same(four, driver, call):
+def test_a_copy_that_fails_is_recorded_all_the_same(four, driver, call):
     """W9: it may have been queued; the error names the call, and nothing is left open."""
     x = four()
     state = DeviceState(x.runtime)

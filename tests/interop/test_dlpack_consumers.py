@@ -106,7 +106,7 @@ def test_a_consumers_stream_without_a_known_owner_is_never_touched_again(four, d
     assert x.runtime.bytes_outstanding == 0
     x.runtime.reap_pending()
     assert driver.calls("cuCtxSynchronize") == syncs + 1
-    assert not driver.races()                           # nor a dead stream
+    assert not driver.races()                           # nor a use of a destroyed stream
 
 
 @pytest.mark.simulator

@@ -92,7 +92,7 @@ def test_a_reader_that_may_have_written_stays_one_after_it_was_waited_for(four, 
     buffer = from_cuda_array(array, producer=x.U, state=state)
     capsule = buffer.__dlpack__(stream=S.handle, max_version=(1, 0))
     x.runtime.register_stream(owner, discipline="opaque")
-    x.use(x.V, (x.alloc(S), READ))                      # a fence for what was filed so far
+    x.use(x.V, (x.alloc(S), READ))                      # a fence for what was recorded so far
     late = x.work(S, (block, WRITE))
     x.runtime.register_stream(owner, discipline=after or "sealed")
     if after is None:

@@ -79,7 +79,7 @@ def test_direct_is_chosen_for_memory_checkers(monkeypatch):
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.promise(211)
 def test_direct_memory_in_many_threads(kernels, _context):
-    """Random sizes, each written and read back; the books return to what they were."""
+    """Random sizes, each written and read back; the accounting returns to what it was."""
     own = DeviceRuntime(resource=DirectMemoryResource(), stream_pool=StreamPool(max_streams=THREADS))
     kept = own.allocate(4096)
     baseline = own.bytes_outstanding

@@ -48,7 +48,7 @@ def hidden_work_on_an_opaque_stream_is_handed_over_as_a_new_position(x: FourStre
 
 
 @scenario(spare=1)
-def h6_fill_then_free_then_reuse_elsewhere(x: FourStreams) -> bool:
+def fill_then_free_then_reuse_elsewhere(x: FourStreams) -> bool:
     """T knows S; b is filled on S without a recorder and freed on S; T gets the bytes."""
     b, other = x.alloc(x.S, HALF), x.alloc(x.S, HALF)
     x.use(x.T, (other, READ))
@@ -59,7 +59,7 @@ def h6_fill_then_free_then_reuse_elsewhere(x: FourStreams) -> bool:
 
 
 @scenario()
-def h6b_work_before_a_free_on_the_same_stream(x: FourStreams) -> bool:
+def work_before_a_free_on_the_same_stream(x: FourStreams) -> bool:
     """The same after a use elsewhere: all callers rely on "freed on S" meaning "after everything queued on S"."""
     b = x.alloc(x.S, WHOLE)
     write = x.work(x.S, (b, WRITE))
@@ -71,7 +71,7 @@ def h6b_work_before_a_free_on_the_same_stream(x: FourStreams) -> bool:
 
 
 @scenario()
-def h7_the_rest_of_a_new_chunk(x: FourStreams) -> bool:
+def the_rest_of_a_new_chunk(x: FourStreams) -> bool:
     """The pool grows for S; T takes from the rest of that chunk, which is not there before S's allocation."""
     x.alloc(x.S, QUARTER)
     rest = x.alloc(x.T, QUARTER)

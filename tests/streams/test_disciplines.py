@@ -42,7 +42,7 @@ def test_another_discipline_is_the_same_registration(four, driver):
 
 
 def covered_so_far(x, stream):
-    """There is a fence for what was filed there; what is queued later needs another one."""
+    """There is a fence for what was recorded there; what is queued later needs another one."""
     block = x.alloc(stream)
     x.use(x.V, (block, READ))
     block.free()
@@ -75,7 +75,7 @@ def test_what_a_discipline_allowed_is_waited_for_under_another(four, first, last
             if discipline == "opaque" or (discipline == "ordinary" and first not in ("elsewhere", "replaced")):
                 hidden.append(x.work(S, (block, WRITE)))
             elif turn:
-                x.use(S, (block, READ))                 # what is filed here replaces no older entry that hides work
+                x.use(S, (block, READ))                 # what is recorded here replaces no older entry that hides work
         if not registered:
             x.runtime.unregister_stream(owner)
         x.use(x.T, (block, last))
@@ -122,7 +122,7 @@ def test_an_opaque_successor_may_have_unrecorded_work_as_on_its_own_blocks(four)
 @pytest.mark.parametrize("how", ["use", "free", "drop"])
 @pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
 def test_a_raw_stream_that_changed_its_discipline_may_be_destroyed(four, policy, how):
-    """As before: what was filed there is covered by a fence that is there."""
+    """As before: what was recorded there is covered by a fence that is there."""
     x = four(policy=policy)
     stream = check(cuda.cuStreamCreate(NON_BLOCKING))
     S = x.runtime.register_stream(int(stream))

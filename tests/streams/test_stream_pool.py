@@ -39,7 +39,7 @@ def test_pool_streams():
 @pytest.mark.simulator
 @pytest.mark.promise(156, 157, 160)
 def test_a_full_pool_and_a_driver_that_refuses(driver):
-    """Neither falls back to the default stream; the books stay right."""
+    """Neither falls back to the default stream; the accounting stays right."""
     pool = StreamPool(max_streams=2)
     driver.fail("cuStreamCreateWithPriority", code=UNKNOWN)
     with pytest.raises(DriverError, match=r"cuStreamCreateWithPriority.*creating a stream"):

@@ -18,7 +18,7 @@ from xlogmem._kernels import check
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
-def test_h8_last_fence_covers_the_fill(four, driver, dropped):
+def test_last_fence_covers_the_fill(four, driver, dropped):
     """S is unregistered after a fill; an older fence already has S's newest position."""
     x = four()
     owner, S = foreign(x)
@@ -39,7 +39,7 @@ def test_h8_last_fence_covers_the_fill(four, driver, dropped):
 @pytest.mark.simulator
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.promise(47)
-def test_h9_free_on_the_successor_remembers_stream_order(four, driver, dropped):
+def test_free_on_the_successor_remembers_stream_order(four, driver, dropped):
     """T wrote b, so S's entry is gone; then S is used again, ordered by hand; S is unregistered and b is freed on V."""
     x = four()
     owner, S = foreign(x)
@@ -62,7 +62,7 @@ def test_h9_free_on_the_successor_remembers_stream_order(four, driver, dropped):
 
 
 @pytest.mark.simulator
-def test_h10_unregister_with_an_open_window(four):
+def test_unregister_with_an_open_window(four):
     x = four()
     _owner, T = foreign(x)
     b = x.alloc(x.S)
@@ -77,7 +77,7 @@ def test_h10_unregister_with_an_open_window(four):
 
 
 @pytest.mark.simulator
-def test_h12_event_moves_to_another_stream_before_the_wait(four, driver):
+def test_event_moves_to_another_stream_before_the_wait(four, driver):
     """A fence of S is chosen for a wait; before the wait S is unregistered, and its events are used elsewhere.  The
     pinned one is not."""
     x = four(policy="lazy")
@@ -99,7 +99,7 @@ def test_h12_event_moves_to_another_stream_before_the_wait(four, driver):
 
 
 @pytest.mark.simulator
-def test_h18_two_threads_unregister_each_other(four, driver):
+def test_two_threads_unregister_each_other(four, driver):
     x = four()
     (a, S), (b, T) = foreign(x), foreign(x)
     refused = []
