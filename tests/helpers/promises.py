@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 
 ITEMS = range(1, 240)                                   # the promises of docs/promises.md; W1 to W77 are its rules
-# Blocks, streams, uses, frees and the runtime; slices and the glue of columns (2.6); recorded fills (2.8); the stress
-# suites (2.9); device states (2.10); the order of releases and what a Python handle does (2.11, 2.12).
+# Blocks, streams, uses, frees and the runtime; slices and the glue of columns; operations that record themselves; the
+# stress suites; device states; the order of releases; what a Python buffer does.
 COUNTED = (*range(1, 127), *range(184, 191), *range(193, 197), *range(199, 203), *range(206, 212), *range(213, 216),
            216, 217, 218, 221, 222, 232, *range(236, 240))
 MOST = 5                                                # items that one test may cite
@@ -33,7 +33,7 @@ REPLACED: dict[int, tuple[str, str]] = {
     24: ("the use is recorded as a position of the stream, and the free waits for it; no event is made",
          f"{RULES}: frontiers hold positions, never events"),
     26: ("there is no event to fail: UseAfterFreeError and StreamMisuseError remain",
-         f"{RULES}, record_block_use: the work is queued already, refusing to file it would leave it unprotected"),
+         f"{RULES}, record_block_use: the work is queued already, refusing to record it would leave it unprotected"),
     27: ("a resource declares how its frees are ordered (`order`), the core tracks whatever it hands out",
          "tracking is not a backend's job; a resource that declares nothing is refused"),
     30: ("a write removes the entries that its own prepare was ordered after, and no others",
@@ -75,7 +75,7 @@ REPLACED: dict[int, tuple[str, str]] = {
     67: ("one entry for each kind and stream; a write removes its ticket only",
          "W2, W3, W48"),
     78: ("the process's runtime uses AsyncMemoryResource where the device has memory pools",
-         "default backend of the singleton (W65)"),
+         "recorders need frees that are ordered on streams, so the default has them (W65)"),
     80: ("parts that do not fit together are refused",
          "W21: unchecked composition"),
     82: ("short critical sections; no lock is held while a resource or the driver is called",
@@ -93,7 +93,7 @@ REPLACED: dict[int, tuple[str, str]] = {
     107: ("the uses are recorded as if launched, with a ResourceWarning in every build",
           "W9: a dropped recorder protected nothing"),
     112: ("a buffer is a handle of its own; slices, views and copies share the block and its uses",
-          "Buffer; Python shares the handle itself by reference"),
+          "Python shares the handle itself by reference"),
     116: ("in this order: state dropped, shutting down, context lost or rebuilt; a consumed buffer last",
           "W67: a lost context is stale before there is a new one"),
     118: ("size is the number of elements, len() the first dimension, as everywhere in Python",
@@ -112,7 +112,7 @@ REPLACED: dict[int, tuple[str, str]] = {
     130: ("as for the stream-ordered backend: the old entry is poisoned", "W19"),
     131: ("generations are compared, whatever the resource", "W18: a stale block freed a newer one"),
     133: ("Direct is tracked like any other resource; its frees wait on the host",
-          "Direct under the core"),
+          "W18: tracking is not a backend's job"),
     156: ("a new stream waits for nothing, and its id is never used again",
           "W14: nothing relies on implicit order with a default stream"),
     158: ("a stream whose last handle is gone is handed out again, under a new id", "W38: 16 streams for ever"),
