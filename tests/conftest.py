@@ -1,4 +1,4 @@
-"""One driver for the whole run, and the promises that every test has to leave intact.
+"""What every test has to leave intact, and the fixtures of all of them.
 
 Where a GPU is present the suite runs on it and skips what only the simulated driver can answer; elsewhere it is the
 other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into failures.
@@ -6,32 +6,20 @@ other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 import pytest
-from contract import Ledger
 from cuda.bindings import driver as cuda
-
-os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
+from four_streams import FourStreams
+from promises import Ledger
+from which_driver import REQUIRE_CUDA, SIMULATED
 
 from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
-from xlogmem.errors import DriverNotFoundError
-
-REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
-
-try:
-    _driver.initialize()
-except DriverNotFoundError:
-    sim.install()
-    _driver.initialize()
-
-SIMULATED = _driver.is_simulated()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Ledger(), "contract")
+    config.pluginmanager.register(Ledger(), "promises")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -45,7 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail("needs a GPU, and XLOGMEM_REQUIRE_CUDA is set", pytrace=False)
         pytest.skip("needs a GPU")
     if not SIMULATED and item.get_closest_marker("simulator"):
-        pytest.skip("asks the simulated driver")
+        pytest.skip("needs the simulated driver")
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
@@ -53,9 +41,9 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
                          ("needs RMM", "RMM tests skipped, no RMM here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
-                         ("needs a neighbour", "round trips skipped, the neighbour is not here"),
+                         ("needs another library", "round trips skipped, the other library is not here"),
                          ("needs cuDF", "cuDF tests skipped, no cuDF here"),
-                         ("asks the simulated driver", "simulator tests skipped, a GPU is here")):
+                         ("needs the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):
             terminalreporter.write_line(f"{name}: {count}")
 
@@ -81,7 +69,7 @@ def _clean_driver(_context):
     races = []
     if SIMULATED:
         races += sim.simulator().races()
-        sim.simulator().reset("eager")                  # lets go of callbacks, which hold what they use
+        sim.simulator().reset("eager")                  # releases callbacks, which hold what they use
     gc.collect()
     gc.freeze()                                         # what outlives a test need not be walked after every later one
     check(cuda.cuCtxSynchronize())
@@ -124,7 +112,7 @@ def state():
 
 @pytest.fixture
 def memory():
-    """4 KiB that nobody tracks."""
+    """4 KiB of untracked memory."""
     ptr = int(check(cuda.cuMemAlloc(4096)))
     yield ptr
     check(cuda.cuCtxSynchronize())
@@ -138,16 +126,14 @@ def driver():
 
 
 @pytest.fixture
-def bench(driver):
-    """Makes benches (see bench.py), which are closed at the end."""
-    from bench import Bench
+def four(driver):
+    """Makes runtimes with four streams (`FourStreams`), which are closed at the end."""
+    made = []
 
-    benches = []
-
-    def make(**options: str) -> Bench:
-        benches.append(Bench(driver, **options))
-        return benches[-1]
+    def make(**options: str) -> FourStreams:
+        made.append(FourStreams(driver, **options))
+        return made[-1]
 
     yield make
-    for x in benches:
+    for x in made:
         x.close()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import sim_support as cu
 from cuda.bindings import driver
+from places import HELPERS
 from sim_support import alloc, code, event, fill, free, ok, stream
 
 pytestmark = pytest.mark.simulator
@@ -100,8 +99,8 @@ def test_handles_die_with_their_context(simulator, wrong):
         ok(driver.cuDevicePrimaryCtxRelease(1))
 
 
-def test_what_is_done_before_the_end_is_no_use_of_the_dead(simulator):
-    """Work that is still queued, and the memory of a dead stream, are fine."""
+def test_what_is_done_before_the_end_is_not_a_use_after_it(simulator):
+    """Work that is still queued, and the memory of a destroyed stream, are fine."""
     simulator.reset("min")
     s, e, b = stream(), event(), stream()
     p = alloc(s)
@@ -118,6 +117,5 @@ def test_what_is_done_before_the_end_is_no_use_of_the_dead(simulator):
 def test_reports_are_made_without_the_race_checks_too():
     program = ("import sim_support as cu; s = cu.install(); from cuda.bindings import driver; cu.retain();"
                "a = cu.stream(); driver.cuStreamDestroy(a); driver.cuStreamGetId(a); print(len(s.races()))")
-    support = str(Path(__file__).parent)
-    done = cu.python("-c", program, XLOGMEM_SIM_RACES="0", PYTHONPATH=support)
+    done = cu.python("-c", program, XLOGMEM_SIM_RACES="0", PYTHONPATH=str(HELPERS))
     assert done.stdout == "1\n", done.stderr

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import pytest
 import sim_support as cu
 from cuda.bindings import driver
-from sim_support import alloc, code, fill, free, launch, ok, stream, sync
+from places import HELPERS
+from sim_support import (
+    NONE,
+    READ,
+    READWRITE,
+    alloc,
+    code,
+    default_pool,
+    fill,
+    free,
+    launch,
+    location,
+    ok,
+    set_access,
+    stream,
+    sync,
+)
 
 pytestmark = pytest.mark.simulator
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, UNSUPPORTED = 1, 101, 201, 217
 ILLEGAL_ADDRESS, ALREADY_ENABLED, NOT_ENABLED = 700, 704, 705
-NONE, READ, READWRITE = (driver.CUmemAccess_flags(flags) for flags in (0, 1, 3))
 
 
 @pytest.fixture
@@ -29,22 +43,6 @@ def two(simulator):
     ok(driver.cuCtxPopCurrent())
     ok(driver.cuDevicePrimaryCtxRelease(1))
     set_access(default_pool(0), 1, NONE)
-
-
-def default_pool(device):
-    return ok(driver.cuDeviceGetDefaultMemPool(device))
-
-
-def location(device):
-    where = driver.CUmemLocation()
-    where.type, where.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
-    return where
-
-
-def set_access(pool, device, flags):
-    wanted = driver.CUmemAccessDesc()
-    wanted.location, wanted.flags = location(device), flags
-    return code(driver.cuMemPoolSetAccess(pool, [wanted], 1))
 
 
 def get_access(pool, device):
@@ -126,15 +124,15 @@ def test_access_ends_with_the_other_context(simulator, two):
 
 
 def run(source, **environment):
-    return cu.python("-c", source, PYTHONPATH=str(Path(__file__).parent), **environment)
+    return cu.python("-c", source, PYTHONPATH=str(HELPERS), **environment)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("none", "0 217 101"), ("all", "1 0 0"), ("", "1 0 0")])
 def test_the_setting(setting, expected):
     done = run("import sim_support as cu; cu.install(); from cuda.bindings import driver; a = cu.retain(0);"
-               "cu.retain(1); from test_sim_peers import *;"
-               "print(ok(driver.cuDeviceCanAccessPeer(1, 0)), code(driver.cuCtxEnablePeerAccess(a, 0)),"
-               "      set_access(default_pool(0), 1, READWRITE))", XLOGMEM_SIM_PEERS=setting)
+               "cu.retain(1);"
+               "print(cu.ok(driver.cuDeviceCanAccessPeer(1, 0)), cu.code(driver.cuCtxEnablePeerAccess(a, 0)),"
+               "      cu.set_access(cu.default_pool(0), 1, cu.READWRITE))", XLOGMEM_SIM_PEERS=setting)
     assert done.stdout == expected + "\n", done.stderr
 
 
@@ -151,7 +149,7 @@ def test_a_device_is_not_its_own_peer(simulator):
 # The access of pools ------------------------------------------------------------------------------------
 
 
-def test_pool_access_is_told(two):
+def test_pool_access_can_be_queried(two):
     pool = default_pool(0)
     assert [get_access(pool, device) for device in (0, 1)] == [3, 0]
     for flags in (READ, READWRITE, NONE):
@@ -235,7 +233,7 @@ def test_a_peer_copy_needs_no_grant(simulator, two, kind):
 @pytest.mark.parametrize("kind", MEMORY)
 @pytest.mark.parametrize("policy", ["eager", "min", "max", "seeded"])
 def test_a_kernel_without_access_crashes(simulator, two, policy, kind, granted):
-    """The launch succeeds; who waits for it is told, and every call from then on."""
+    """The launch succeeds; the wait for it fails, and every call from then on."""
     simulator.reset(policy)
     first, _ = two
     p, s = MEMORY[kind](first), stream()
@@ -261,7 +259,7 @@ def test_what_counts_is_the_access_when_the_kernel_runs(simulator, two, revoked)
     assert code(driver.cuStreamSynchronize(s)) == (ILLEGAL_ADDRESS if revoked else 0)
 
 
-def test_freeing_is_no_access(two):
+def test_freeing_is_not_an_access(two):
     first, _ = two
     p, s = pooled(first), stream()
     free(p, s)

@@ -175,7 +175,7 @@ def test_synchronous_free_of_ordinary_memory_waits(two):
     assert simulator.races() == []
 
 
-def test_synchronous_allocation_is_there_for_everybody(two):
+def test_synchronous_allocation_is_there_for_all_streams(two):
     simulator, a, _, _ = two
     p = int(ok(driver.cuMemAlloc(64)))
     fill(p, 1, a)
@@ -231,7 +231,7 @@ def test_a_wait_takes_the_event_as_it_is_at_the_call(two):
     ok(driver.cuEventRecord(e, a))
     fill(p, 2, b)
     assert simulator.races() == []
-    fill(q, 2, b)  # behind the second record, which nobody waited for
+    fill(q, 2, b)  # behind the second record, which was not waited for
     assert kinds(simulator) == ["RACE write/write"]
     ok(driver.cuEventDestroy(e))
 

@@ -1,0 +1,40 @@
+"""Fixtures of the tests of the core."""
+from __future__ import annotations
+
+import pytest
+from c_table import Hold
+from cuda.bindings import driver as cuda
+
+from xlogmem import (
+    MAX_DEVICE_ORDINALS,
+    runtime,
+)
+from xlogmem._kernels import check
+
+
+@pytest.fixture
+def _cold(monkeypatch):
+    """As if none of the process's runtimes had been made yet."""
+    monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICE_ORDINALS)
+
+
+@pytest.fixture
+def four_and_hold(four):
+    b = four()
+    hold = Hold(b.runtime)
+    yield b, hold
+    hold.close()
+
+
+@pytest.fixture
+def foreign():
+    """Makes streams outside xlogmem, as handles."""
+    made = []
+
+    def make() -> int:
+        made.append(check(cuda.cuStreamCreate(1)))
+        return int(made[-1])
+
+    yield make
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))

@@ -1,0 +1,134 @@
+"""Allocating: the accounting, failures, and addresses that are handed out twice."""
+from __future__ import annotations
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import nothing_happens
+
+from xlogmem import (
+    AsyncMemoryResource,
+    BlockState,
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DirectMemoryResource,
+    DriverError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+)
+from xlogmem._kernels import check
+
+UNKNOWN = 999                                           # a CUresult that does not lose the device
+RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
+
+
+@pytest.mark.promise(34, 35, 44)
+def test_the_accounting_starts_at_zero_and_follows_each_allocation():
+    """A new runtime has no blocks; each allocation adds its bytes as requested."""
+    runtime = DeviceRuntime()
+    assert set(runtime.counters().values()) == {0}
+    assert (runtime.live_bytes, runtime.pending_bytes, runtime.bytes_outstanding) == (0, 0, 0)
+    stream = runtime.acquire_stream()
+    blocks, total = [], 0
+    for nbytes in (1, 1000, 64, 1 << 20):
+        blocks.append(runtime.allocate(nbytes, stream, tag=str(nbytes)))
+        total += nbytes
+        assert (runtime.live_bytes, runtime.pending_bytes, runtime.bytes_outstanding) == (total, 0, total)
+        assert (blocks[-1].nbytes, blocks[-1].tag) == (nbytes, str(nbytes))
+    assert runtime.counters()["live_blocks"] == runtime.counters()["allocations"] == 4
+    assert runtime.stream_pool.default == runtime.default_stream
+    assert isinstance(runtime.resource, DeviceMemoryResource)
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(37, 38, 128)
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_zero_bytes_are_refused_before_the_stream_is_looked_at(driver, resource):
+    """Zero bytes: DriverError; then an unknown stream: StreamMisuseError; neither touches the driver."""
+    runtime, foreign = DeviceRuntime(resource=resource()), DeviceRuntime()
+    with nothing_happens(driver, runtime, foreign):
+        for stream in (None, foreign.default_stream, "no stream"):
+            with pytest.raises(DriverError, match=r"zero-byte allocation is not supported"):
+                runtime.allocate(0, stream)
+        with pytest.raises(StreamMisuseError, match="another runtime"):
+            runtime.allocate(64, foreign.default_stream)
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(18, 39)
+@pytest.mark.parametrize(("resource", "call"), [(AsyncMemoryResource, "cuMemAllocFromPoolAsync"),
+                                                (DirectMemoryResource, "cuMemAlloc")])
+def test_a_failed_allocation_names_call_and_size_and_counts_nothing(driver, resource, call):
+    """The error has the driver function, its code and the bytes; nothing is counted, the next call succeeds."""
+    runtime = DeviceRuntime(resource=resource())
+    stream = runtime.acquire_stream()
+    before = runtime.counters()
+    driver.fail(call, code=UNKNOWN)
+    with pytest.raises(DriverError, match=f"{call} gave CUDA_ERROR_UNKNOWN.*allocating 4711 bytes") as error:
+        runtime.allocate(4711, stream)
+    assert (error.value.call, error.value.code) == (call, UNKNOWN)
+    assert runtime.counters() == before
+    assert runtime.bytes_outstanding == 0
+    with pytest.raises(OutOfDeviceMemoryError):
+        runtime.allocate(1 << 63, stream)
+    assert runtime.allocate(64, stream).state is BlockState.LIVE
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(40, 41)
+@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
+def test_an_allocation_records_no_event(driver, policy):
+    """It is one call of the driver, and no event that could fail; the block's entry is a position."""
+    runtime = DeviceRuntime(policy=policy)
+    stream = runtime.acquire_stream()
+    driver.fail("cuEventRecord", code=UNKNOWN)
+    first, second = runtime.allocate(64, stream), runtime.allocate(64, stream)
+    assert driver.calls("cuEventRecord") == driver.calls("cuEventCreate") == 0
+    assert driver.calls("cuMemAllocFromPoolAsync") == 2
+    (one,), (two,) = first.frontier.values(), second.frontier.values()
+    assert 0 < one < two
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(42, 130)
+@pytest.mark.parametrize("order", ["stream", "host"])
+def test_an_address_handed_out_twice_poisons_the_older_block(driver, order):
+    """The old block is never freed, its handles are stale; the new one lives and is freed once (W19)."""
+    class Twice(DeviceMemoryResource):
+        given: list[int]
+
+        def allocate(self, nbytes, stream):
+            return self.given[0]
+
+        def deallocate(self, ptr, nbytes, stream):
+            self.given.append(ptr)
+
+    Twice.order = order
+    resource = Twice()
+    resource.given = [int(check(cuda.cuMemAlloc(64)))]
+    runtime = DeviceRuntime(resource=resource)
+    old, new = runtime.allocate(64), runtime.allocate(64)
+    assert old.ptr == new.ptr
+    assert (old.state, new.state) == (BlockState.FREED, BlockState.LIVE)
+    assert runtime.live_bytes == 64
+    with pytest.raises(UseAfterFreeError):
+        old.free()
+    assert len(resource.given) == 1
+    new.free()
+    assert resource.given == [new.ptr] * 2
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
+    check(cuda.cuMemFree(resource.given[0]))
+
+
+@pytest.mark.promise(43, 45)
+def test_the_table_knows_the_generation_that_the_handle_has():
+    """Handle, identity and lookup agree; after the free the entry is not found."""
+    runtime = DeviceRuntime()
+    blocks = [runtime.allocate(100 * n) for n in range(1, 20)]
+    for block in blocks:
+        found = runtime.find_block(block.ptr + block.nbytes - 1)
+        assert (found.generation, found.ptr) == (block.generation, block.ptr)
+    for block in blocks[::2]:
+        block.free()
+    assert [runtime.find_block(block.ptr) is None for block in blocks] == [n % 2 == 0 for n in range(19)]

@@ -1,0 +1,151 @@
+"""Graph captures: what is refused, what is deferred, and that no capture is spoiled by a call of ours."""
+from __future__ import annotations
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, WRITE
+
+from xlogmem import BlockState, DeviceRuntime, LaunchRecorder, StreamMisuseError, use
+from xlogmem._kernels import check
+
+pytestmark = pytest.mark.simulator
+GLOBAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+class Capture:
+    """A capture on a stream; it has to end well."""
+
+    def __init__(self, stream, mode=RELAXED) -> None:
+        self.stream, self.mode = stream, mode
+
+    def __enter__(self) -> None:
+        check(cuda.cuStreamBeginCapture(self.stream.handle, self.mode))
+
+    def __exit__(self, *_) -> None:
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(self.stream.handle))))
+
+
+def test_work_on_a_capturing_stream_is_refused(driver):
+    runtime = DeviceRuntime()
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    block = runtime.allocate(64, S)
+    with Capture(T):
+        before = driver.all_calls()
+        with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+            LaunchRecorder(T).read(block).preflight()
+        with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+            runtime.allocate(64, T)
+        changed = {name for name, count in driver.all_calls().items() if count != before.get(name, 0)}
+        assert changed <= {"cuCtxGetCurrent", "cuStreamIsCapturing"}
+    with use(T, read=block):
+        pass
+    block.free()
+
+
+def test_a_capturing_source_is_refused_before_any_wait(four, driver):
+    """S committed before its owner began a capture; a fence recorded there now would belong to the graph."""
+    x = four()
+    b, c = x.alloc(x.S), x.alloc(x.U)
+    x.use(x.S, (b, WRITE))
+    x.use(x.U, (c, WRITE))
+    with Capture(x.S):
+        records, waits = x.records(), x.waits()
+        with pytest.raises(StreamMisuseError, match="which this work has to wait for"):
+            x.prepare(x.T, (c, READ), (b, READ))
+        assert (x.records(), x.waits()) == (records, waits)
+        x.use(x.T, (c, READ))                           # what does not need S goes on
+    x.use(x.T, (b, READ))
+
+
+def test_a_capture_that_begins_under_a_record_is_noticed_after_it(four, driver):
+    """S was not capturing when it was queried; when the event is recorded it is, and the event belongs to the graph."""
+    x = four()
+    b = x.alloc(x.S)
+    write = x.use(x.S, (b, WRITE))
+    capture = Capture(x.S)
+    driver.on_call("cuEventRecord", capture.__enter__)
+    with pytest.raises(StreamMisuseError, match="which this work has to wait for"):
+        x.prepare(x.T, (b, READ))
+    assert x.waits() == 0
+    capture.__exit__()
+    x.use(x.T, (b, READ))
+    assert x.ordered(write, x.T)
+
+
+def test_a_fence_that_is_there_serves_during_a_capture(four, driver):
+    x = four(sealed="S", policy="precise")
+    b = x.alloc(x.S)
+    write = x.use(x.S, (b, WRITE))
+    with Capture(x.S):
+        x.use(x.T, (b, READ))
+    assert x.ordered(write, x.T)
+
+
+def test_frees_are_deferred_until_the_capture_is_over(four, driver):
+    x = four()
+    blocks = [x.alloc(x.S) for _ in range(20)]
+    other = x.alloc(x.T)
+    with Capture(x.S):
+        for b in blocks:
+            b.free()
+        assert {b.state for b in blocks} == {BlockState.RETIRED}
+        assert x.runtime.live_bytes == 21 * 512
+        before = driver.calls("cuStreamIsCapturing")
+        x.use(x.T, (other, WRITE))
+        assert driver.calls("cuStreamIsCapturing") - before <= 3    # not one for each of them
+        x.runtime.reap_pending()                        # deferred is not failed
+    assert x.runtime.counters()["failed_frees"] == 0
+    x.runtime.reap_pending()
+    assert {b.state for b in blocks} == {BlockState.FREED}
+    assert x.runtime.bytes_outstanding == 512
+
+
+def test_a_global_capture_of_other_code_is_not_spoiled(four, driver):
+    """In global mode every thread's allocations, frees, queries and synchronizes would be refused and spoil it."""
+    x = four()
+    kept = x.alloc(x.S)
+    with Capture(x.V, GLOBAL):
+        b = x.alloc(x.S)
+        x.use(x.S, (b, WRITE))
+        x.use(x.T, (b, READ), (kept, READ))
+        b.free()
+        x.runtime.reap_pending(blocking=False)
+        x.runtime.reap_pending()
+    assert x.runtime.pending_bytes == 0
+    mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    assert check(cuda.cuThreadExchangeStreamCaptureMode(mode)) == mode          # and the thread's mode is its own
+
+
+def test_the_hand_back_to_a_capturing_stream_waits_on_the_host(four, driver):
+    x = four(opaque="S")
+    b = x.alloc(x.S)
+    window = x.prepare(x.T, (b, WRITE))
+    launch = x.work(x.T, (b, WRITE))
+    with Capture(x.S):
+        before = driver.calls("cuEventSynchronize")
+        window.commit()
+        assert driver.calls("cuEventSynchronize") == before + 1
+    assert x.ordered(launch, x.S)
+
+
+def test_the_legacy_stream_counts_as_capturing_while_a_blocking_stream_does(four, driver):
+    """It may not be used then, and the driver refuses even to say whether it captures."""
+    x = four()
+    b, c, d = x.alloc(x.S), x.alloc(x.S), x.runtime.allocate(512, 0)
+    with use(0, read_write=b, runtime=x.runtime):
+        x.kernels.fill(0, b.ptr, 1, 1)
+    blocking = check(cuda.cuStreamCreate(0))
+    check(cuda.cuStreamBeginCapture(blocking, RELAXED))
+    with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+        LaunchRecorder(0, runtime=x.runtime).read(c).preflight()
+    with pytest.raises(StreamMisuseError, match="which this work has to wait for"):
+        x.prepare(x.T, (b, WRITE))
+    d.free()
+    assert d.state is BlockState.RETIRED
+    x.use(x.T, (c, READ))
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(blocking))))
+    x.use(x.T, (b, WRITE))
+    x.runtime.reap_pending()
+    assert d.state is BlockState.FREED
+    check(cuda.cuStreamDestroy(blocking))

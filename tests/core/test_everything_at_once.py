@@ -1,0 +1,231 @@
+"""Every operation beside every other, in many threads."""
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+import pytest
+from cuda.bindings import driver as cuda
+from stress import together
+
+from xlogmem import (
+    BlockState,
+    Buffer,
+    DeviceBlock,
+    DeviceRuntime,
+    DeviceState,
+    LaunchRecorder,
+    PoolMemoryResource,
+    Stream,
+    StreamMisuseError,
+    StreamPool,
+    UseAfterFreeError,
+    use,
+)
+from xlogmem._dtypes import DTYPES
+from xlogmem._kernels import check
+from xlogmem.buffers import mint
+
+THREADS = 12
+
+
+class Foreign:
+    """A stream, and memory, of another library."""
+
+    def __init__(self) -> None:
+        self.stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.ptr = int(check(cuda.cuMemAlloc(4096)))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self.stream)
+
+    def __del__(self) -> None:
+        check(cuda.cuMemFree(self.ptr))
+        check(cuda.cuStreamDestroy(self.stream))
+
+
+class Shared:
+    """What all threads use: a runtime, its streams, blocks that any of them may free, and exports."""
+
+    def __init__(self, pool: PoolMemoryResource | None) -> None:
+        self.pool = pool
+        self.runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * THREADS), resource=pool)
+        self.streams = [self.runtime.acquire_stream(discipline=kind)
+                        for kind in ("ordinary", "opaque", "sealed", "ordinary")]
+        self.blocks = [self.runtime.allocate(4096, stream) for stream in self.streams]
+        self.state = DeviceState(self.runtime)
+        self.exports: list[object] = []
+
+
+class Worker:
+    """The operations of one thread; it counts its allocations and uses."""
+
+    def __init__(self, shared: Shared, seed: str, number: int) -> None:
+        self.shared, self.runtime, self.streams = shared, shared.runtime, shared.streams
+        self.chance = random.Random(seed)
+        self.foreign = Foreign()
+        self.allocations, self.uses = 1, 1
+        self.own = shared.state.full(64, number, "uint8")
+        self.kept: list[DeviceBlock] = []
+
+    def operations(self) -> list[Callable[[], object]]:
+        operations = [
+            self.export, self.export, self.show, self.release_export, self.release_export, self.copy,
+            lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
+            lambda: self.launch(self.runtime.acquire_stream()),
+            self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
+            self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
+            self.record_one_use, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
+        ]
+        if self.shared.pool is not None:
+            operations += [self.shared.pool.trim, self.runtime.memory_summary]
+        return operations
+
+    def stream(self) -> Stream:
+        return self.chance.choice(self.streams)
+
+    def pick(self) -> DeviceBlock:
+        """A block that any thread may have freed by the time it is used."""
+        return self.shared.blocks[self.chance.randrange(len(self.shared.blocks))]
+
+    def buffer(self) -> Buffer:
+        block = self.pick()
+        return mint(self.shared.state._standing, self.runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+
+    # ------------------------------------------------------------------------------------------ blocks and uses
+    def launch(self, stream: object) -> None:
+        with contextlib.suppress(UseAfterFreeError), \
+                use(stream, read=[self.pick(), self.pick()], write=self.pick()):
+            self.uses += 1
+
+    def exchange(self) -> None:
+        self.kept.append(self.runtime.allocate(256, self.stream()))
+        self.allocations += 1
+        blocks, place = self.shared.blocks, self.chance.randrange(len(self.shared.blocks))
+        self.kept[-1], blocks[place] = blocks[place], self.kept[-1]     # the last reference may be another thread's
+
+    def free(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            block = self.kept.pop() if self.kept and self.chance.random() < 0.7 else self.pick()
+            block.free(self.chance.choice([None, *self.streams]))
+
+    def drop_recorder(self) -> None:
+        recorder = LaunchRecorder(self.stream()).read_write(self.pick())
+        with contextlib.suppress(UseAfterFreeError):
+            recorder.preflight()
+            self.uses += 1
+
+    def record_one_use(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            self.runtime.record_block_use(self.pick(), self.stream())
+
+    def copy(self) -> None:
+        """On memory of this thread: uses that two threads queue at once are in no order."""
+        if self.chance.random() < 0.5:
+            self.own.fill(self.chance.randrange(256), self.stream())
+        else:
+            assert len(set(self.own.to_numpy(self.stream()))) == 1
+        self.uses += 1
+
+    def query(self) -> None:
+        block = self.pick()
+        self.runtime.find_block(block.ptr)
+        assert all(kind in ("allocated", "written", "has-read") for kind, _ in block.frontier)
+        assert block.state in BlockState
+        assert self.runtime.counters()["allocations"] >= len(self.streams)
+        assert self.runtime.stream_count() > len(self.streams)
+        assert self.runtime.stream_pool.stream(self.streams[0].id) == self.streams[0]
+
+    # ------------------------------------------------------------------------------------------ foreign streams
+    def register_and_unregister(self) -> None:
+        """A stream that comes and goes; another one frees what was allocated there."""
+        stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        registered = self.runtime.register_stream(stream, discipline=self.chance.choice(["ordinary", "opaque"]))
+        self.kept.append(self.runtime.allocate(64, registered))
+        self.allocations += 1
+        self.launch(registered)
+        self.unregister(stream)
+        check(cuda.cuStreamDestroy(stream))
+
+    def unregister(self, stream: object) -> None:
+        while True:
+            try:
+                return self.runtime.unregister_stream(stream, heir=self.stream())
+            except StreamMisuseError as error:                      # another thread is waiting for it right now
+                assert "is in use" in str(error)
+
+    def register_and_forget(self) -> None:
+        """A stream that is never unregistered: the registry sweeps it away one day."""
+        self.launch(Foreign())
+
+    # ------------------------------------------------------------------------------------------ other libraries
+    def adopt(self) -> None:
+        block = self.runtime.adopt(self.foreign.ptr, 4096, self.chance.choice([None, self.foreign]),
+                                   owner=self.foreign)
+        with contextlib.suppress(UseAfterFreeError):                # the block of the last time, about to be dropped
+            with use(self.stream(), read=block):
+                self.uses += 1
+            if self.chance.random() < 0.5:
+                block.free()
+
+    def adopt_a_part(self) -> None:
+        block = self.pick()
+        with contextlib.suppress(UseAfterFreeError, StreamMisuseError), \
+                use(self.stream(), read=self.runtime.adopt(block.ptr, 16)):
+            self.uses += 1
+
+    def export(self) -> None:
+        """The deleter may run in another thread, beside everything else."""
+        with contextlib.suppress(UseAfterFreeError):
+            if self.chance.random() < 0.3:
+                self.shared.exports.append(self.buffer().__dlpack__(stream=-1))
+                return
+            stream = self.chance.choice([1, self.foreign, *self.streams])
+            version = self.chance.choice([None, (1, 0)])
+            self.shared.exports.append(self.buffer().__dlpack__(stream=stream, max_version=version))
+            self.uses += 1
+
+    def show(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            if self.chance.random() < 0.5:
+                self.shared.exports.append(self.buffer().__arrow_c_device_array__())
+            else:
+                assert self.buffer().__cuda_array_interface__["stream"]
+            self.uses += 1
+
+    def release_export(self) -> None:
+        with contextlib.suppress(IndexError):
+            self.shared.exports.pop(self.chance.randrange(len(self.shared.exports) + 1))
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.filterwarnings("ignore:.* was dropped between preflight and commit:ResourceWarning")
+def test_every_operation_beside_every_other(seed, pooled, _context):
+    """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.
+
+    What is asserted here is the accounting; under `.ci/sanitize tsan` this is where two threads meet in the core.
+    """
+    shared = Shared(PoolMemoryResource(chunk_size=8192) if pooled else None)
+
+    def work(number: int) -> tuple[int, int]:
+        check(cuda.cuCtxSetCurrent(_context))
+        worker = Worker(shared, f"{seed} {number}", number)
+        operations = worker.operations()
+        for _ in range(300):
+            worker.chance.choice(operations)()
+        worker.kept.clear()
+        shared.runtime.reap_pending()
+        return worker.allocations, worker.uses
+
+    counted = together(work, THREADS)
+    runtime = shared.runtime
+    shared.blocks.clear()
+    shared.exports.clear()
+    runtime.reap_pending()
+    counters = runtime.counters()
+    assert runtime.bytes_outstanding == counters["live_blocks"] == 0
+    assert counters["allocations"] == counters["frees"] == 4 + sum(allocations for allocations, _ in counted)
+    assert counters["uses"] == sum(uses for _, uses in counted)

@@ -1,0 +1,156 @@
+"""Freeing: what is refused, what is waited for, and the bytes that move."""
+from __future__ import annotations
+
+import random
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, READ_WRITE, WRITE, nothing_happens
+
+from xlogmem import (
+    AsyncMemoryResource,
+    BlockState,
+    DeviceRuntime,
+    DirectMemoryResource,
+    DriverError,
+    StreamMisuseError,
+    UseAfterFreeError,
+    _driver,
+    use,
+)
+from xlogmem._kernels import check
+
+UNKNOWN = 999                                           # a CUresult that does not lose the device
+RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(46, 47, 48)
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_frees_that_are_refused_change_nothing(driver, resource):
+    """A block of another device, an unregistered stream, a stale block: each its error, the accounting as before."""
+    runtime, elsewhere = DeviceRuntime(resource=resource()), DeviceRuntime(1, resource=resource(1))
+    raw = check(cuda.cuStreamCreate(1))
+    dead = runtime.register_stream(raw)
+    runtime.unregister_stream(dead)
+    block, theirs, gone = runtime.allocate(64), elsewhere.allocate(64), runtime.allocate(64)
+    gone.free()
+    runtime.reap_pending()
+    with nothing_happens(driver, runtime, elsewhere):
+        with pytest.raises(StreamMisuseError, match=r"another runtime than <DeviceRuntime device=0"):
+            runtime.deallocate(theirs, dead)
+        with pytest.raises(StreamMisuseError, match="was unregistered"):
+            runtime.deallocate(block, dead)
+        with pytest.raises(UseAfterFreeError) as error:
+            runtime.deallocate(gone)
+        for wrong in (block.id, block.ptr, None):
+            with pytest.raises(TypeError):
+                runtime.deallocate(wrong)
+    assert error.value.generation == gone.generation
+    assert (block.state, theirs.state) == (BlockState.LIVE, BlockState.LIVE)
+    block.free()
+    check(cuda.cuStreamDestroy(raw))
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(47)
+def test_the_successor_of_an_unregistered_stream_frees(four):
+    """A block whose stream is gone is freed on the successor, after everything that was queued on the old stream."""
+    x = four()
+    raw = check(cuda.cuStreamCreate(1))
+    S = x.runtime.register_stream(raw)
+    block = x.alloc(S)
+    fill = x.work(S, (block, WRITE))
+    x.runtime.unregister_stream(S, heir=x.V)
+    check(cuda.cuStreamDestroy(raw))
+    block.free()
+    assert block.state is BlockState.FREED
+    assert x.ordered(fill, x.V)
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(49, 52)
+def test_a_free_waits_once_for_each_other_stream(four):
+    """Its own stream is skipped; the events are free for other use as soon as the waits are queued."""
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    readers = [x.use(stream, (block, READ)) for stream in (x.T, x.U, x.V) for _ in range(5)]
+    waits = x.waits()
+    block.free()
+    assert x.waits() - waits == 3
+    for _ in range(20):                                 # the rings go round: the waits keep what they captured
+        other = x.alloc(x.T)
+        x.use(x.U, (other, WRITE))
+        x.use(x.V, (other, READ_WRITE))
+        other.free()
+    assert all(x.ordered(read, x.S) for read in readers)
+    assert _driver.live_events()[0] <= 16               # four rings of four, for a hundred operations
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(50)
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("call", ["cuStreamWaitEvent", "cuEventRecord"])
+def test_a_free_whose_wait_fails_may_be_repeated(four, driver, call, nth):
+    """DriverError; the block is live with its entries, the accounting is the same; the second free succeeds."""
+    x = four(policy="lazy")
+    block = x.alloc(x.S)
+    readers = [x.use(stream, (block, READ)) for stream in (x.T, x.U, x.V)]
+    kinds, figures = block.frontier.keys(), (x.runtime.live_bytes, x.runtime.pending_bytes)
+    driver.fail(call, nth, code=UNKNOWN)
+    with pytest.raises(DriverError, match=call):
+        block.free()
+    assert block.state is BlockState.LIVE
+    assert block.frontier.keys() == kinds
+    assert (x.runtime.live_bytes, x.runtime.pending_bytes) == figures
+    assert driver.calls("cuMemFreeAsync") == 0
+    block.free()
+    assert block.state is BlockState.FREED
+    assert all(x.ordered(read, x.S) for read in readers)
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(22, 51, 53)
+def test_bytes_move_from_live_to_pending_to_nothing(four, driver):
+    """Live until the free is queued, pending until the host has seen it complete, outstanding all the while."""
+    x = four()
+    driver.set_policy("min")
+    block = x.alloc(x.S, 1000)
+    during = []
+    driver.on_call("cuMemFreeAsync", lambda: during.append((x.runtime.live_bytes, x.runtime.pending_bytes)))
+    block.free()
+    assert during == [(1000, 0)]
+    assert (x.runtime.live_bytes, x.runtime.pending_bytes, x.runtime.bytes_outstanding) == (0, 1000, 1000)
+    x.runtime.reap_pending()
+    assert x.runtime.bytes_outstanding == 0
+    assert driver.pending_operations() == 0             # the free itself, not only what came before
+
+
+@pytest.mark.promise(54)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_accounting_agrees_with_a_ledger(seed):
+    """Random allocations, uses, frees and reaps: live is the sum of the live blocks, at every step."""
+    rng = random.Random(seed)
+    runtime = DeviceRuntime()
+    streams = [runtime.acquire_stream() for _ in range(3)]
+    blocks, freed = [], 0
+    for _ in range(400):
+        action = rng.randrange(6)
+        if action < 2:
+            blocks.append(runtime.allocate(rng.randrange(1, 5000), rng.choice(streams)))
+        elif action == 2 and blocks:
+            with use(rng.choice(streams), read_write=rng.choice(blocks)):
+                pass
+        elif action < 5 and blocks:
+            block = blocks.pop(rng.randrange(len(blocks)))
+            block.free(rng.choice([None, *streams]))
+            freed += block.nbytes
+        elif rng.random() < 0.3:
+            runtime.reap_pending()
+            assert runtime.pending_bytes == 0
+            freed = 0
+        assert runtime.live_bytes == sum(block.nbytes for block in blocks)
+        assert runtime.pending_bytes == freed
+        assert runtime.bytes_outstanding == runtime.live_bytes + freed
+        assert runtime.counters()["live_blocks"] == len(blocks)

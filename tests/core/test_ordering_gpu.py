@@ -1,0 +1,110 @@
+"""What only a GPU can show: the waits hold against real concurrency, and a full queue stops no other thread."""
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from cuda.bindings import driver as cuda
+
+from xlogmem import DeviceRuntime, use
+from xlogmem._kernels import Kernels, check
+from xlogmem.demo import Demo
+
+pytestmark = pytest.mark.gpu
+MILLISECOND = 1_000_000
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
+def test_a_thousand_rounds(policy):
+    pipeline = Demo(1000, policy)
+    assert pipeline.run(protected=True).corrupted == 0
+    assert pipeline.run(protected=False).corrupted > 0          # the twin
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_late_reader_on_a_third_stream_sees_what_was_written(protected):
+    """A chain over three streams, each link late; the reader checks every word."""
+    runtime = DeviceRuntime()
+    kernels = Kernels()
+    a, b, c = (runtime.acquire_stream() for _ in range(3))
+    words = 1 << 16
+    wrong = runtime.allocate(4, c)
+    with use(c, write=wrong):
+        kernels.fill(c.handle, wrong.ptr, 0, 1)
+    for turn in range(50):
+        block = runtime.allocate(4 * words, a)
+        recorders = [use(a, write=block), use(b, read_write=block), use(c, read=block, read_write=wrong)]
+        for recorder, stream in zip(recorders, (a, b, c), strict=True):
+            if protected:
+                recorder.preflight()
+            kernels.delay(stream.handle, MILLISECOND // 5)
+            if stream is a:
+                kernels.fill(a.handle, block.ptr, turn, words)
+            elif stream is b:
+                kernels.add(b.handle, block.ptr, 7, words)
+            else:
+                kernels.count_unequal(c.handle, wrong.ptr, block.ptr, turn + 7, words)
+            if protected:
+                recorder.commit()
+        block.free()
+    seen = bytearray(4)
+    check(cuda.cuMemcpyDtoHAsync(seen, wrong.ptr, 4, c.handle))
+    check(cuda.cuStreamSynchronize(c.handle))
+    assert (int.from_bytes(seen, "little") == 0) == protected
+    check(cuda.cuCtxSynchronize())
+    kernels.close()
+
+
+def test_a_full_queue_stops_no_other_thread(_context):
+    """One thread fills a stream's queue until its next launch blocks.  Meanwhile everything on other streams goes on:
+    no lock is held while a driver call blocks (about 1,020 launches fill a queue)."""
+    runtime = DeviceRuntime()
+    kernels = Kernels()
+    full, other, third = (runtime.acquire_stream() for _ in range(3))
+    block = runtime.allocate(256, full)
+    queued, finished = [], threading.Event()
+
+    def fill_the_queue():
+        check(cuda.cuCtxSetCurrent(_context))
+        kernels.delay(full.handle, 1500 * MILLISECOND)
+        for number in range(2000):
+            with use(full, write=block):
+                kernels.fill(full.handle, block.ptr, number, 1)
+            queued.append(number)
+        finished.set()
+
+    thread = threading.Thread(target=fill_the_queue)
+    thread.start()
+    while len(queued) < 900:
+        time.sleep(0.001)                                       # a busy loop would take the GIL from the other thread
+    finished.wait(0.1)                                          # by now its next launch blocks
+    done = 0
+    while not finished.is_set() and done < 50:
+        mine = runtime.allocate(256, other)
+        with use(other, write=mine):
+            kernels.fill(other.handle, mine.ptr, done, 1)
+        with use(third, read=mine):
+            pass
+        mine.free()
+        done += 1
+    assert done == 50
+    assert not finished.is_set(), "the queue was not full: nothing was tested"
+    thread.join()
+    block.free()
+    check(cuda.cuCtxSynchronize())
+    kernels.close()
+
+
+def test_freed_memory_comes_back_at_once():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    addresses = set()
+    for _ in range(100):
+        block = runtime.allocate(1 << 20, stream)
+        addresses.add(block.ptr)
+        block.free()
+    assert len(addresses) == 1
+    assert runtime.pending_bytes == 100 << 20
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0

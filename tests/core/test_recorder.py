@@ -1,0 +1,297 @@
+"""The launch recorder: preflight, commit, cancel, and recorders that are dropped."""
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+
+import pytest
+from arrays import Column, External
+from four_streams import READ, WRITE, nothing_happens
+
+from xlogmem import (
+    BlockState,
+    DeviceRuntime,
+    DriverError,
+    LaunchRecorder,
+    StreamMisuseError,
+    UseAfterFreeError,
+    use,
+)
+
+MODES = ["strict", "permissive"]
+
+
+@pytest.mark.promise(88, 89, 90)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recorder_says_what_it_is_and_covers_one_launch(mode):
+    """Stream, mode and count can be read; the methods chain; a second launch needs a second recorder."""
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    a, b, c = (runtime.allocate(64) for _ in range(3))
+    recorder = LaunchRecorder(stream, mode=mode)
+    assert (recorder.stream, recorder.mode, recorder.recorded_count) == (stream, mode, 0)
+    assert recorder.read(a).write(b).read_write(c) is recorder
+    assert recorder.recorded_count == 3
+    assert LaunchRecorder(stream).mode == "strict"
+    with recorder:
+        pass
+    assert [set(block.frontier) - {("allocated", 0)} for block in (a, b, c)] == [
+        {("has-read", stream.id)}, {("written", stream.id)}, {("written", stream.id)}]
+    for again in (recorder.preflight, recorder.commit, lambda: recorder.read(a)):
+        with pytest.raises(StreamMisuseError):
+            again()
+
+
+@pytest.mark.promise(91, 110)
+def test_recording_keeps_no_hold():
+    """The identity is noted at once: the buffer may be dropped, and a block that is gone is found at preflight."""
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64)
+    column = Column(block)
+    gone, generation = weakref.ref(column), block.generation
+    recorder = LaunchRecorder(stream).read(column)
+    del column
+    gc.collect()
+    assert gone() is None
+    del block
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
+    kept = runtime.allocate(64)                         # the address may be back: the generation is not
+    with pytest.raises(UseAfterFreeError, match="argument 1") as error:
+        recorder.preflight()
+    assert error.value.generation == generation
+    assert set(kept.frontier) == {("allocated", 0)}
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(92, 109)
+@pytest.mark.parametrize("commit_first", [False, True])
+def test_a_fresh_output_is_written_and_then_read_elsewhere(four, driver, commit_first):
+    """Register, preflight, launch, commit: the reader elsewhere is ordered after the launch.  A commit that comes
+    before the launch protects nothing."""
+    x = four(policy="precise", sealed="S")             # on a sealed stream nothing covers the mistake
+    out = x.alloc(x.S)
+    recorder = LaunchRecorder(x.S).write(out)
+    recorder.preflight()
+    if commit_first:
+        recorder.commit()
+    write = x.work(x.S, (out, WRITE))
+    if not commit_first:
+        recorder.commit()
+    x.use(x.T, (out, READ))
+    assert bool(driver.races()) == commit_first
+    driver.clear_races()
+    assert x.ordered(write, x.T) == (not commit_first)
+
+
+@pytest.mark.promise(97, 101)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_late_registration_is_refused_and_costs_nothing(mode):
+    """Tracked or not, in either mode: the call raises, the count stays, and commit records what was preflighted."""
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block, late = runtime.allocate(64), runtime.allocate(64)
+    recorder = LaunchRecorder(stream, mode=mode).write(block)
+    recorder.preflight()
+    for what in (late, late.id, block, 4711, External(), []):
+        with pytest.raises(StreamMisuseError, match="recorded after preflight"):
+            recorder.read(what)
+    assert recorder.recorded_count == 1
+    recorder.commit()
+    assert ("written", stream.id) in block.frontier
+    assert set(late.frontier) == {("allocated", 0)}
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(98, 100, 110)
+def test_a_stale_block_is_found_before_any_wait(four, driver):
+    """Nothing is queued for the blocks before it, no window is left, and the others may be used again."""
+    x = four()
+    good = [x.alloc(stream) for stream in (x.S, x.U, x.V)]
+    dead = x.alloc(x.S)
+    recorder = x.recorder(x.T, *[(block, WRITE) for block in good], (dead, READ))
+    dead.free()
+    x.runtime.reap_pending()
+    before = [block.frontier for block in good]
+    with nothing_happens(driver, x.runtime), pytest.raises(UseAfterFreeError, match="argument 4"):
+        recorder.preflight()
+    assert not recorder.preflighted
+    assert [block.frontier for block in good] == before
+    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+        recorder.commit()
+    x.use(x.T, *[(block, WRITE) for block in good])
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(100, 101)
+def test_a_commit_without_preflight_records_nothing_and_may_be_repeated(four, driver):
+    """Refused with no effect; after the preflight that was missing it is accepted, and only once."""
+    x = four()
+    block = x.alloc(x.S)
+    recorder = x.recorder(x.T, (block, WRITE))
+    with nothing_happens(driver, x.runtime), pytest.raises(StreamMisuseError, match="without a successful preflight"):
+        recorder.commit()
+    driver.fail("cuStreamWaitEvent", code=999)
+    with pytest.raises(DriverError):
+        recorder.preflight()
+    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+        recorder.commit()
+    recorder.preflight()
+    recorder.commit()
+    assert block.frontier.keys() == {("written", x.T.id)}
+    with pytest.raises(StreamMisuseError, match="committed or cancelled before"):
+        recorder.commit()
+    assert x.runtime.counters()["uses"] == 1
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(99, 102)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preflighted", [True, False])
+def test_an_empty_recorder_does_nothing(driver, mode, preflighted):
+    """Commit succeeds with and without preflight, and neither touches the driver."""
+    runtime = DeviceRuntime()
+    recorder = LaunchRecorder(runtime.acquire_stream(), mode=mode).read([]).write(())
+    with nothing_happens(driver, runtime):
+        if preflighted:
+            recorder.preflight()
+        recorder.commit()
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(107)
+def test_a_dropped_recorder_protects_what_it_prepared(four):
+    """Never raises; warns with the number of uses, the stream and the mode; the launch is recorded as if committed."""
+    x = four()
+    block = x.alloc(x.S)
+    recorder = x.prepare(x.T, (block, READ))
+    launch = x.work(x.T, (block, READ))
+    with pytest.warns(ResourceWarning, match=rf"strict on stream {x.T.id}: 1 uses.*dropped between"):
+        del recorder
+        gc.collect()
+    block.free()
+    assert x.ordered(launch, x.S)
+    assert x.runtime.counters()["abandoned"] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x.recorder(x.T, (x.alloc(x.S), READ))           # never preflighted: nothing was launched
+        gc.collect()
+
+
+@pytest.mark.parametrize("mode", ["strict", "permissive"])
+@pytest.mark.promise(102)
+def test_empty(mode):
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    LaunchRecorder(stream, mode=mode).commit()
+    with LaunchRecorder(stream, mode=mode) as recorder:
+        assert recorder.recorded_count == 0
+
+
+def test_a_stream_keeps_its_runtime():
+    stream = DeviceRuntime().acquire_stream()
+    with use(stream) as recorder:
+        assert recorder.stream == stream
+    assert recorder.runtime.allocate(64, stream).stream == stream
+
+
+@pytest.mark.promise(97)
+def test_registering_after_preflight_is_refused_and_nothing_is_lost():
+    """W7: the late call raises at once; what was preflighted is recorded all the same."""
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block, late = runtime.allocate(64), runtime.allocate(64)
+    recorder = LaunchRecorder(stream).write(block)
+    recorder.preflight()
+    with pytest.raises(StreamMisuseError, match="recorded after preflight"):
+        recorder.read(late)
+    recorder.commit()
+    assert ("written", stream.id) in block.frontier
+    assert ("has-read", stream.id) not in late.frontier
+
+
+@pytest.mark.promise(101)
+def test_commit_needs_a_preflight():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64)
+    recorder = LaunchRecorder(stream).write(block)
+    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+        recorder.commit()
+    recorder.preflight()                                # nothing was lost
+    recorder.commit()
+    for again in (recorder.preflight, recorder.commit, recorder.cancel):
+        with pytest.raises(StreamMisuseError):
+            again()
+
+
+@pytest.mark.promise(100, 110)
+def test_a_stale_block_is_found_before_anything_opens():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    alive, dead = runtime.allocate(64), runtime.allocate(64)
+    recorder = LaunchRecorder(stream).read(alive).write(dead)
+    dead.free()
+    with pytest.raises(UseAfterFreeError, match="argument 2"):
+        recorder.preflight()
+    alive.free()
+    assert alive.state is BlockState.FREED
+    assert runtime.counters()["waits"] == 0
+
+
+def test_cancel_records_nothing():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64)
+    before = block.frontier.keys()
+    with use(stream, write=block) as recorder:
+        recorder.cancel()
+    assert block.frontier.keys() == before
+    assert runtime.counters()["cancelled"] == 1
+
+
+def test_an_exception_records_and_goes_on():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64)
+    with pytest.raises(KeyError), use(stream, write=block):
+        raise KeyError
+    assert ("written", stream.id) in block.frontier
+
+
+@pytest.mark.promise(107)
+def test_a_recorder_dropped_in_its_window_warns_and_is_recorded_by_the_next_call():
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64)
+    recorder = LaunchRecorder(stream).write(block)
+    recorder.preflight()
+    with pytest.warns(ResourceWarning, match="dropped between preflight and commit"):
+        del recorder
+        gc.collect()
+    assert ("written", stream.id) not in block.frontier
+    runtime.reap_pending()
+    assert ("written", stream.id) in block.frontier
+    block.free()
+    assert block.state is BlockState.FREED
+
+
+def test_a_recorder_dropped_before_preflight_is_silent():
+    runtime = DeviceRuntime()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LaunchRecorder(runtime.acquire_stream()).write(runtime.allocate(64))
+        gc.collect()
+
+
+@pytest.mark.promise(91)
+def test_a_recorder_keeps_its_runtime_and_no_block():
+    runtime = DeviceRuntime()
+    recorder = LaunchRecorder(runtime.acquire_stream()).read(runtime.allocate(64))
+    runtime.reap_pending()
+    assert runtime.bytes_outstanding == 0
+    del runtime
+    with pytest.raises(UseAfterFreeError):
+        recorder.preflight()

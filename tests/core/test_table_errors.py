@@ -1,0 +1,95 @@
+"""What the C table reports when an allocation fails."""
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from c_table import FAILED, OUT_OF_MEMORY, Hold, Refused
+
+from xlogmem import DeviceMemoryResource, DeviceRuntime
+
+
+@pytest.mark.simulator
+def test_out_of_memory_is_a_kind_of_its_own(four_and_hold, driver):
+    b, hold = four_and_hold
+    driver.fail("cuMemAllocFromPoolAsync", 1, 2)
+    hold.free(hold.allocate(8))                         # tried once more, after pending frees
+    driver.fail("cuMemAllocFromPoolAsync", 1, 2)
+    driver.fail("cuMemAllocFromPoolAsync", 2, 2)
+    with pytest.raises(Refused) as refused:
+        hold.allocate(8)
+    assert refused.value.kind == OUT_OF_MEMORY
+    driver.fail("cuMemAllocFromPoolAsync", 1, 999)
+    with pytest.raises(Refused, match="cuMemAllocFromPoolAsync gave CUDA_ERROR_UNKNOWN") as refused:
+        hold.allocate(8)
+    assert refused.value.kind == FAILED
+    assert b.runtime.live_bytes == 0
+
+
+def test_what_a_python_resource_raises_is_reported():
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise MemoryError("no more of mine") if nbytes > 8 else ValueError("not that few")
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    hold = Hold(DeviceRuntime(resource=Mine()))
+    with pytest.raises(Refused, match="MemoryError: no more of mine") as refused:
+        hold.allocate(16)
+    assert refused.value.kind == OUT_OF_MEMORY
+    with pytest.raises(Refused, match="ValueError: not that few") as refused:
+        hold.allocate(8)
+    assert refused.value.kind == FAILED
+    hold.close()
+
+
+def test_what_a_python_resource_raises_is_released():
+    raised = []
+
+    class Weak(Exception):
+        pass
+
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            failure = Weak()
+            raised.append(weakref.ref(failure))
+            raise failure
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    runtime = DeviceRuntime(resource=Mine())
+    hold = Hold(runtime)
+    with pytest.raises(Refused):
+        hold.allocate(8)
+    with pytest.raises(Weak):
+        runtime.allocate(8)                             # a call that has the GIL
+    gc.collect()
+    assert raised[0]() is None
+    hold.close()
+
+
+def test_an_exception_that_cannot_be_printed_is_reported_by_its_name():
+    class Unprintable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise Unprintable
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    hold = Hold(DeviceRuntime(resource=Mine()))
+    with pytest.raises(Refused, match="Unprintable"):
+        hold.allocate(8)
+    hold.close()

@@ -1,0 +1,231 @@
+"""Streams that the C table is given as bare handles."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+from c_table import Refused
+from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
+
+from xlogmem import use
+from xlogmem._kernels import check
+
+
+@pytest.mark.simulator
+def test_streams_first_seen_here_are_opaque(four_and_hold, foreign):
+    b, hold = four_and_hold
+    handle = foreign()
+    ptr = hold.allocate(512, handle)
+    stream = b.runtime.register_stream(handle)
+    assert stream.discipline == "opaque"
+    assert b.runtime.find_block(ptr).alloc_stream == stream
+    b.kernels.fill(handle, ptr, 1, 1)                   # unrecorded
+    with use(b.S, read=ptr):
+        read = b.work(b.S)
+        b.kernels.count_unequal(b.S.handle, b.next_word(), ptr, 0, 1)
+    assert b.ordered(read, stream)                      # the hand-back
+    hold.free(ptr, handle)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("first", ["python", "table"])
+def test_one_registration_whichever_side_saw_the_stream_first(four_and_hold, foreign, first):
+    b, hold = four_and_hold
+    handle = foreign()
+    if first == "python":
+        stream = b.runtime.register_stream(handle)
+        assert stream.discipline == "ordinary"
+    before = b.runtime.stream_count()
+    ptr = hold.allocate(8, handle)
+    if first == "table":
+        before += 1
+        stream = b.runtime.register_stream(handle)
+    assert b.runtime.find_block(ptr).alloc_stream == stream
+    assert b.runtime.register_stream(handle) == stream
+    assert b.runtime.stream_count() == before
+    hold.free(ptr, handle)
+
+
+@pytest.mark.simulator
+def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(four_and_hold, foreign):
+    b, hold = four_and_hold
+    handle = foreign()
+    ptr = hold.allocate(8, handle)
+    b.runtime.unregister_stream(handle, heir=b.T)
+    hold.free(hold.allocate(8, handle), handle)         # first use again
+    anew = b.runtime.register_stream(handle, discipline="ordinary")
+    assert anew.discipline == "ordinary"
+    hold.free(hold.allocate(8, handle), handle)
+    assert b.runtime.register_stream(handle) == anew
+    hold.free(ptr)
+
+
+@pytest.mark.simulator
+def test_our_own_streams_are_known_by_their_handle(four_and_hold):
+    b, hold = four_and_hold
+    before = b.runtime.stream_count()
+    ptr = hold.allocate(8, b.S.handle)
+    assert b.runtime.find_block(ptr).alloc_stream == b.S
+    assert b.runtime.stream_count() == before
+    hold.free(ptr, b.S.handle)
+
+
+def come_back(stream: cuda.CUstream) -> list[cuda.CUstream]:
+    """Destroy a stream, and make others until its handle means another one."""
+    made: list[cuda.CUstream] = []
+    check(cuda.cuStreamDestroy(stream))
+    while not made or int(made[-1]) != int(stream):
+        made.append(check(cuda.cuStreamCreate(1)))
+        assert len(made) < 100, "the simulated driver uses handles again, as the real one does"
+    return made
+
+
+@pytest.mark.simulator
+def test_a_handle_that_the_driver_reused_is_another_stream_for_the_table(four_and_hold):
+    b, hold = four_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    ptr = hold.allocate(512, int(former))
+    known = b.runtime.register_stream(int(former))
+    b.kernels.fill(int(former), ptr, 1, 1)
+    kept = come_back(former)
+    other = hold.allocate(8, int(former))
+    assert not known.registered
+    assert b.runtime.find_block(other).alloc_stream != known
+    hold.free(other, int(former))
+    hold.free(ptr, b.S.handle)                          # after the fill: else this is a race
+    check(cuda.cuCtxSynchronize())
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_python_detects_a_reused_handle_of_a_stream_that_only_the_table_saw(four_and_hold):
+    b, hold = four_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    ptr = hold.allocate(512, int(former))
+    b.kernels.fill(int(former), ptr, 1, 1)
+    kept = come_back(former)
+    b.runtime.register_stream(int(former))
+    with use(b.S, write=ptr):                           # after the fill: else this is a race
+        b.kernels.fill(b.S.handle, ptr, 1, 1)
+    hold.free(ptr, b.S.handle)
+    check(cuda.cuCtxSynchronize())
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_yet(four_and_hold, driver):
+    """Another call may have memory there already."""
+    b, hold = four_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    handle = int(former)
+    hold.free(hold.allocate(8, handle), handle)
+    kept = come_back(former)
+    held_up = driver.hold("cuCtxSynchronize")
+    driver.fail("cuCtxSynchronize", 1, 999)
+    refused = []
+
+    def run() -> None:
+        try:
+            hold.allocate(8, handle)
+        except Refused as refusal:
+            refused.append(refusal)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert held_up.reached()
+    block = b.runtime.allocate(8, handle)
+    assert held_up.let_go()
+    thread.join()
+    assert "cuCtxSynchronize" in str(refused[0])
+    block.free()
+    before = driver.calls("cuCtxSynchronize")
+    hold.free(hold.allocate(8, handle), handle)         # tries again
+    assert driver.calls("cuCtxSynchronize") == before + 1
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_streams_that_come_and_go_leave_nothing_behind(four_and_hold):
+    b, hold = four_and_hold
+    for _ in range(200):
+        stream = check(cuda.cuStreamCreate(1))
+        hold.free(hold.allocate(8, int(stream)), int(stream))
+        check(cuda.cuStreamDestroy(stream))
+    b.runtime.reap_pending()
+    assert b.runtime.stream_count() < 20
+
+
+@pytest.mark.simulator
+def test_a_per_thread_default_stream_is_another_one_in_each_thread(four_and_hold):
+    b, hold = four_and_hold
+    seen = []
+
+    def run() -> None:
+        ptr = hold.allocate(8, 2)
+        seen.append(b.runtime.find_block(ptr).alloc_stream)
+        hold.free(ptr, 2)
+
+    run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.simulator
+def test_threads_that_come_and_go_leave_nothing_behind(four_and_hold):
+    b, hold = four_and_hold
+    for _ in range(200):
+        thread = threading.Thread(target=lambda: hold.free(hold.allocate(8, 2), 2))
+        thread.start()
+        thread.join()
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == 0
+    assert b.runtime.stream_count() < 80
+
+
+@pytest.mark.simulator
+def test_default_streams_are_not_queried_for_their_id_twice(four_and_hold, driver):
+    b, hold = four_and_hold
+    hold.free(hold.allocate(8))
+    before = driver.calls("cuStreamGetId")
+    for handle in (0, 1, b.S.handle):
+        hold.free(hold.allocate(8, handle), handle)
+    assert driver.calls("cuStreamGetId") <= before + 1  # ours, on first use
+
+
+@pytest.mark.simulator
+def test_a_stream_whose_owner_is_held_is_not_queried_for_its_id(four_and_hold, driver):
+    """It cannot have been destroyed; one that was unregistered has no owner here, and is queried again."""
+    b, hold = four_and_hold
+    owner = ForeignStream()
+    stream = b.runtime.register_stream(owner)
+    hold.free(hold.allocate(8, owner.handle), owner.handle)
+    before = driver.calls("cuStreamGetId")
+    hold.free(hold.allocate(8, owner.handle), owner.handle)
+    assert driver.calls("cuStreamGetId") == before
+    b.runtime.unregister_stream(stream)
+    for queries in (1, 3):                              # on first use, and then with each call
+        hold.free(hold.allocate(8, owner.handle), owner.handle)
+        assert driver.calls("cuStreamGetId") >= before + queries
+
+
+@pytest.mark.simulator
+def test_a_stream_of_another_device_is_refused(four_and_hold, driver):
+    _, hold = four_and_hold
+    if check(cuda.cuDeviceGetCount()) < 2:
+        pytest.skip("the simulated machine has one device")
+    context = check(cuda.cuDevicePrimaryCtxRetain(1))
+    check(cuda.cuCtxPushCurrent(context))
+    stream = check(cuda.cuStreamCreate(1))
+    check(cuda.cuCtxPopCurrent())
+    with pytest.raises(Refused, match="is of another context or device"):
+        hold.allocate(8, int(stream))
+    check(cuda.cuStreamDestroy(stream))
+    check(cuda.cuDevicePrimaryCtxRelease(1))

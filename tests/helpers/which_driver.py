@@ -1,0 +1,22 @@
+"""Which driver the tests run on: the real one where there is a GPU, otherwise the simulated one.
+
+The first import settles it for the process.
+"""
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
+
+from xlogmem import _driver, sim
+from xlogmem.errors import DriverNotFoundError
+
+REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
+
+try:
+    _driver.initialize()
+except DriverNotFoundError:
+    sim.install()
+    _driver.initialize()
+
+SIMULATED = _driver.is_simulated()

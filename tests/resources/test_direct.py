@@ -1,0 +1,107 @@
+"""The direct resource: it is tracked, and the host waits before it frees."""
+from __future__ import annotations
+
+import random
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, WRITE
+from stress import together, words_at
+
+from xlogmem import (
+    AsyncMemoryResource,
+    BlockState,
+    DeviceRuntime,
+    DirectMemoryResource,
+    StreamMisuseError,
+    StreamPool,
+    UseAfterFreeError,
+    use,
+)
+from xlogmem._kernels import check
+
+THREADS = 8
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(127, 132, 133)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_direct_frees_after_the_uses_and_its_stream(four, driver, dropped):
+    """The host waits for every use and for the block's stream; then the bytes are gone, with nothing to reap."""
+    x = four(resource=DirectMemoryResource())
+    driver.set_policy("min")
+    block = x.alloc(x.S)
+    assert block.stream == x.S
+    x.work(x.S, (block, WRITE))                         # unrecorded
+    x.use(x.T, (block, READ))
+    if dropped:
+        driver.drop("cuEventSynchronize")
+        driver.drop("cuEventSynchronize", 2)
+    queued = []
+    driver.on_call("cuMemFree", lambda: queued.append(driver.pending_operations()))
+    block.free()
+    assert (queued[0] > 0) == dropped
+    assert driver.calls("cuEventSynchronize") == 2
+    assert driver.calls("cuMemFree") == 1
+    assert x.runtime.bytes_outstanding == 0
+
+
+@pytest.mark.promise(129, 131)
+def test_direct_validates_streams_and_generations():
+    """An unregistered stream is refused, and a stale block does not free the newer one at its address."""
+    runtime, other = DeviceRuntime(resource=DirectMemoryResource()), DeviceRuntime()
+    with pytest.raises(StreamMisuseError, match="another runtime"):
+        runtime.allocate(64, other.default_stream)
+    seen = {}
+    for _ in range(20):
+        block = runtime.allocate(64)
+        if block.ptr in seen:
+            with pytest.raises(UseAfterFreeError):
+                seen[block.ptr].free()
+            assert (block.state, runtime.live_bytes) == (BlockState.LIVE, 64)
+        seen[block.ptr] = block
+        block.free()
+    assert len(seen) < 20
+
+
+@pytest.mark.promise(69, 134)
+def test_direct_is_chosen_for_memory_checkers(monkeypatch):
+    """XLOGMEM_RESOURCE=direct puts every runtime on cuMemAlloc; without it the stream-ordered backend serves."""
+    monkeypatch.delenv("XLOGMEM_RESOURCE", raising=False)
+    assert type(DeviceRuntime().resource) is AsyncMemoryResource
+    monkeypatch.setenv("XLOGMEM_RESOURCE", "direct")
+    runtime = DeviceRuntime()
+    assert type(runtime.resource) is DirectMemoryResource
+    runtime.allocate(64).free()
+    assert runtime.bytes_outstanding == 0
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+@pytest.mark.promise(211)
+def test_direct_memory_in_many_threads(kernels, _context):
+    """Random sizes, each written and read back; the accounting returns to what it was."""
+    own = DeviceRuntime(resource=DirectMemoryResource(), stream_pool=StreamPool(max_streams=THREADS))
+    kept = own.allocate(4096)
+    baseline = own.bytes_outstanding
+    streams = [own.acquire_stream() for _ in range(THREADS)]
+    seed = 211
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(_context))
+        draw, stream = random.Random(f"{seed} {number}"), streams[number]
+        for turn in range(64):
+            count, value = draw.randint(16, 1024), draw.getrandbits(32)         # 64 to 4,096 bytes
+            block = own.allocate(4 * count, stream)
+            with use(stream, write=block):
+                kernels.fill(stream.handle, block.ptr, value, count)
+            with use(stream, read=block):
+                seen = words_at(block.ptr, count, stream)
+            assert seen == [value] * count, f"seed {seed}, thread {number}, turn {turn}"
+            if turn % 2:
+                block.free()
+            del block
+
+    together(work, THREADS)
+    own.reap_pending()
+    assert own.bytes_outstanding == baseline == kept.nbytes
+    assert own.counters()["allocations"] == own.counters()["frees"] + 1 == 64 * THREADS + 1

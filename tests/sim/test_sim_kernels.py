@@ -1,0 +1,71 @@
+"""The kernels that the simulated driver knows."""
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import sim_support as cu
+from cuda.bindings import driver
+from sim_support import alloc, code, fill, free, ok, order, stream, sync
+
+pytestmark = pytest.mark.simulator
+U32, U64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+def test_kernels_compute(scheduled):
+    a = stream()
+    x, y, result = alloc(a, 400), alloc(a, 400), alloc(a, 4)
+    ok(cu.launch(cu.kernel("xlogmem_delay"), a, [1000], [U64]))
+    ok(cu.launch(cu.kernel("xlogmem_fill_u32"), a, [x, 7, 100], [U64, U32, U32]))
+    ok(cu.launch(cu.kernel("xlogmem_add_u32"), a, [x, 5, 50], [U64, U32, U32]))
+    ok(cu.launch(cu.kernel("xlogmem_copy_u32"), a, [y, x, 100], [U64, U64, U32]))
+    fill(result, 0, a, 4)
+    count = cu.kernel("xlogmem_count_unequal_u32")
+    ok(cu.launch(count, a, [result, y, 12, 100], [U64, U64, U32, U32]))
+    ok(cu.launch(count, a, [result, y, 0, 100], [U64, U64, U32, U32]))
+    sync(a)
+    values = np.frombuffer(scheduled.peek(y, 400), np.uint32)
+    assert values.tolist() == [12] * 50 + [7] * 50
+    assert int.from_bytes(scheduled.peek(result, 4), "little") == 150
+    assert scheduled.races() == []
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_kernels_are_checked(scheduled, wrong):
+    a, b = stream(), stream()
+    x, y = alloc(a), alloc(a)
+    ok(cu.launch(cu.kernel("xlogmem_fill_u32"), a, [x, 7, 16], [U64, U32, U32]))
+    if not wrong:
+        order(b, a)
+    ok(cu.launch(cu.kernel("xlogmem_copy_u32"), b, [y, x, 16], [U64, U64, U32]))
+    kinds = {report.split(":")[0] for report in scheduled.races()}
+    assert kinds == ({"RACE write/read", "RACE alloc/use"} if wrong else set())
+
+
+def test_an_unknown_kernel_loads_and_is_refused(simulator, capfd):
+    function = cu.kernel("unknown_to_the_simulator")
+    assert code(cu.launch(function, 0, [0], [U64])) == 801
+    assert "unknown_to_the_simulator" in capfd.readouterr().err
+
+
+def test_bad_launches(simulator, capfd):
+    fill_kernel = cu.kernel("xlogmem_fill_u32")
+    p = alloc(0)
+    assert code(cu.launch(fill_kernel, 0, [p, 1, 17], [U64, U32, U32])) == 1
+    assert code(cu.launch(fill_kernel, 0, [p, 1, 16], [U64, U32, U32], grid=(0, 1, 1))) == 1
+    module = ok(driver.cuModuleLoadData(cu.PTX))
+    assert code(driver.cuModuleGetFunction(module, b"not_there")) == 500
+    assert code(driver.cuModuleLoadData(b"neither PTX nor cubin\0")) == 200
+    free(p, 0)
+
+
+def test_libraries(simulator):
+    library = ok(driver.cuLibraryLoadData(cu.PTX, [], [], 0, [], [], 0))
+    function = ok(driver.cuKernelGetFunction(ok(driver.cuLibraryGetKernel(library, b"xlogmem_fill_u32"))))
+    p = alloc(0)
+    ok(cu.launch(function, 0, [p, 9, 16], [U64, U32, U32]))
+    sync(0)
+    assert simulator.peek(p, 4) == b"\x09\0\0\0"
+    free(p, 0)
+    ok(driver.cuLibraryUnload(library))

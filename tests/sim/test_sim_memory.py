@@ -1,0 +1,168 @@
+"""The simulated driver: memory, pools and copies."""
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import sim_support as cu
+from cuda.bindings import driver
+from sim_support import alloc, code, fill, free, ok, order, stream, sync
+
+pytestmark = pytest.mark.simulator
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 1, 2, 201, 400, 600
+
+
+def test_reuse_on_another_stream_needs_the_order(simulator):
+    simulator.reset("min")
+    a, b = stream(), stream()
+    p = alloc(a)
+    free(p, a)
+    q = alloc(b)
+    assert q != p  # the free has neither happened nor is it ordered before
+    order(b, a)
+    assert alloc(b) == p
+    assert simulator.races() == []
+
+
+def test_reuse_can_be_forbidden(simulator):
+    simulator.reset("min")
+    pool = ok(driver.cuDeviceGetDefaultMemPool(0))
+    follow = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+    ok(driver.cuMemPoolSetAttribute(pool, follow, driver.cuuint64_t(0)))
+    a, b = stream(), stream()
+    p = alloc(a)
+    free(p, a)
+    order(b, a)
+    assert alloc(b) != p
+    ok(driver.cuMemPoolSetAttribute(pool, follow, driver.cuuint64_t(1)))
+    assert alloc(b) == p
+
+
+def test_opportunistic_reuse(simulator):
+    """A free that has happened frees the address for all streams, dependencies or not."""
+    simulator.reset("eager")
+    a, b = stream(), stream()
+    p = alloc(a)
+    free(p, a)
+    assert alloc(b) == p
+    assert simulator.races() == []
+
+
+def test_last_freed_is_first_given(simulator):
+    a = stream()
+    blocks = [alloc(a) for _ in range(5)]
+    for p in blocks:
+        free(p, a)
+    assert [alloc(a) for _ in range(5)] == blocks[::-1]
+
+
+def test_poison(scheduled):
+    a = stream()
+    p = alloc(a)
+    sync(a)
+    assert scheduled.peek(p, 64) == b"\xcd" * 64
+    free(p, a)
+    sync(a)
+    assert scheduled.peek(p, 64) == b"\xdd" * 64
+
+
+def test_live_bytes(simulator):
+    before = simulator.live_bytes()
+    p = alloc(0, 1000)
+    assert simulator.live_bytes() == before + 1000
+    free(p, 0)
+    assert simulator.live_bytes() == before
+    assert alloc(0, 0) == 0
+    assert simulator.live_bytes() == before
+
+
+def test_bad_addresses(simulator):
+    a = stream()
+    p = alloc(a)
+    assert code(driver.cuMemsetD8Async(p + 32, 0, 64, a)) == INVALID_VALUE
+    assert code(driver.cuMemsetD8Async(p + (1 << 35), 0, 64, a)) == INVALID_VALUE
+    assert code(driver.cuMemFreeAsync(p + 8, a)) == INVALID_VALUE
+    assert code(driver.cuMemcpyDtoDAsync(p, 0x7000, 64, a)) == INVALID_VALUE
+    assert code(driver.cuMemcpyAsync(p, 0x7000, 64, a)) == INVALID_VALUE
+    free(p, a)
+    assert code(driver.cuMemFreeAsync(p, a)) == INVALID_VALUE
+
+
+def test_pools(simulator):
+    properties = driver.CUmemPoolProps()
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = 0
+    pool = ok(driver.cuMemPoolCreate(properties))
+    names = driver.CUmemPool_attribute
+
+    def read(what):
+        return int(ok(driver.cuMemPoolGetAttribute(pool, getattr(names, "CU_MEMPOOL_ATTR_" + what))))
+
+    threshold = names.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))
+    assert read("RELEASE_THRESHOLD") == 2**64 - 1
+    a = stream()
+    p = int(ok(driver.cuMemAllocFromPoolAsync(1000, pool, a)))
+    assert read("USED_MEM_CURRENT") == read("RESERVED_MEM_CURRENT") == 1024
+    free(p, a)
+    sync(a)
+    assert read("USED_MEM_CURRENT") == 0
+    assert read("RESERVED_MEM_CURRENT") == 1024
+    ok(driver.cuMemPoolTrimTo(pool, 0))
+    assert read("RESERVED_MEM_CURRENT") == 0
+    ok(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(0)))
+    p = int(ok(driver.cuMemAllocFromPoolAsync(1000, pool, a)))
+    free(p, a)
+    sync(a)  # releases what is above the threshold
+    assert read("RESERVED_MEM_CURRENT") == 0
+    p = int(ok(driver.cuMemAllocFromPoolAsync(1000, pool, a)))
+    ok(driver.cuMemPoolDestroy(pool))
+    assert code(driver.cuMemAllocFromPoolAsync(1000, pool, a)) == INVALID_VALUE
+    free(p, a)
+
+
+def test_out_of_memory(simulator):
+    total = int(ok(driver.cuDeviceTotalMem(0)))
+    a = stream()
+    assert cu.try_alloc(a, total + 1) == OUT_OF_MEMORY
+    p = alloc(a, total // 2 + 1)
+    assert cu.try_alloc(a, total // 2 + 1) == OUT_OF_MEMORY
+    free(p, a)
+    p = alloc(a, total // 4)  # what the pool holds unused does not count
+    free(p, a)
+
+
+def test_pageable_copies(scheduled):
+    a = stream()
+    p = alloc(a)
+    source = ctypes.create_string_buffer(b"A" * 64, 64)
+    ok(driver.cuMemcpyHtoDAsync(p, ctypes.addressof(source), 64, a))
+    source.raw = b"B" * 64  # staged: no harm
+    target = ctypes.create_string_buffer(64)
+    ok(driver.cuMemcpyDtoHAsync(ctypes.addressof(target), p, 64, a))
+    assert target.raw == b"A" * 64  # synchronous
+    free(p, a)
+
+
+def test_page_locked_copies_are_asynchronous(simulator):
+    simulator.reset("min")
+    a, out = stream(), cu.Pinned()
+    p = alloc(a)
+    fill(p, 1, a)
+    out.read_from(p, a)
+    assert out.bytes() == bytes(64)
+    sync(a)
+    assert out.bytes() == b"\x01" * 64
+    out.close()
+
+
+def test_pointer_attributes(simulator):
+    p = alloc(0, 1000)
+    names = driver.CUpointer_attribute
+    start = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p + 10)
+    assert int(ok(start)) == p
+    ordinal = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p)
+    assert int(ok(ordinal)) == 0
+    free(p, 0)
+    assert code(driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p)) == INVALID_VALUE

@@ -1,0 +1,115 @@
+"""The simulated driver and the process: how it is installed, set up, and ended."""
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+import sim_support as cu
+
+from xlogmem import sim
+
+pytestmark = pytest.mark.simulator
+
+
+def run(program, **environment):
+    return cu.python("-c", program, **environment)
+
+
+def test_a_device_pointer_cannot_be_used_by_the_host(simulator):
+    done = run("import sim_support as cu, ctypes; cu.install(); cu.retain(); p = cu.alloc(0);"
+               "print('allocated', flush=True); ctypes.string_at(p, 1)", PYTHONPATH=support_path())
+    assert done.stdout == "allocated\n"
+    assert done.returncode == -signal.SIGSEGV
+
+
+def support_path():
+    return os.pathsep.join([os.path.dirname(cu.__file__), str(cu.Path(sim.__file__).parents[2])])
+
+
+def test_install_is_loud_and_idempotent():
+    done = run("from xlogmem import sim; print(sim.installed()); s = sim.install();"
+               "assert s is sim.install() is sim.simulator(); print(sim.installed())", XLOGMEM_SIM_QUIET="")
+    assert done.stdout == "False\nTrue\n"
+    assert done.stderr == ("xlogmem: SIMULATED CUDA driver in use: no GPU is involved, "
+                           "results say nothing about speed\n")
+
+
+def test_nothing_is_simulated_unasked():
+    done = run("from xlogmem import sim; sim.simulator()")
+    assert "the simulated CUDA driver is not installed" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_real_driver_is_not_replaced(tmp_path):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "real.c", tmp_path / "libcuda.so.1"
+    source.write_text("int cuInit(unsigned flags) { return flags; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source),
+                    "-o", str(library)], check=True, env={**os.environ, "LD_PRELOAD": ""})      # of a sanitizer
+    done = run(f"import ctypes; ctypes.CDLL({str(library)!r}); from xlogmem import sim;"
+               "print(sim.installed()); sim.install()")
+    assert done.stdout == "False\n"
+    assert "RuntimeError: a real libcuda.so.1 is already loaded" in done.stderr
+
+
+def test_preloaded(simulator):
+    done = run("from cuda.bindings import driver; print(driver.cuInit(0)[0].name);"
+               "from xlogmem import sim; print(sim.installed()); sim.simulator().reset('min')",
+               LD_PRELOAD=":".join(filter(None, (os.environ.get("LD_PRELOAD"), sim._library_path()))))
+    assert done.stdout == "CUDA_SUCCESS\nTrue\n", done.stderr
+
+
+@pytest.mark.parametrize(("version", "found"), [(12000, False), (13000, True)])
+def test_an_old_driver_lacks_the_newer_entry_points(version, found):
+    done = run("import ctypes; from xlogmem import sim; lib = sim.install()._library; p = ctypes.c_void_p();"
+               "print(lib.cuGetProcAddress_v2(b'cuEventElapsedTime', ctypes.byref(p), 12080,"
+               " ctypes.c_uint64(0), None), p.value is not None);"
+               "print(lib.cuGetProcAddress_v2(b'cuEventElapsedTime', ctypes.byref(p), 2000,"
+               " ctypes.c_uint64(0), None), p.value is not None)", XLOGMEM_SIM_VERSION=str(version))
+    assert done.stdout == f"{0 if found else 500} {found}\n0 True\n", done.stderr
+
+
+def test_per_thread_default_stream_flag():
+    done = run("import sim_support as cu; cu.install(); cu.retain(); from cuda.bindings import driver;"
+               "print(cu.stream_id(0) == cu.stream_id(2), cu.stream_id(0) == cu.stream_id(1))",
+               CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1", PYTHONPATH=support_path())
+    assert done.stdout == "True False\n", done.stderr
+
+
+def test_environment():
+    done = run("import sim_support as cu; s = cu.install(); from cuda.bindings import driver; cu.retain();"
+               "print(driver.cuDeviceGetCount()[1], driver.cuDriverGetVersion()[1]); a = cu.stream();"
+               "p = cu.alloc(a); cu.fill(p, 1, cu.stream()); print(s.pending_operations(), s.races())",
+               XLOGMEM_SIM_DEVICES="3", XLOGMEM_SIM_VERSION="12090", XLOGMEM_SIM_POLICY="max",
+               XLOGMEM_SIM_RACES="0", PYTHONPATH=support_path())
+    assert done.stdout == "3 12090\n2 []\n", done.stderr
+
+
+def test_no_device():
+    done = run("from xlogmem import sim; sim.install(); from cuda.bindings import driver;"
+               "print(driver.cuInit(0)[0].name, driver.cuDeviceGetCount()[0].name)", XLOGMEM_SIM_DEVICES="0")
+    assert done.stdout == "CUDA_ERROR_NO_DEVICE CUDA_ERROR_NOT_INITIALIZED\n", done.stderr
+
+
+def test_a_forked_child_has_no_driver():
+    """As on an H200: calls give NOT_INITIALIZED, but cuMemAllocAsync says that all is well."""
+    done = run("import os, sys, sim_support as cu; cu.install(); cu.retain()\n"
+               "from cuda.bindings import driver\n"
+               "if os.fork() == 0:\n"
+               "    print(int(driver.cuCtxSynchronize()[0]), int(driver.cuMemAllocAsync(64, 0)[0]))\n"
+               "    sys.stdout.flush(); os._exit(0)\n"
+               "os.wait(); print(int(driver.cuCtxSynchronize()[0]))", PYTHONPATH=support_path())
+    assert done.stdout == "3 0\n0\n", done.stderr
+
+
+def test_the_watchdog_ends_a_deadlock():
+    done = run("import threading, sim_support as cu; cu.install(); cu.retain();"
+               "keep = cu.launch_host(0, threading.Event().wait); cu.sync(0)",
+               XLOGMEM_SIM_DEADLOCK_S="0.3", PYTHONPATH=support_path())
+    assert done.returncode == -signal.SIGABRT
+    assert "deadlock" in done.stderr

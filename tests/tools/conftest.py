@@ -1,0 +1,14 @@
+"""Fixtures of the tests of the benchmarks."""
+from __future__ import annotations
+
+import pytest
+from bench_runs import LIBRARIES, TINY
+
+from xlogmem.bench.allocators import World
+
+
+@pytest.fixture
+def world():
+    world = World(TINY.room, tuple(LIBRARIES))
+    yield world
+    world.close()

@@ -1,0 +1,164 @@
+"""The benchmarks' cases run and do what they say."""
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from bench_runs import TINY, all_of
+
+import xlogmem
+from xlogmem.bench import _loops, cases, logs, measure
+from xlogmem.bench.allocators import CPP, FLOOR, OURS, PYTHON
+from xlogmem.bench.measure import Settings
+from xlogmem.sim import Simulator
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("case", all_of(), ids=lambda case: case.id)
+def test_every_case_runs(case, world, driver):
+    """... without a race, and measures every candidate."""
+    said = []
+    measure.measure(case, world, TINY, [], said.append)
+    rows = [event for event in said if event["kind"] == "row"]
+    failures = [event for event in said if event["kind"] == "failure"]
+    assert not failures
+    if case.family in ("rmm", "pylibcudf"):
+        assert rows == []                               # without RMM, which does not start here
+        return
+    assert [row["role"] for row in rows].count(FLOOR) == 1
+    assert {row["language"] for row in rows if row["role"] == OURS} >= {CPP}
+    assert all(len(row["values"]) == TINY.turns and min(row["values"]) > 0 for row in rows)
+    if case.family in ("allocate", "use", "free"):      # each path from Python has its twin
+        assert ({row["candidate"] for row in rows if row["role"] == OURS and row["language"] == PYTHON}
+                <= {row["candidate"] for row in rows if row["role"] == OURS and row["language"] == CPP})
+        assert any(row["candidate"].startswith("an event for each use") for row in rows)
+
+
+def test_the_families_are_those_that_were_chosen():
+    found = all_of()
+    assert {case.family for case in found} == set(cases.FAMILIES)
+    assert len({case.id for case in found}) == len(found)
+    for said in ("256 B", "64 MiB", "8 streams", "16 threads", "512 held", "fragmented"):
+        assert any(said in case.id for case in found if case.family == "allocate"), said
+    for said in ("1 block,", "4 blocks,", "16 blocks,", "64 blocks,", "hand-over", "ping-pong", "fan-out to 8"):
+        assert any(said in case.id for case in found if case.family == "use"), said
+    assert {case.parameters["live"] for case in cases.all_cases() if case.family == "lookup"} == {
+        10 ** 3, 10 ** 4, 10 ** 5, 10 ** 6}
+    quick = all_of(Settings(quick=True))
+    assert {case.family for case in quick} == set(cases.FAMILIES)
+    assert len(quick) < len(found) / 2
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("pattern", "records", "waits"), [
+    (cases.same_stream(16), 0, 0), (cases.PING_PONG, 2, 2), (cases.FAN_OUT, 9, 16)])
+def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world, driver: Simulator):
+    """The twins in C++ and from Python make the waits of the floor, in a steady state."""
+    with ExitStack() as stack:
+        made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
+        seen = {}
+        per_use_events = ("an event for each use (the seeds)", CPP)
+        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), per_use_events):
+            made[name].run(100)
+            before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
+            made[name].run(10)
+            seen[name] = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
+        assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
+        assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
+        touched = sum(len(accesses) for _, accesses in pattern.uses)
+        assert seen[per_use_events] == (10 * touched, 10 * waits)
+        made.clear()
+
+
+@pytest.mark.simulator
+def test_a_hand_over_is_one_record_and_one_wait(world, driver):
+    """... in every turn: what the turn before left behind is settled before it begins."""
+    with ExitStack() as stack:
+        made = {(x.name, x.language): x for x in cases.used(cases.HAND_OVER)(world, stack, lambda *_: None)}
+        for name in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
+            made[name].before()
+            before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
+            made[name].run(200)
+            records, waits = driver.calls("cuEventRecord") - before[0], driver.calls("cuStreamWaitEvent") - before[1]
+            assert (records, waits) == (200, 200), name
+        made.clear()
+
+
+@pytest.mark.simulator
+def test_a_free_after_foreign_reads_waits_for_each_reader(world, driver):
+    runtime = xlogmem.DeviceRuntime()
+    streams = [runtime.acquire_stream() for _ in range(5)]
+    _loops.frees_after_reads(streams, 256, 4, 1)
+    before = driver.calls("cuStreamWaitEvent")
+    _loops.frees_after_reads(streams, 256, 4, 10)
+    assert driver.calls("cuStreamWaitEvent") - before == 10 * 8         # 4 of readers, 4 of the free
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("limit", [0, 1e-9])
+def test_a_program_that_takes_too_long_is_given_up_with_nothing_allocated(limit, world, driver):
+    """... at the first look at the clock, which is every 64 steps; without a limit it ends."""
+    slots = _loops.Slots(100)
+    steps = [(operation, number, 256, 0) for operation in (logs.ALLOCATE, logs.FREE) for number in range(100)]
+    allocator = _loops.Allocator.driver()
+    before = driver.calls("cuMemAllocFromPoolAsync"), driver.calls("cuMemFreeAsync")
+    try:
+        allocator.program(_loops.Program(steps, slots), world.streams, limit)
+        assert not limit
+    except TimeoutError as error:
+        assert limit
+        assert str(error) in {f"given up after 1e-09 s, with {share} % of the 200 steps done" for share in (0, 32)}
+    allocated, freed = (driver.calls(name) - count for name, count in zip(
+        ("cuMemAllocFromPoolAsync", "cuMemFreeAsync"), before, strict=True))
+    assert allocated == freed
+    assert allocated <= 64 if limit else allocated == 100
+
+
+@pytest.mark.simulator
+def test_what_finds_no_memory_is_left_out_and_counted(world):
+    steps = [(logs.ALLOCATE, 0, 1 << 20, 0), (logs.ALLOCATE, 1, 1 << 50, 0), (logs.FREE, 1, 1 << 50, 0),
+             (logs.FREE, 0, 1 << 20, 0)]
+    program = _loops.Program(steps, _loops.Slots(2))
+    _loops.Allocator.driver().program(program, world.streams)
+    assert program.refused == 1
+
+
+def test_a_step_beyond_the_slots_is_refused():
+    with pytest.raises(ValueError, match="slot 2 of 2"):
+        _loops.Program([(logs.ALLOCATE, 2, 64, 0)], _loops.Slots(2))
+
+
+def test_lookups_of_what_is_nowhere_are_an_error():
+    with pytest.raises(LookupError, match="2 of 2"):
+        _loops.lookups(xlogmem.DeviceRuntime(), _loops.Addresses([1 << 40, 1 << 41]), 2)
+
+
+def test_a_log_of_rmm_becomes_a_program(tmp_path):
+    log = tmp_path / "rmm.csv"
+    log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x1,64,0x0\n"
+                   "1,00:00:00.1,allocate,0x2,100,0x0\n1,00:00:00.2,allocate,0x3,300,0x7\n"
+                   "1,00:00:00.3,free,0x2,100,0x7\n1,00:00:00.4,allocate,0x2,500,0x0\n")
+    events = list(logs.recorded(str(log)))
+    assert logs.peak(events) == 512 + 512
+    assert logs.steps_of(events) == [
+        (logs.ALLOCATE, 0, 100, 0), (logs.ALLOCATE, 1, 300, 1), (logs.FREE, 0, 100, 1), (logs.ALLOCATE, 2, 500, 0),
+        (logs.FREE, 1, 300, 1), (logs.FREE, 2, 500, 0)]
+    chosen = Settings(logs=(str(log),), families=("replay",))
+    assert f"replay/{log}" in [case.id for case in all_of(chosen)]
+
+
+@pytest.mark.parametrize("steps", [
+    logs.random_allocations(3, 200, 1 << 20, 50 << 20), logs.multi_stream(4, 8),
+    [step for part in logs.fragments(logs.random.Random(3), 50, 1 << 16) for step in part], logs.held(20, 1 << 16),
+    logs.pairs(1 << 16, 50, 7)], ids=["random_allocations", "multi_stream", "fragments", "held", "pairs"])
+def test_programs_end_with_nothing_allocated(steps):
+    alive, used = {}, 0
+    for operation, slot, nbytes, _ in steps:
+        if operation == logs.ALLOCATE:
+            assert slot not in alive
+            alive[slot] = nbytes
+        elif operation == logs.FREE:
+            assert alive.pop(slot) == nbytes
+        used = max(used, sum(alive.values()))
+    assert not alive
+    assert 0 < used < 50 << 20

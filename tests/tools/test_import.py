@@ -1,0 +1,176 @@
+"""What importing costs and touches, and what happens without a driver.  Fresh processes."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from ctypes.util import find_library
+
+import pytest
+from which_driver import SIMULATED
+
+
+def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
+                          env=os.environ | environment)
+
+
+def test_import_touches_no_driver_and_no_other_library():
+    run = python("""
+import sys, xlogmem
+with open("/proc/self/maps") as maps:
+    loaded = maps.read()
+assert "libcuda.so" not in loaded and "_simcuda" not in loaded, loaded
+for name in ("rmm", "cupy", "torch", "numba", "numpy", "click", "rich"):
+    assert name not in sys.modules, name
+from xlogmem import _driver, sim
+assert not sim.installed()
+""")
+    assert run.returncode == 0, run.stderr
+
+
+def test_import_is_light():
+    """It brings cuda.bindings and a little of the standard library, and nothing else."""
+    run = python("""
+import sys, cuda.bindings.cydriver
+before = set(sys.modules)
+import xlogmem
+came = set(sys.modules) - before
+others = {name for name in came if name.partition(".")[0] != "xlogmem" and not name.startswith("_cython_")}
+assert others <= sys.stdlib_module_names, others - sys.stdlib_module_names
+assert len(others) < 20, others
+assert not {"asyncio", "ctypes", "inspect", "multiprocessing", "subprocess"} & came, came
+parts = {f"xlogmem.{part}" for part in ("bench", "cli", "cudf", "demo", "rmm", "selftest", "sim")}
+assert not parts & came, parts & came
+""")
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.simulator
+@pytest.mark.skipif(find_library("cuda") is not None, reason="there is a driver here")
+def test_no_driver_is_one_clear_error_and_not_the_end():
+    run = python("""
+import xlogmem
+for _ in range(2):
+    try:
+        xlogmem.get_runtime()
+    except xlogmem.DriverNotFoundError as error:
+        for word in ("libcuda.so.1", "XLOGMEM_SIMULATE=1", "xlogmem.sim.install()"):
+            assert word in str(error), word
+    else:
+        raise SystemExit("a runtime without a driver")
+from xlogmem import sim
+sim.install()
+assert xlogmem.get_runtime().allocate(64).nbytes == 64
+""", XLOGMEM_SIM_QUIET="1", XLOGMEM_SIMULATE="0")
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.simulator
+def test_the_environment_selects_the_simulator_loudly():
+    run = python("import xlogmem; xlogmem.get_runtime(); assert xlogmem.is_simulated()",
+                 XLOGMEM_SIMULATE="1", XLOGMEM_SIM_QUIET="")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("SIMULATED") == 1
+
+
+@pytest.mark.simulator
+def test_an_old_driver_is_refused():
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1", XLOGMEM_SIM_VERSION="11080")
+    assert run.returncode == 1
+    assert "supports CUDA 11.8; xlogmem needs 12.0 or later" in run.stderr
+
+
+@pytest.mark.parametrize(("variable", "value"), [("XLOGMEM_RESOURCE", "warp"), ("XLOGMEM_POLICY", "hasty")])
+def test_settings_that_make_no_sense_are_named(variable, value):
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1" if SIMULATED else "0",
+                 **{variable: value})
+    assert run.returncode == 1
+    assert value in run.stderr
+
+
+@pytest.mark.promise(77)
+def test_the_exit_is_silent():
+    """Blocks, windows and runtimes that are alive at the end make no driver call and print nothing."""
+    run = python("""
+import xlogmem
+runtime = xlogmem.get_runtime()
+own = xlogmem.DeviceRuntime()
+stream = own.acquire_stream()
+blocks = [runtime.allocate(64), own.allocate(64, stream)]
+recorder = xlogmem.use(stream, read=blocks[1])
+recorder.preflight()
+recorder.cancel()
+cycle = [blocks]; cycle.append(cycle)
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.promise(70, 72, 74, 76, 79)
+def test_one_runtime_for_each_device():
+    run = python("""
+import threading, xlogmem
+seen, start = [], threading.Barrier(8)
+def first():
+    start.wait()
+    seen.append(xlogmem.get_runtime())
+threads = [threading.Thread(target=first) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert len(seen) == 8 and len({id(r) for r in seen}) == 1 and seen[0] is xlogmem.get_runtime(0)
+assert xlogmem.DeviceRuntime() is not seen[0]
+for ordinal in (16, -1, 10**9):
+    try:
+        xlogmem.get_runtime(ordinal)
+    except ValueError as error:
+        assert "MAX_DEVICE_ORDINALS=16" in str(error)
+    else:
+        raise SystemExit(f"ordinal {ordinal} was accepted")
+try:
+    xlogmem.get_runtime(1.5)
+except TypeError:
+    pass
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_forked_child_is_refused_and_its_finalizers_are_silent():
+    """CUDA cannot be used there, and on an H200 cuMemAllocAsync returns success all the same (W56)."""
+    run = python("""
+import os, threading, warnings, xlogmem
+warnings.simplefilter("ignore")                     # Python's own about forking with threads
+runtime = xlogmem.get_runtime()
+stream = runtime.acquire_stream()
+block, other = runtime.allocate(64, stream), runtime.allocate(64, stream)
+recorder = xlogmem.use(stream, read=other)
+recorder.preflight()
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (lambda: runtime.allocate(64), block.free, runtime.reap_pending, lambda: runtime.acquire_stream(),
+                 lambda: xlogmem.use(stream, read=block).preflight(), recorder.commit, lambda: xlogmem.DeviceRuntime()):
+        try:
+            call()
+        except xlogmem.XlogmemError as error:
+            refused += "forked" in str(error)
+    del block, other, recorder
+    os._exit(100 + refused)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert status == 107, status
+recorder.commit()
+block.free()
+runtime.reap_pending()
+assert runtime.bytes_outstanding == 64
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_child_may_start_what_its_parent_only_imported():
+    run = python("""
+import os, xlogmem
+child = os.fork()
+if child == 0:
+    xlogmem.get_runtime().allocate(64).free()
+    os._exit(42)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,119 @@
+"""The oracle: nothing is found where nothing is wrong, something where something is, and what is found shrinks."""
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from xlogmem import selftest
+from xlogmem.cli import main
+from xlogmem.selftest.programs import KINDS, Program
+from xlogmem.selftest.steps import STEPS
+
+pytestmark = pytest.mark.usefixtures("_context")
+
+INTERESTING = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records")
+GPU_CANNOT = {"fail", "situation"}          # there no driver call fails on request
+
+
+def run(**settings) -> selftest.Report:
+    return selftest.run(selftest.Settings(**{"threads": 1, **settings}))
+
+
+def test_random_programs_go_right_and_do_what_is_interesting():
+    report = run(programs=8 * len(KINDS))
+    assert report.failure is None
+    assert report.violations == 0
+    assert report.programs == 8 * len(KINDS)
+    assert report.operations > 50 * report.programs
+    assert {name: getattr(report, name) for name in INTERESTING if getattr(report, name) < 40} == {}
+    unused = {name for name in STEPS if not report.steps[name]}
+    assert unused <= (set() if report.simulated else GPU_CANNOT)
+
+
+def test_several_threads_on_one_runtime_go_right():
+    report = run(programs=4, threads=8)
+    assert report.failure is None
+    assert report.operations > 1000
+    assert report.overlapping_windows
+    assert report.deferred_frees
+
+
+def test_without_a_number_of_threads_there_are_programs_of_one_and_of_many():
+    seen = []
+    selftest.run(selftest.Settings(programs=6), lambda report: seen.append(report.operations))
+    steps = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert max(steps) > 4 * min(steps)      # eight threads take eight times the steps
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_without_the_recorder_every_kind_of_program_goes_wrong(seed):
+    report = run(programs=60, seed=seed, protect=False, shrink=False)
+    assert report.violations
+    assert report.failure is not None
+    assert any("RACE" in text or "USE-AFTER-FREE" in text or "were not what was written" in text
+               for text in report.failure.violations)
+
+
+@pytest.mark.simulator
+def test_a_failing_program_shrinks_to_a_script_that_fails_again_by_its_seed():
+    failure = run(programs=20, protect=False).failure
+    program = Program.parse(failure.program)
+    assert program.kept is not None
+    assert len(program.kept) <= 6
+    assert 1 < len(failure.script) < 20
+    assert any("launch" in line for line in failure.script)
+    again = run(replay=(program,), protect=False, shrink=False)
+    assert again.programs == 1
+    assert again.violations
+    protected = run(replay=(program,))
+    assert protected.violations == 0
+
+
+@pytest.mark.simulator
+def test_what_a_step_raises_unasked_is_a_violation(monkeypatch):
+    def broken(world, rng):
+        raise ZeroDivisionError("broken on purpose")
+
+    monkeypatch.setitem(STEPS, "reap", broken)
+    failure = run(programs=20).failure
+    assert "ZeroDivisionError: broken on purpose" in failure.violations[0]
+    assert len(Program.parse(failure.program).kept) == 1
+
+
+def test_programs_are_the_same_for_the_same_seed():
+    program = Program(7)
+    assert [program.step(i) for i in range(50)] == [Program(7).step(i) for i in range(50)]
+    shrunk = program.keeping((3, 9))
+    assert str(shrunk) == "7:3,9"
+    assert Program.parse("7:3,9") == shrunk
+    assert Program.parse("7") == program
+
+
+def test_the_command_prints_one_json_object():
+    result = CliRunner().invoke(main, ["selftest", "--programs", "9", "--threads", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["programs"] == 9
+    assert report["violations"] == 0
+    assert set(INTERESTING) | {"operations", "seconds", "failure", "device", "simulated"} <= set(report)
+
+
+@pytest.mark.simulator
+def test_the_command_prints_the_script_and_how_to_run_it_again():
+    result = CliRunner().invoke(main, ["selftest", "--programs", "9", "--threads", "1", "--no-recorder"])
+    assert result.exit_code == 1
+    assert "again: xlogmem selftest --replay " in result.stdout
+    replay = result.stdout.split("--replay ")[1].split()[0]
+    assert CliRunner().invoke(main, ["selftest", "--replay", replay, "--no-recorder", "--json"]).exit_code == 1
+    assert CliRunner().invoke(main, ["selftest", "--replay", replay, "--json"]).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", "1:2,", "1:a", "-1"])
+def test_a_replay_that_is_none_is_refused(text):
+    result = CliRunner().invoke(main, ["selftest", f"--replay={text}"])
+    assert result.exit_code == 2
+    assert "SEED" in result.output
