@@ -120,7 +120,7 @@ def test_a_call_that_does_not_return_stops_no_other_thread(four, driver, _contex
     x.alloc(x.S).free()
     hold = driver.hold(call)
     returned = []
-    with meanwhile(lambda: CALLS[call](x, blocks[0]), hold.reached, lambda: returned.append(hold.let_go())):
+    with meanwhile(lambda: CALLS[call](x, blocks[0]), hold.reached, lambda: returned.append(hold.release())):
         go_on(x.runtime, x.kernels, _context, x.U, x.V)
     assert returned == [True], "the others went on only after the call had lost patience"
     blocks.clear()
@@ -137,7 +137,7 @@ def test_unregistering_a_stream_that_is_held_up_stops_no_call_on_others(four, dr
     hold = driver.hold("cuEventRecord")
     returned = []
     with meanwhile(lambda: x.runtime.unregister_stream(foreign[0]), hold.reached,
-                   lambda: returned.append(hold.let_go())):
+                   lambda: returned.append(hold.release())):
         for handle in foreign[1:] * 2:
             x.runtime.register_stream(handle)
             block = x.alloc(handle)

@@ -6,7 +6,6 @@ import pytest
 from xlogmem import (
     DeviceRuntime,
     DriverError,
-    OutOfBoundsError,
     OutOfBudgetError,
     OutOfDeviceMemoryError,
     StreamMisuseError,
@@ -18,7 +17,7 @@ from xlogmem import (
 @pytest.mark.promise(14, 15)
 def test_errors_differ_by_class():
     """Each kind is a class of its own with the documented text, and all are XlogmemErrors."""
-    kinds = {DriverError, OutOfBoundsError, OutOfBudgetError, StreamMisuseError, UseAfterFreeError}
+    kinds = {DriverError, OutOfBudgetError, StreamMisuseError, UseAfterFreeError}
     assert all(issubclass(kind, XlogmemError) for kind in kinds)
     assert not any(issubclass(a, b) for a in kinds for b in kinds if a is not b)
     assert issubclass(OutOfDeviceMemoryError, DriverError)
@@ -40,6 +39,3 @@ def test_errors_of_budgets_and_bounds():
     assert isinstance(error, MemoryError)
     assert (error.requested, error.remaining, error.current, error.limit) == (100, 28, 100, 128)
     assert str(error).startswith("out of budget: requested 100 bytes, remaining 28 bytes")
-    error = OutOfBoundsError(37)
-    assert isinstance(error, XlogmemError)
-    assert (str(error), error.generation) == ("out-of-bounds write on generation 37", 37)

@@ -23,9 +23,9 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
-from xlogmem.buffers import mint
+from xlogmem.interop.buffers import make_buffer
 
 THREADS = 12
 
@@ -91,7 +91,7 @@ class Worker:
 
     def buffer(self) -> Buffer:
         block = self.pick()
-        return mint(self.shared.state._standing, self.runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+        return make_buffer(self.shared.state._status, self.runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
 
     # ------------------------------------------------------------------------------------------ blocks and uses
     def launch(self, stream: object) -> None:
@@ -151,7 +151,7 @@ class Worker:
     def unregister(self, stream: object) -> None:
         while True:
             try:
-                return self.runtime.unregister_stream(stream, heir=self.stream())
+                return self.runtime.unregister_stream(stream, successor=self.stream())
             except StreamMisuseError as error:                      # another thread is waiting for it right now
                 assert "is in use" in str(error)
 

@@ -61,7 +61,7 @@ def test_the_successor_of_an_unregistered_stream_frees(four):
     S = x.runtime.register_stream(raw)
     block = x.alloc(S)
     fill = x.work(S, (block, WRITE))
-    x.runtime.unregister_stream(S, heir=x.V)
+    x.runtime.unregister_stream(S, successor=x.V)
     check(cuda.cuStreamDestroy(raw))
     block.free()
     assert block.state is BlockState.FREED

@@ -23,7 +23,8 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, DriverError, StreamMisuseError
 from xlogmem._kernels import check
-from xlogmem._table import ForeignMemoryResource, table
+from xlogmem._table import table
+from xlogmem.resources.foreign import ForeignMemoryResource
 
 
 class Bump:

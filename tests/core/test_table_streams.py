@@ -52,7 +52,7 @@ def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(fou
     b, hold = four_and_hold
     handle = foreign()
     ptr = hold.allocate(8, handle)
-    b.runtime.unregister_stream(handle, heir=b.T)
+    b.runtime.unregister_stream(handle, successor=b.T)
     hold.free(hold.allocate(8, handle), handle)         # first use again
     anew = b.runtime.register_stream(handle, discipline="ordinary")
     assert anew.discipline == "ordinary"
@@ -137,7 +137,7 @@ def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_y
     thread.start()
     assert held_up.reached()
     block = b.runtime.allocate(8, handle)
-    assert held_up.let_go()
+    assert held_up.release()
     thread.join()
     assert "cuCtxSynchronize" in str(refused[0])
     block.free()

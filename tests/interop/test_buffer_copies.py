@@ -18,7 +18,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
 
 
@@ -203,7 +203,7 @@ def test_the_gil_is_released_while_a_copy_is_under_way(four, driver):
         thread = threading.Thread(target=call)
         thread.start()
         assert hold.reached()                           # this thread runs meanwhile
-        assert hold.let_go()
+        assert hold.release()
         thread.join()
 
 

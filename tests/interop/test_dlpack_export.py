@@ -12,7 +12,7 @@ from xlogmem import (
     DeviceState,
     from_dlpack,
 )
-from xlogmem._dtypes import DTYPES
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
 
 LEGACY, PER_THREAD = 1, 2

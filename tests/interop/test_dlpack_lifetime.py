@@ -100,7 +100,7 @@ def test_a_deleter_waits_for_nothing(driver, state):
     calls = driver.all_calls()
     taken.delete(ctypes.PYFUNCTYPE)                     # keeps the GIL: no pending call gets in
     assert driver.all_calls() == calls
-    assert hold.let_go()
+    assert hold.release()
     thread.join()
 
 

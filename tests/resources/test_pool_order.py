@@ -15,7 +15,7 @@ from xlogmem import (
     PoolMemoryResource,
 )
 from xlogmem._kernels import check
-from xlogmem.devices import DeviceState
+from xlogmem.interop.devices import DeviceState
 
 scenario = Scenarios(one_chunk)
 
@@ -152,7 +152,7 @@ def memory_of_a_stream_that_was_unregistered(x: FourStreams) -> bool:
     word = x.next_word()
     x.kernels.fill(handle, word, 1, 1)
     b.free()
-    x.runtime.unregister_stream(stream, heir=x.V)
+    x.runtime.unregister_stream(stream, successor=x.V)
     check(cuda.cuStreamDestroy(handle))
     c = x.alloc(x.T, WHOLE)
     x.work(x.T, (c, WRITE))
@@ -167,7 +167,7 @@ def memory_whose_home_was_unregistered_before_it_was_freed(x: FourStreams) -> bo
     stream = x.runtime.register_stream(handle)
     b = x.alloc(stream, WHOLE)
     x.kernels.fill(handle, b.ptr, 1, 1)
-    x.runtime.unregister_stream(stream, heir=x.V)
+    x.runtime.unregister_stream(stream, successor=x.V)
     check(cuda.cuStreamDestroy(handle))
     later = x.work(x.V)
     b.free()

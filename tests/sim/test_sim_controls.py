@@ -155,7 +155,7 @@ def test_a_call_is_held_up_without_the_gil(simulator):
     assert hold.reached()
     ok(driver.cuEventRecord(event(), a))
     assert thread.is_alive()
-    assert hold.let_go()
+    assert hold.release()
     thread.join()
 
 
@@ -167,7 +167,7 @@ def test_a_held_call_loses_patience(simulator, gil):
     thread = threading.Thread(target=library.cuCtxSynchronize)
     thread.start()
     assert hold.reached()
-    assert hold.let_go() == (not gil)
+    assert hold.release() == (not gil)
     thread.join()
 
 

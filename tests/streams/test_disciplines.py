@@ -110,7 +110,7 @@ def test_an_opaque_successor_may_have_unrecorded_work_as_on_its_own_blocks(four)
     owner, former = foreign(x)
     block = x.alloc(former)
     x.use(x.T, (block, WRITE))
-    x.runtime.unregister_stream(owner, heir=x.S)
+    x.runtime.unregister_stream(owner, successor=x.S)
     x.use(x.T, (block, WRITE))                          # with a hand-back to the successor
     late = x.work(x.S, (block, WRITE))
     x.use(x.T, (block, WRITE))

@@ -101,7 +101,7 @@ def test_random_lives_of_streams(four, driver, foreign_streams):
         elif action == 5:
             owner = owners.pop(rng.randrange(len(owners)))
             x.runtime.register_stream(owner)
-            x.runtime.unregister_stream(owner, heir=rng.choice([x.S, x.T]))
+            x.runtime.unregister_stream(owner, successor=rng.choice([x.S, x.T]))
             owner.destroy()
     assert not driver.races()
     block = None

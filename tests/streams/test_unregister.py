@@ -27,7 +27,7 @@ def test_last_fence_covers_the_fill(four, driver, dropped):
     fill = x.work(S, (b, WRITE))
     if dropped:
         driver.drop("cuEventRecord")                    # the twin: the last fence is not recorded
-    x.runtime.unregister_stream(S, heir=x.V)
+    x.runtime.unregister_stream(S, successor=x.V)
     owner.destroy()
     x.use(x.T, (b, READ))
     races = driver.races()
@@ -49,7 +49,7 @@ def test_free_on_the_successor_remembers_stream_order(four, driver, dropped):
     check(cuda.cuEventRecord(own_event, x.T.handle))
     check(cuda.cuStreamWaitEvent(S.handle, own_event, 0))
     late = x.work(S)
-    x.runtime.unregister_stream(S, heir=x.V)
+    x.runtime.unregister_stream(S, successor=x.V)
     owner.destroy()
     if dropped:
         driver.drop("cuStreamWaitEvent", 2)
@@ -68,7 +68,7 @@ def test_unregister_with_an_open_window(four):
     b = x.alloc(x.S)
     window = x.prepare(T, (b, READ))
     with pytest.raises(StreamMisuseError, match="in use"):
-        x.runtime.unregister_stream(T, heir=x.V)
+        x.runtime.unregister_stream(T, successor=x.V)
     op = x.work(T, (b, READ))
     window.commit()
     x.runtime.unregister_stream(T)
@@ -87,7 +87,7 @@ def test_event_moves_to_another_stream_before_the_wait(four, driver):
     x.use(x.T, (b, READ))                               # a fence covers the write now, and b is not fresh any more
 
     def meanwhile():
-        x.runtime.unregister_stream(S, heir=x.U)
+        x.runtime.unregister_stream(S, successor=x.U)
         for _ in range(12):
             x.use(x.U, (c, READ_WRITE))
             x.use(x.T, (c, READ_WRITE))
@@ -106,13 +106,13 @@ def test_two_threads_unregister_each_other(four, driver):
 
     def crosswise():
         try:
-            x.runtime.unregister_stream(T, heir=S)
+            x.runtime.unregister_stream(T, successor=S)
         except StreamMisuseError as error:
             refused.append(str(error))
 
     driver.on_call("cuEventRecord", crosswise)
     try:
-        x.runtime.unregister_stream(S, heir=T)
+        x.runtime.unregister_stream(S, successor=T)
     except StreamMisuseError as error:
         refused.append(str(error))
     assert len(refused) == 1
@@ -129,7 +129,7 @@ def test_a_stream_cannot_be_unregistered_while_a_fence_is_recorded_on_it(four, d
 
     def unregister():
         with pytest.raises(StreamMisuseError, match="in use") as error:
-            x.runtime.unregister_stream(S, heir=x.U)
+            x.runtime.unregister_stream(S, successor=x.U)
         refused.append(error)
 
     driver.on_call("cuEventRecord", unregister)
@@ -147,11 +147,11 @@ def test_a_use_while_the_last_fence_is_recorded_keeps_the_stream(four, driver):
     late = []
     driver.on_call("cuEventRecord", lambda: late.append(x.use(S, (b, WRITE))), when="after")
     with pytest.raises(StreamMisuseError, match="in use"):
-        x.runtime.unregister_stream(S, heir=x.V)
+        x.runtime.unregister_stream(S, successor=x.V)
     assert S.registered
     x.use(x.T, (b, READ))
     assert x.ordered(late[0], x.T)
-    x.runtime.unregister_stream(S, heir=x.V)
+    x.runtime.unregister_stream(S, successor=x.V)
     del owner
 
 
@@ -163,7 +163,7 @@ def test_the_last_fence_is_kept_until_it_is_complete(four, driver):
     b = x.alloc(x.U)
     driver.set_policy("min")
     write = x.use(S, (b, WRITE))
-    x.runtime.unregister_stream(S, heir=x.V)
+    x.runtime.unregister_stream(S, successor=x.V)
     owner.destroy()
     x.runtime.reap_pending(blocking=False)
     assert driver.pending_operations() > 0
@@ -180,7 +180,7 @@ def test_refused_unregistrations(four, driver):
     with pytest.raises(StreamMisuseError, match="pool's own"):
         x.runtime.unregister_stream(x.T)
     with pytest.raises(StreamMisuseError, match="unregistered"):
-        x.runtime.unregister_stream(S, heir=S)
+        x.runtime.unregister_stream(S, successor=S)
     driver.fail("cuEventRecord", code=999)
     with pytest.raises(Exception, match="cuEventRecord"):
         x.runtime.unregister_stream(S)

@@ -60,7 +60,7 @@ def lookups(Core runtime not None, Addresses wanted not None, size_t count):
         before = now()
         for i in range(count):
             core.order.lock.lock()
-            if not find_by_address(core, addresses[i], &found):
+            if not find_by_address_locked(core, addresses[i], &found):
                 missed += 1
             core.order.lock.unlock()
         took = now() - before

@@ -45,7 +45,7 @@ cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure
     cdef int failed = prepare(core, window, failure)
     if not failed:
         core.order.lock.lock()
-        more = file_window(core, window, LAUNCHED)
+        more = file_window_locked(core, window, LAUNCHED)
         core.order.lock.unlock()
         if more:
             failed = finish_rest(core, window, failure)
