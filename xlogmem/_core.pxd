@@ -1,14 +1,15 @@
-# Who may touch what: blocks, windows, frees.  _core.pyx tells the idea.
+# Who may touch which memory: blocks, windows, frees.  _core.pyx explains it.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag, vector
 from xlogmem._failures cimport Failure
 from xlogmem._index cimport AddressIndex
-from xlogmem._order cimport Dependency, EntryKind, OrderState, StreamState
+from xlogmem._order cimport Dependency, OrderState, StreamState
 from xlogmem.resources.base cimport ResourceTable
 
 cdef enum AccessFlags:
+    UNKNOWN_ACCESS = 0          # work that was queued without a prepare
     READ = 1
     WRITE = 2
     READ_WRITE = 3
@@ -28,17 +29,26 @@ cdef enum HandBack:
     HAND_BACK_ALL
     HAND_BACK_WRITES
 
+cdef enum AfterCall:
+    STREAM_STAYS_BUSY
+    STREAM_IS_RELEASED
+
+cdef enum CaptureCheck:
+    CHECK_CAPTURE
+    CAPTURE_WAS_CHECKED         # the stream was just seen not to capture
+
 
 cdef struct Entry:
-    # One line of a frontier: whoever comes next has to be ordered after (stream, position).
+    # One line of a frontier: the next user has to be ordered after (stream, position).
     uint64_t position
     uint32_t stream
-    uint32_t kind
+    uint32_t kind               # EntryKind
 
 
 cdef struct ExportedStream:
+    # A consumer may queue unrecorded work on the block there.
     StreamState* stream
-    bint pinned                 # until it is given back; else until the block is freed
+    bint pinned                 # until the export is released; else until the block is freed
 
 
 cdef cppclass Block:
@@ -47,9 +57,9 @@ cdef cppclass Block:
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
     uint8_t state
-    bint fresh                  # no use on a foreign stream has been filed yet
+    bint fresh                  # no use on another stream than its own has been filed yet
     vector[Entry] frontier      # at most one entry for each kind and stream
-    uint64_t operation          # scratch of prepare: already seen by this operation, as its use number `use`
+    uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
     StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
     StreamState* home           # freed here; NULL: the host waits
@@ -57,22 +67,31 @@ cdef cppclass Block:
     StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t ptr
     size_t nbytes
-    bint adopted                # somebody else's memory: let go, not freed
-    uint32_t pins               # lent to somebody who gives it back later: not freed before, as in a window
-    vector[ExportedStream] exports           # somebody else works on it there, at any time and without telling
-    uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: nobody wrote
+    bint adopted                # foreign memory: its owner is dropped instead of a free
+    uint32_t pins               # exports that are not released: not freed before, as in a window
+    vector[ExportedStream] exports
+    uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
-    void* resource_block                 # what a resource that keeps frontiers knows the memory by
+    void* resource_block        # the memory's name in a resource that keeps frontiers
     Block* next                 # in the list of dropped blocks
 
 
 cdef struct Found:
+    # A block, as it is found by address.
     uint64_t ptr
     uint64_t generation
     size_t nbytes
     uint32_t slot
     StreamState* stream
     bint adopted                # adopt: a new block was made
+
+
+cdef struct Range:
+    # Memory to adopt.
+    uint64_t ptr
+    size_t nbytes
+    StreamState* stream         # where the owner's work on it was queued; NULL: it is ready on every stream
+    void* owner                 # a Python object that is held for it; NULL: none
 
 
 cdef struct Request:
@@ -95,19 +114,20 @@ cdef cppclass Window:
     HandBack hand_back
     bint is_open
     bint exclusive              # a conflicting window on another stream is an error
-    uint32_t discipline_changes            # of disciplines, before it was opened
+    uint32_t discipline_changes     # before it was opened
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
-    vector[Entry] snapshot        # what the uses were ordered after, in the order of `uses`
-    vector[Dependency] dependencies          # what the launch stream is not ordered after yet, newest position for each source
-    vector[Dependency] homes          # opaque homes that have to be ordered after the launch
+    vector[Entry] snapshot      # what the uses were ordered after, in the order of `uses`
+    vector[Dependency] dependencies     # what the launch stream is not ordered after yet: one for each source stream
+    vector[Dependency] homes    # opaque homes that have to be ordered after the launch
     vector[Block*] claimed      # retired blocks whose last window this was
     bint record                 # the commit records its fence at once
     Window* next                # in the list of abandoned windows
 
 
 cdef struct Marker:
+    # Bytes that were freed on a stream: complete once the host is ordered after the position.
     uint64_t position
     uint64_t nbytes
 
@@ -115,78 +135,79 @@ cdef struct Marker:
 cdef struct CoreCounters:
     uint64_t allocations
     uint64_t frees
-    uint64_t deferred_frees     # capture_checked for inside a window
+    uint64_t deferred_frees     # requested inside a window, or while an export or a capture put them off
     uint64_t uses               # windows filed
     uint64_t cancelled
     uint64_t abandoned          # windows whose recorder was dropped
     uint64_t failed_frees       # frees inside another operation that failed and will be tried again
-    uint64_t conflicts          # windows opened while a conflicting one was open on another stream (W11)
+    uint64_t conflicts          # windows opened while a conflicting one was open on another stream
 
 
 cdef cppclass CoreState:
     # What every allocation and free looks at comes first.
     OrderState* order           # its lock is the lock of everything here
     ResourceTable* resource
-    atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside somebody else's call
+    atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside another operation
     atomic[Window*] abandoned   # by finalizers
     atomic[uint32_t] lost       # the device's context is broken
     uint64_t live_bytes
     uint64_t live_blocks
     uint64_t pending_bytes
-    AddressIndex index                          # base address -> block that is LIVE or RETIRED
+    AddressIndex index          # base address -> block that is LIVE or RETIRED
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
-    vector[vector[Marker]] pending              # by stream index: bytes that a reap may release, oldest first
+    vector[vector[Marker]] pending      # by stream index: bytes that a reap may release, oldest first
     CoreCounters counters
-    vector[Dependency] frontier       # scratch of a free
-    Block* deferred_by_capture              # the newest of those that only a capture put off
-    Failure unreported_failure       # the newest failure that nobody was there to be told: the next reap tells
-    bint unreported                 # ... because what failed is not tried again
-    uint64_t requeued              # frees that failed since the list of dropped blocks was last gone through
-    vector[void*] pending_decrefs       # owners of adopted memory that was let go: dropped by whoever holds the GIL next
-    flag has_pending_decrefs               # there are some: capture_checked without the lock
-    vector[Block*] returned_without_stream      # given back by somebody who said not where he used them: pinned until a blocking reap
+    vector[Dependency] frontier         # scratch of a free
+    Block* deferred_by_capture          # the newest of those that only a capture put off
+    Failure unreported_failure          # the newest failure without a caller: raised by the next reap
+    bint unreported             # ... because what failed is not tried again
+    uint64_t requeued           # frees that failed since the list of dropped blocks was last gone through
+    vector[void*] pending_decrefs       # owners of adopted memory that was freed: DECREF'd by the next GIL holder
+    flag has_pending_decrefs    # readable without the lock
+    vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
 
 
-# The operations.  They take the lock themselves and make driver calls: without the GIL and without the lock.
+# How a function's name says what it does with the lock: `_locked` needs it held, `_unlocks` needs it and drops it
+# meanwhile, `_locks` returns with it held; without a suffix it is called without the lock.  Where a function is given
+# a block or a stream alone the lock is held as well: there is nothing else to reach these by.
+
+# Operations.  Without the GIL; they take the lock themselves and make driver calls.
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
-cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
-               Failure* failure) except -1 nogil
-cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
-                   uint32_t access) except -1 nogil
-cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
-                    Failure* failure) except -1 nogil
+cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
+cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                    uint32_t access) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
 cdef int drain_if_needed(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
-# Inside of these.  The context is current where they need it; `free_found_unlocks` has the lock, and releases it meanwhile.
-cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+# Inside of these.  The context is current where they need it.
+cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil
-cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil
+cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
+                            Failure* failure) except -1 nogil
 cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                           Failure* failure) except -1 nogil
-cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 
-# With the lock held; no driver call.
+# No driver call.
+cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil
 cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil
 cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil
+cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil
 cdef void give_window(Window* window) noexcept nogil
-
-# Takes the lock itself; no driver call.
-cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 
 # For finalizers: no lock, no driver call.
 cdef void drop(CoreState* core, Block* block) noexcept nogil

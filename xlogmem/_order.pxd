@@ -1,4 +1,4 @@
-# What comes after what: streams, positions, fences, knowledge.  _order.pyx tells the idea.
+# What comes after what: streams, positions, fences, clocks.  _order.pyx explains it.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
@@ -8,14 +8,15 @@ from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
 
 cdef enum Discipline:
-    ORDINARY                    # people fill new blocks here without a recorder
+    ORDINARY                    # new blocks are filled here without a record
     OPAQUE                      # unrecorded work at any time
     SEALED                      # a promise: no unrecorded work on blocks at all
 
 cdef enum EntryKind:
-    ALLOCATED                       # the memory was allocated
-    WRITTEN                    # somebody wrote it
-    HAS_READ                        # somebody read it, after it was written
+    # What a position in a frontier stands for, from early to late in a block's life.
+    ALLOCATED
+    WRITTEN
+    HAS_READ                    # read, after it was written
     ENTRY_KINDS
 
 cdef enum Policy:
@@ -23,9 +24,13 @@ cdef enum Policy:
     PRECISE
     ADAPTIVE
 
+cdef enum CaptureScope:
+    ALL_STREAMS
+    OWN_STREAMS                 # foreign ones may be destroyed
+
 
 cdef cppclass Fence:
-    # An event, the position it covers, and what its stream knew: all three sampled before the record call.
+    # An event, the position it covers, and the clock of its stream: all three sampled before the record call.
     cy.CUevent event
     uint64_t position
     vector[uint64_t] clock
@@ -34,8 +39,8 @@ cdef cppclass Fence:
 
 
 cdef cppclass StreamState:
-    # One registration of a CUDA stream.  `index` is its place in every vector of positions.  What every allocation and
-    # free looks at comes first, in one line of the cache.
+    # One registration of a CUDA stream; `index` is its place in every clock.  What every allocation and free looks at
+    # comes first, in one line of the cache.
     cy.CUstream handle
     uint64_t count              # positions taken so far; of a dead stream: its last
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
@@ -44,33 +49,33 @@ cdef cppclass StreamState:
     uint32_t blocks             # blocks that name it as their stream or their home
     Discipline discipline
     flag alive
-    flag unowned                    # nothing keeps the handle alive: under adaptive every commit records its fence
-    bint in_registry                 # the registry of foreign streams points here: not deleted before it looked
-    uint64_t number             # the id that people see, never used again in this runtime
-    uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
-    uint64_t unrecorded_until             # taken when its discipline changed last: see `change_discipline_unlocks`
+    flag unowned                # no object is held that keeps the handle alive: adaptive commits record at once
+    bint in_registry            # the registry of foreign streams points here: not deleted before it looked
+    uint64_t number             # the id that users see, never used again in this runtime
+    uint64_t driver_id          # the driver's id of the stream, never used again either; 0: a stream of the pool
+    uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
-    StreamState* successor           # of a dead stream: where its blocks are freed
+    StreamState* successor      # of a dead stream: where its blocks are freed
     uint32_t windows            # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
-    Fence* probe                # pinned: what `poll_unlocks` asks about, until it is complete
-    StreamState* next           # in the list of own streams that nobody holds any more
+    Fence* probe                # pinned: what `poll_unlocks` queries, until it is complete
+    StreamState* next           # in the list of own streams without a handle
     bint idle                   # it is in that list; the GIL guards it
-    uint32_t eager_commits             # adaptive: how many more commits record their fence at once
-    uint32_t unfenced_frees          # what was freed here into a pool since the last fence: see fence_after_frees in _table.pyx
+    uint32_t eager_commits      # adaptive: how many more commits record their fence at once
+    uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
-    uint64_t raised_to            # the position that hidden work was raised to, 0: none yet
-    size_t dependency                 # index + 1 in the operation's list of dependencies, 0: none yet
+    uint64_t raised_to          # the position for unrecorded work, 0: none yet
+    size_t dependency           # index + 1 in the operation's list of dependencies, 0: none yet
 
 
 cdef struct Dependency:
-    # "Order me after (source, position)"
+    # A stream has to be ordered after (source, position).
     StreamState* source
     uint64_t position
-    uint32_t kind              # how late in a block's life the entry behind it stands: see order_all
+    uint32_t kind               # EntryKind of the newest entry behind it: see `order_all_unlocks`
 
 
 cdef struct OrderCounters:
@@ -84,7 +89,7 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
-    uint32_t discipline_changes            # of disciplines
+    uint32_t discipline_changes
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
@@ -110,34 +115,39 @@ cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
     return stream.count
 
 
-# Unless it says otherwise, a function is called with the lock held and returns with it held.
+# Names that end in _locked and _unlocks: see _core.pxd.  The context is current where the lock is dropped.
 cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
 cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Discipline discipline,
-                           Failure* failure) except -1 nogil
+                                   Failure* failure) except -1 nogil
 cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
-                           Failure* failure) except -1 nogil
-cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil
+                                   Failure* failure) except -1 nogil
+cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                 Failure* failure) except -1 nogil
 cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil
-cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil
+cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
+                                   Failure* failure) except -1 nogil
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
 cdef bint thread_is_alive(uint64_t number) noexcept nogil
-cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
+cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source,
+                                  uint64_t position) noexcept nogil
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
-                     Failure* failure) except -1 nogil
+                             Failure* failure) except -1 nogil
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
-                         Failure* failure) except -1 nogil
+                               Failure* failure) except -1 nogil
 cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
-cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil
-cdef int sync_context_unlocks(OrderState* order, Failure* failure, bint own=?) except -1 nogil
+cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
+                                    uint64_t position) noexcept nogil
+cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
-                              Failure* failure) except -1 nogil
+                                   Failure* failure) except -1 nogil
 cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
-                             Failure* failure) except -1 nogil
+                                     Failure* failure) except -1 nogil
 cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
-                          Failure* failure) except -1 nogil
-cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil
+                                  Failure* failure) except -1 nogil
+cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+                           Failure* failure) except -1 nogil

@@ -1,35 +1,35 @@
 """What comes after what: the ordering of streams, below everything that owns memory.
 
-The question this room answers is "order stream T after position n of stream S, as cheaply as can be".
+The question that this room answers is "order stream T after position n of stream S, as cheaply as can be".
 
 position
-    ``(S, n)`` stands for everything filed on S up to its n-th position.  It is taken *after* the work was queued,
-    so any event recorded on S from then on covers it.  Taking one makes no driver call: a counter goes up.
-touch
-    A new position of S for work that nobody recorded.  No older fence and no older knowledge can cover a new position;
-    that is the whole rule for work we were not told of.
+    ``(S, n)`` stands for all work filed on S up to its n-th position.  It is taken *after* the work was queued, so any
+    event recorded on S from then on covers it.  Taking one makes no driver call: a counter goes up (`advance`).
+unrecorded work
+    Where work may have been queued on S without a record, a new position of S is taken for it.  No older fence covers a
+    new position and no clock has it: that is the whole rule.
 fence
-    An event with the position it covers and what its stream knew.  A stream keeps a small ring of them and records them
-    again and again: waits already queued hold the state that the event had when they were queued.  A fence that a call
-    is using with the lock released is pinned, and is not recorded again until it is done.
-knowledge
-    For each stream the newest position that T is ordered after already, raised only after the driver accepted the
-    wait, and transitive: waiting for S's fence also teaches T what S knew.  The host has knowledge too.
+    An event with the position that it covers and the clock of its stream.  A stream keeps a small ring of them and
+    records them again and again: waits that are queued hold the state that the event had when they were queued.  A fence
+    that a call uses while the lock is released is pinned, and is not recorded again until the call is done.
+clock
+    A vector clock: for each stream the newest position that T is ordered after already, raised only after the driver
+    accepted the wait, and transitive: waiting for S's fence also merges the clock that S had.  The host has a clock too.
 
 A stream may get another discipline.  What the old one allowed was queued before a position that is taken then
-(``hidden``), and older entries of the stream count as that position.
+(``unrecorded_until``), and older entries of the stream count as that position.
 
-A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whoever has to
-be ordered after the dead stream waits for that; once the host has seen it complete nobody has to any more, and the
-stream's place is given to the next registration, which goes on counting where the dead one stopped, so that old
+A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whatever has to be
+ordered after the dead stream waits for that fence; once the host has seen it complete nothing has to any more, and the
+stream's index is given to the next registration, which goes on counting where the dead one stopped, so that old
 positions mean what they meant.
 
-Under the lock nobody makes a driver call, takes the GIL or touches a Python object.  The functions that need the
-driver release the lock around the call, and take it back before they touch pins, counts or rings; what they say
-about the state is true again only when they return.  `StreamState` objects are never moved or freed while their
-`Ordering` lives.
+Under the lock there is no driver call, no GIL and no Python object.  The functions that need the driver drop the lock
+around the call (their names end in ``_unlocks``), and take it back before they touch pins, counts or rings; what they say
+about the state is true again only when they return.  `StreamState` objects are never moved, and freed only while no
+operation is in flight that may hold one.
 
-The rules are those of the project's ordering model, one function here for each operation there.
+The rules are in docs/ordering.md, one function here for each operation there.
 """
 cimport cython
 
@@ -49,12 +49,13 @@ from xlogmem._failures cimport (
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     STREAM_IS_IN_USE,
+    fail_stream,
 )
 
 __all__ = ["Ordering"]
 
 cdef enum:
-    RING = 4                                # fences that a stream keeps; more only while all are in use
+    RING = 4                    # fences that a stream keeps; more only while all are in use
 
 cdef extern from *:
     """
@@ -99,7 +100,7 @@ cdef bint thread_is_alive(uint64_t number) noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class Ordering:
-    """The streams that one runtime knows, and the events between them.  Not for users: `StreamPool` makes it."""
+    """The streams that one runtime knows, and the events between them.  Made by `StreamPool`, not by users."""
 
     def __cinit__(self, Context context not None):
         self.context = context
@@ -121,6 +122,6 @@ cdef class Ordering:
                 discard_locked(&self.state, stream.last)
             del stream
 
-include "order/fences.pxi"              # positions, clocks, events on streams
+include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
 include "order/waits.pxi"               # a stream, or the host, is ordered after a position
-include "order/registrations.pxi"       # streams come, change and go
+include "order/registrations.pxi"       # streams are registered, change and are unregistered

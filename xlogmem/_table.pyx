@@ -31,7 +31,12 @@ from xlogmem._abi cimport (
     xlogmem_table,
 )
 from xlogmem._core cimport (
+    CAPTURE_WAS_CHECKED,
+    CHECK_CAPTURE,
+    STREAM_IS_RELEASED,
+    STREAM_STAYS_BUSY,
     Block,
+    CaptureCheck,
     CoreState,
     allocate_in_call,
     defer_decref_locked,
@@ -360,10 +365,10 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef int failed
     if state != NULL and not has_deferred_work(core):
         if core.resource.finds_device:                  # no driver call of ours
-            return allocate_in_call(core, nbytes, state, False, block, failure)
+            return allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
             return 1
-        failed = allocate_in_call(core, nbytes, state, False, block, failure)
+        failed = allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
         leave_context(&scope)
         return failed
     if core.lost.load():
@@ -380,7 +385,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = 1
     core.order.lock.unlock()
     if not failed:
-        failed = allocate_in_call(core, nbytes, state, True, block, failure)
+        failed = allocate_in_call(core, nbytes, state, STREAM_IS_RELEASED, block, failure)
     leave_context(&scope)
     return failed
 
@@ -461,11 +466,11 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
         core.order.lock.unlock()
         report_failed_free(core, <uint64_t>ptr, NULL, &failure)
     else:
-        free_on(core, <uint64_t>ptr, state, not capturing)
+        free_on(core, <uint64_t>ptr, state, CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED)
     leave_context(&scope)
 
 
-cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint scheduled) except -1 nogil:
+cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture) except -1 nogil:
     """Free the block that is alive there, if there is one, on a stream that is busy, which ends here.  Called with the
     lock held, gives it back."""
     cdef Block* block = live_block_at_locked(core, ptr)
@@ -480,8 +485,8 @@ cdef int free_on(CoreState* core, uint64_t ptr, StreamState* stream, bint schedu
         failed = 1
     else:
         nbytes = block.nbytes
-        failed = free_found_unlocks(core, block, stream, scheduled, &failure)
-        if not failed and scheduled and core.resource.ordered != NULL and may_be_destroyed(stream):
+        failed = free_found_unlocks(core, block, stream, check_capture, &failure)
+        if not failed and check_capture == CAPTURE_WAS_CHECKED and core.resource.ordered != NULL and may_be_destroyed(stream):
             fence_after_frees_unlocks(core, stream, nbytes)
     stream.busy -= 1
     core.order.lock.unlock()

@@ -10,15 +10,21 @@ from xlogmem.streams cimport Stream, StreamPool, StreamRegistry
 
 
 cdef cppclass Export:
-    # What somebody else has of a block until he gives it back, from any thread, with or without the GIL.
-    void* block                 # the DeviceBlock, held; NULL: nothing is lent (zero bytes)
-    StreamState* stream         # where he works; NULL: nobody knows
+    # What a consumer has of a block until it releases it, from any thread, with or without the GIL.
+    void* block                 # the DeviceBlock, held; NULL: nothing is exported (zero bytes)
+    StreamState* stream         # where the consumer works; NULL: a stream without a known owner
     uint32_t access
     EventPool* events           # of `event`
-    cy.CUevent event            # his to wait for; NULL: none
-    void* shell                 # what holds the export, and how to delete it
+    cy.CUevent event            # for the consumer to wait for; NULL: none
+    void* shell                 # the structure that has the export, and how to delete it
     void (*destroy)(void* shell) noexcept nogil
-    Export* next                  # in the list of exports that were given back
+    Export* next                # in the list of released exports
+
+
+cdef enum Resolved:
+    UNTRACKED                   # memory that is not tracked here
+    TRACKED
+    NOTHING                     # an array without elements: nothing to touch
 
 
 cdef class Core:
@@ -28,18 +34,22 @@ cdef class Core:
     cdef readonly DeviceMemoryResource resource
     cdef StreamRegistry streams
     cdef object __weakref__
-    cdef tuple _bytes(self)
-    cdef BlockId identity(self, Found* found)
-    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
-    cdef dict opened            # (generation, stream id) -> recorders of prepare_block_use
-    cdef Stream stream_of(self, object stream)
-    cdef int resolve(self, object what, Found* found, str where) except -1
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int drop_owners(self) except -1
-    cdef bint find(self, uint64_t ptr, Found* found, bint hold=?) noexcept
-    cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
+    cdef Stream stream_of(self, object stream)
     cdef Stream owned_stream(self, object handle)
     cdef Stream writer_of(self, DeviceBlock block)
+    cdef bint find(self, uint64_t ptr, Found* found) noexcept
+    cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
+    cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED
+    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
+    cdef BlockId identity(self, Found* found)
+    cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
+    cdef tuple _bytes(self)
+
+
+cdef class Runtime(Core):
+    cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED
 
 
 cdef object resolver_of(object what)
@@ -66,9 +76,9 @@ cdef class BlockId:
 
 
 cdef class BlockView:
-    # A part of a block that others hold; see buffers.pyx.
+    # A part of a block; `Buffer` is one.
     cdef readonly Core core
-    cdef DeviceBlock block      # None: zero bytes, or given up
+    cdef DeviceBlock block      # None: zero bytes, or released
     cdef int refuse_stale(self) except -1
 
 

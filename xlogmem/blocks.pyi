@@ -9,12 +9,11 @@ from xlogmem.launch import _Trackable
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.streams import Stream, StreamPool, _StreamLike
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "register_resolver"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
 
 _T = TypeVar("_T")
 
 POLICIES: dict[str, int]
-METHODS: dict[Access, str]
 
 def register_resolver(
     kind: type[_T], resolver: Callable[[_T, Callable[[object], None]], Iterable[Any]] | None
@@ -41,6 +40,11 @@ class Core:
     def bytes_outstanding(self) -> int: ...
     @property
     def lost(self) -> bool: ...
+    def counters(self) -> dict[str, int]: ...
+
+@disjoint_base
+class Runtime(Core):
+    def __new__(cls, stream_pool: StreamPool, resource: DeviceMemoryResource, *, policy: str = "adaptive") -> Self: ...
     def allocate(
         self, nbytes: SupportsIndex, stream: _StreamLike | None = None, *, tag: str | None = None
     ) -> DeviceBlock: ...
@@ -60,9 +64,8 @@ class Core:
     def unregister_stream(self, stream: _StreamLike, *, successor: _StreamLike | None = None) -> None: ...
     def stream_count(self) -> int: ...
     def record_block_use(self, block: _Trackable, stream: _StreamLike | None) -> None: ...
-    def prepare_block_use(self, block: _Trackable, stream: _StreamLike | None, access: Access) -> None: ...
-    def finish_block_use(self, block: _Trackable, stream: _StreamLike | None, access: Access) -> None: ...
-    def counters(self) -> dict[str, int]: ...
+    def _file(self, what: _Trackable, stream: _StreamLike | None, access: int) -> None: ...
+    def _generation_of(self, what: _Trackable) -> int: ...
 
 class Access(enum.Flag):
     READ = 1
@@ -81,7 +84,7 @@ class BlockState(enum.Enum):
 
 @final
 class BlockId:
-    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
     @property
     def ptr(self) -> int: ...
     @property
@@ -97,7 +100,7 @@ class BlockId:
 
 @final
 class DeviceBlock:
-    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
     @property
     def core(self) -> Core: ...
     @property
@@ -124,6 +127,6 @@ class DeviceBlock:
 
 @disjoint_base
 class BlockView:
-    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
     @property
     def core(self) -> Core: ...

@@ -50,6 +50,7 @@ class LaunchRecorder:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
+def provide_runtimes(get_runtime: Callable[[int], Core]) -> None: ...
 def use(
     stream: _StreamLike,
     read: _What = (),

@@ -28,7 +28,7 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport Failure
 from xlogmem._order cimport OrderState
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock, resolver_of
+from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of
 
 from xlogmem.errors import StreamMisuseError
@@ -36,7 +36,7 @@ from xlogmem.errors import StreamMisuseError
 __all__ = ["LaunchRecorder", "use"]
 
 ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
-explanations = []                           # functions of a runtime: a sentence, or None; asked about untracked memory
+explanations = []                           # functions of a runtime that give a sentence about untracked memory, or None
 
 
 @cython.final
@@ -47,13 +47,12 @@ cdef class LaunchRecorder:
 
     Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch,
     which does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued
-    before the exception came, and filing too much is harmless (W9).  Where nothing was launched, say so with
-    `cancel`.
+    before the exception was raised, and filing too much is harmless.  Where nothing was launched, say so with `cancel`.
 
     Parameters
     ----------
     stream : stream
-        Where the launch goes: one of the runtime's, or anybody else's, which is registered at first sight (see
+        Where the launch goes: one of the runtime's, or a foreign one, which is registered on first use (see
         `DeviceRuntime.register_stream`).
     runtime : DeviceRuntime, optional
         Whose blocks are meant, for a foreign stream; the default is the process's own for the stream's device.
@@ -62,15 +61,15 @@ cdef class LaunchRecorder:
         memory is not protected.
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block is made to wait (see `Stream.discipline`): after all, or after
-        those that write, for programs that know that nobody writes in place there.
+        those that write, for programs that never write in place there.
     on_conflict : {"count", "raise"}
         What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
-        this one cannot be ordered after it (W11).  Count it (``counters()["conflicts"]``), or refuse at preflight.
+        this one cannot be ordered after it.  Count it (``counters()["conflicts"]``), or refuse at preflight.
 
     Notes
     -----
     A recorder belongs to one thread at a time; different recorders may be used at once.  Recording keeps no hold on the
-    blocks: one that is freed before preflight is reported there (contract 91, 110), one that is freed between preflight
+    blocks: one that is freed before preflight is reported there, one that is freed between preflight
     and commit is freed by the commit.
     """
 
@@ -146,7 +145,7 @@ cdef class LaunchRecorder:
         gave, of which `what` is a part."""
         cdef Request request
         cdef Found found
-        cdef int known
+        cdef Resolved known
         request.access = access
         if isinstance(what, DeviceBlock) and (<DeviceBlock>what).core is self.runtime:
             request.slot = (<DeviceBlock>what).block.slot
@@ -161,23 +160,23 @@ cdef class LaunchRecorder:
                 self.add_use(part, access, method, named)
             return 0
         known = self.runtime.resolve(what, &found, f"LaunchRecorder.{method}")
-        if known == 1:
+        if known == TRACKED:
             request.slot = found.slot
             request.generation = found.generation
             self.window.requests.push_back(request)
-        elif known == 0 and self.strict:
+        elif known == UNTRACKED and self.strict:
             self.rejections = self.rejections or []
             self.rejections.append(
                 f"LaunchRecorder.{method}: untracked buffer rejected: {type(named).__name__} is not memory of "
                 f"{self.runtime!r}. {self.explanation() or ADVICE}")
-        elif known == 0 and explanations:
+        elif known == UNTRACKED and explanations:
             explanation = self.explanation()
             if explanation:
                 warnings.warn(explanation, RuntimeWarning, stacklevel=2)
         return 0
 
     cdef str explanation(self):
-        """Why memory may be untracked here that should be tracked, if somebody knows."""
+        """Why memory is untracked that should be tracked, if a binding knows."""
         for explain in explanations:
             explanation = explain(self.runtime)
             if explanation:
@@ -233,7 +232,7 @@ cdef class LaunchRecorder:
         Raises
         ------
         StreamMisuseError
-            There was no successful preflight although something was registered (contract 101).
+            There was no successful preflight although something was registered.
         DriverError
             An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
             are filed all the same.
@@ -291,7 +290,7 @@ cdef class LaunchRecorder:
 
     @property
     def recorded_count(self):
-        """How many uses were registered, before uses of one block are merged (contract 106)."""
+        """How many uses were registered, before uses of one block are merged."""
         return self.window.requests.size()
 
     def __repr__(self):
@@ -299,11 +298,18 @@ cdef class LaunchRecorder:
         return f"<LaunchRecorder {self.mode} on stream {self.stream.id}: {self.recorded_count} uses, {state}>"
 
 
+cdef object process_runtime = None          # get_runtime of runtime.py, which is above this room
+
+
+def provide_runtimes(get_runtime):
+    """Say what gives the process's own runtime of a device."""
+    global process_runtime
+    process_runtime = get_runtime
+
+
 cdef Core runtime_of(object stream):
     """The process's own runtime for the device of a foreign stream."""
-    from xlogmem.runtime import get_runtime
-
-    return get_runtime(device_of(stream))
+    return process_runtime(device_of(stream))
 
 
 cdef Core owner_of(object what):

@@ -1,4 +1,7 @@
-"""One runtime for each device: puts the streams, the resource and the core together."""
+"""`DeviceRuntime`: the streams, the resource and the core of a device, put together; and the process's own.
+
+The operations (allocate, adopt, reap_pending, register_stream, ...) are those of its base, `xlogmem.blocks.Runtime`.
+"""
 from __future__ import annotations
 
 import operator
@@ -8,14 +11,15 @@ from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 from xlogmem._driver import supports_memory_pools
-from xlogmem.blocks import Core
+from xlogmem.blocks import Access, Runtime
+from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
 from xlogmem.resources.pool import format_bytes
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
 
-MAX_DEVICE_ORDINALS = 16                    # contract 70
+MAX_DEVICE_ORDINALS = 16
 
 RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "async": AsyncMemoryResource, "direct": DirectMemoryResource,
@@ -26,7 +30,7 @@ _locks = [threading.RLock() for _ in range(MAX_DEVICE_ORDINALS)]
 _being_made: set[int] = set()
 
 
-class DeviceRuntime(Core):
+class DeviceRuntime(Runtime):
     """Tracks the device memory of one GPU and orders its uses.
 
     Most programs take the process's own with `get_runtime`; make one by hand to choose its parts.
@@ -50,7 +54,7 @@ class DeviceRuntime(Core):
     DriverNotFoundError
         There is no CUDA driver.
     StreamMisuseError
-        The parts do not fit together: they are on different devices, or the pool is in use (W21).
+        The parts do not fit together: they are on different devices, or the pool is in use.
 
     Notes
     -----
@@ -72,11 +76,57 @@ class DeviceRuntime(Core):
     def __init__(self, ordinal: int = 0, **parts: Any) -> None:
         super().__init__()
         if ordinal != self.ordinal:
-            raise ValueError(f"the runtime was asked for device {ordinal}, its parts are on device {self.ordinal}")
+            raise ValueError(f"device {ordinal} was requested, the parts are on device {self.ordinal}")
+        self._prepared: dict[tuple[int, int], list[LaunchRecorder]] = {}
 
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
         """A new stream of the runtime's pool; see `StreamPool.acquire`."""
         return self.stream_pool.acquire(discipline=discipline, priority=priority)
+
+    def prepare_block_use(self, block: Any, stream: Any, access: Access) -> None:
+        """Open a window on one block: queue the waits that a use on `stream` needs.
+
+        Close it with `finish_block_use`.  For launches that touch several blocks, `use` is one window and one position
+        for all of them.
+
+        Parameters
+        ----------
+        block : object
+            What `use` takes for one block.
+        stream : stream
+            Where the launch goes.
+        access : Access
+            What it does.
+
+        Raises
+        ------
+        StreamMisuseError, UseAfterFreeError, DriverError
+            See `LaunchRecorder.preflight`.
+        """
+        recorder = LaunchRecorder(self.default_stream if stream is None else self.register_stream(stream))
+        getattr(recorder, _method_of(access))(block)
+        recorder.preflight()
+        if recorder.recorded_count:
+            self._prepared.setdefault((self._generation_of(block), recorder.stream.id), []).append(recorder)
+        else:
+            recorder.commit()                           # nothing to touch
+
+    def finish_block_use(self, block: Any, stream: Any, access: Access) -> None:
+        """File the use that `prepare_block_use` opened.
+
+        Without one, the use is filed for later users and removes nothing; see `record_block_use`.
+        """
+        _method_of(access)
+        used = self.default_stream if stream is None else self.register_stream(stream)
+        key = (self._generation_of(block), used.id)
+        recorders = self._prepared.get(key)
+        if not recorders:
+            self._file(block, used, access.value)
+            return
+        recorder = recorders.pop()
+        if not recorders:
+            del self._prepared[key]
+        recorder.commit()
 
     def memory_summary(self) -> str:
         """The state of the memory as a text for a person: what is tracked, and what the resource says of itself."""
@@ -84,7 +134,7 @@ class DeviceRuntime(Core):
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
                  f"  live            {format_bytes(live):>12} in {counters['live_blocks']} blocks",
-                 f"  pending         {format_bytes(pending):>12}, freed and not seen complete yet",
+                 f"  pending         {format_bytes(pending):>12}, freed, and not seen complete yet",
                  f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
                  f"{counters['uses']} uses",
                  f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "
@@ -99,8 +149,18 @@ class DeviceRuntime(Core):
         return self.stream_pool.default
 
 
+_METHODS = {Access.READ: "read", Access.WRITE: "write", Access.READ_WRITE: "read_write"}
+
+
+def _method_of(access: Access) -> str:
+    """The recorder's method for an access."""
+    if not isinstance(access, Access) or access not in _METHODS:
+        raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
+    return _METHODS[access]
+
+
 def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
-    """The process's runtime for a device, made at the first call.
+    """The process's runtime for a device, made by the first call.
 
     Parameters
     ----------
@@ -110,13 +170,13 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     Raises
     ------
     ValueError
-        The ordinal is out of range; the driver was not raised_to (contract 72).
+        The ordinal is out of range; the driver was not raised_to.
     DriverNotFoundError, DriverError
-        The runtime could not be made.  The next call tries again (contract 75).
+        The runtime could not be made.  The next call tries again.
 
     Notes
     -----
-    Thread-safe: callers that come at once get the same object, and none is made twice (contract 74).
+    Thread-safe: simultaneous callers get the same object, and none is made twice.
     """
     number = operator.index(ordinal)
     if not 0 <= number < MAX_DEVICE_ORDINALS:
@@ -127,7 +187,7 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     with _locks[number]:
         runtime = _runtimes[number]
         if runtime is None:
-            if number in _being_made:                   # by this very thread: the lock lets nobody else in (W65)
+            if number in _being_made:                   # by this very thread: the lock is re-entrant
                 raise RuntimeError(f"get_runtime({number}) was called while that runtime is being made")
             _being_made.add(number)
             try:
@@ -137,8 +197,11 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     return runtime
 
 
+provide_runtimes(get_runtime)
+
+
 def existing_runtime(ordinal: int) -> DeviceRuntime | None:
-    """The process's runtime for a device, None if nobody asked for it yet."""
+    """The process's runtime for a device, None if it was not made yet."""
     return _runtimes[ordinal]
 
 

@@ -76,9 +76,9 @@ FREE: list[tuple[str, type[Exception], str, Call]] = [
     ("a forged block", StreamMisuseError, "", lambda w: w.mine.deallocate(DeviceBlock.__new__(DeviceBlock))),
 ]
 USE: list[tuple[str, type[Exception], str, Call]] = [
-    ("text", TypeError, "is no block", lambda w: use(w.stream, read="x")),
-    ("a set", TypeError, "is no block", lambda w: use(w.stream, read={1})),
-    ("nothing", TypeError, "is no block", lambda w: use(w.stream, read=None)),
+    ("text", TypeError, "is not a block", lambda w: use(w.stream, read="x")),
+    ("a set", TypeError, "is not a block", lambda w: use(w.stream, read={1})),
+    ("nothing", TypeError, "is not a block", lambda w: use(w.stream, read=None)),
     ("an untracked address", StreamMisuseError, "untracked", lambda w: use(w.stream, read=4711).preflight()),
     ("a negative address", StreamMisuseError, "untracked", lambda w: use(w.stream, write=-1).preflight()),
     ("a huge address", StreamMisuseError, "untracked", lambda w: use(w.stream, write=1 << 70).preflight()),
@@ -118,7 +118,7 @@ SINGLE: list[tuple[str, type[Exception], str, Call]] = [
     ("prepare: foreign", StreamMisuseError, "another",
      lambda w: w.mine.prepare_block_use(w.far.id, w.stream, Access.WRITE)),
     ("find: text", TypeError, "", lambda w: w.mine.find_block("x")),
-    ("adopt: inside out", ValueError, "no range", lambda w: w.mine.adopt(1 << 40, -1)),
+    ("adopt: inside out", ValueError, "not a range", lambda w: w.mine.adopt(1 << 40, -1)),
     ("adopt: overlap", StreamMisuseError, "overlaps", lambda w: w.mine.adopt(w.block.ptr + 32, 64)),
     ("adopt: unregistered stream", StreamMisuseError, "unregistered", lambda w: w.mine.adopt(1 << 40, 64, w.gone)),
     ("register: text", TypeError, "no CUDA stream", lambda w: w.mine.register_stream("x")),

@@ -216,7 +216,7 @@ def test_zero_length_arrays_are_trivially_safe():
 def test_what_is_not_memory_is_a_type_error():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
-    with pytest.raises(TypeError, match=r"LaunchRecorder\.write: str is no block"):
+    with pytest.raises(TypeError, match=r"LaunchRecorder\.write: str is not a block"):
         use(stream, write="a block")
     with pytest.raises(TypeError):
         use("a stream", write=[])

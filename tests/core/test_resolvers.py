@@ -134,7 +134,7 @@ def test_single_uses_take_one_block(pairs):
 
 
 def test_what_is_not_a_resolver_is_refused():
-    with pytest.raises(TypeError, match="is no type"):
+    with pytest.raises(TypeError, match="is not a type"):
         register_resolver("Pair", None)
     with pytest.raises(TypeError, match="cannot be called"):
         register_resolver(Pair, 3)

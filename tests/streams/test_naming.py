@@ -10,11 +10,13 @@ import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 
+import xlogmem
 from xlogmem import (
     BlockingStreamWarning,
     DeviceRuntime,
     StreamMisuseError,
     StreamPool,
+    launch,
     use,
 )
 from xlogmem._kernels import check
@@ -91,7 +93,7 @@ def test_streams_of_other_devices_are_refused():
         DeviceRuntime().register_stream(elsewhere)
 
 
-def test_use_finds_the_runtime_of_the_blocks(monkeypatch):
+def test_use_finds_the_runtime_of_the_blocks(request):
     own = DeviceRuntime()
     block, owner = own.allocate(64), ForeignStream()
     with use(owner, read=block) as recorder:
@@ -102,7 +104,8 @@ def test_use_finds_the_runtime_of_the_blocks(monkeypatch):
         made.append(DeviceRuntime(ordinal))
         return made[-1]
 
-    monkeypatch.setattr("xlogmem.runtime.get_runtime", get_runtime)
+    launch.provide_runtimes(get_runtime)
+    request.addfinalizer(lambda: launch.provide_runtimes(xlogmem.get_runtime))
     with use(owner) as recorder:
         assert recorder.runtime is made[0]
     with use(owner, runtime=own) as recorder:

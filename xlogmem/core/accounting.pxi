@@ -1,8 +1,12 @@
-# TODO
+# Accounting, lookup by address, and the end of a runtime.
+#
+# Freed bytes are *pending* until the host has seen their free complete: a marker holds the position taken after the free
+# was queued, and a reap releases the bytes of markers that the host is ordered after.  Live and pending bytes together
+# change in one step, so that their sum is right at every moment.
 
 cdef void file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
-    """Live bytes become pending: a reap may release them once the host has seen a position taken after the free was
-    queued (W26).  A stream keeps a bounded number of markers: neighbours are merged, on the newer position."""
+    """Live bytes become pending.  A stream keeps a bounded number of markers: adjacent ones are merged, on the newer
+    position."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers
     cdef Marker* marker
@@ -23,7 +27,7 @@ cdef void file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) 
 
 
 cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil:
-    """Subtract the pending bytes whose markers the host has seen complete."""
+    """Subtract the pending bytes whose markers the host is ordered after."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef size_t i, kept = 0
@@ -39,7 +43,7 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
 
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
     """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete
-    now.  Every stream is visited; what failed stays pending and is told (W28)."""
+    now.  Every stream is visited; what failed stays pending and is reported."""
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure failure
@@ -64,7 +68,7 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     order.in_flight -= 1
     if core.unreported or (core.requeued and core.dropped.load() != NULL):
         failures.push_back(core.unreported_failure)
-        core.unreported_failure.kind = NO_FAILURE            # told once: the caller owns the exception now
+        core.unreported_failure.kind = NO_FAILURE       # reported once: the caller owns the exception now
         core.unreported = False
         core.requeued = 0
     order.lock.unlock()
@@ -73,8 +77,7 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
 
 
 cdef int reap_stream_unlocks(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
-    """Teach the host the frees of the stream, by waiting for the newest or by asking from the oldest on.  With the lock
-    held, releases it."""
+    """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t oldest
     if blocking:
@@ -97,7 +100,7 @@ cdef inline void fill_found_locked(OrderState* order, uint64_t base, Tracked* kn
     found.nbytes = known.nbytes
     found.slot = known.slot
     found.stream = NULL
-    if known.stream != <uint32_t>NO_STREAM:             # its place is not given away while it has blocks
+    if known.stream != <uint32_t>NO_STREAM:             # its index is not given away while it has blocks
         found.stream = order.streams[known.stream]
 
 
@@ -129,7 +132,7 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     core.order.lock.lock()
     failed = unregister_all_foreign_unlocks(core.order, &ignored)
     core.order.lock.unlock()
-    if not failed:                                      # else foreign streams, destroyed maybe, would be raised_to
+    if not failed:                                      # else foreign streams, possibly destroyed, would be touched
         release_unknown_users(core, &ignored)
         drain(core)
     leave_context(&scope)

@@ -1,4 +1,7 @@
-# TODO
+# Blocks begin: memory from the resource, or foreign memory that is adopted.
+#
+# The allocation entry is a position taken after the resource's call and after the waits for the memory, so whatever
+# covers it covers the allocation.
 
 cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
@@ -27,7 +30,7 @@ cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes
     block.frontier.clear()
     block.fresh = stream != NULL
     if stream != NULL:
-        stream.blocks += 2                  # as its stream and as its home
+        stream.blocks += 2                              # as its stream and as its home
         block.home = stream
         entry = &block.frontier.emplace_back()
         entry.kind = ALLOCATED
@@ -40,15 +43,17 @@ cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes
 cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
     """Into the address index."""
     check(core.order.lock.held(), "the lock is held")
-    cdef Tracked* known = insert(&core.index, block.ptr)
-    known.generation = block.generation
-    known.nbytes = block.nbytes
-    known.stream = block.stream.index if block.stream != NULL else <uint32_t>NO_STREAM
-    known.slot = block.slot
+    cdef Tracked* entry = insert(&core.index, block.ptr)
+    entry.generation = block.generation
+    entry.nbytes = block.nbytes
+    entry.stream = block.stream.index if block.stream != NULL else <uint32_t>NO_STREAM
+    entry.slot = block.slot
 
 
+# ---------------------------------------------------------------------------------------------- allocate
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
                   Failure* failure) except -1 nogil:
+    """Get memory from the resource, ordered on the stream, and track it."""
     cdef Scope scope
     cdef int failed
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
@@ -61,24 +66,23 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
     if failed:
         end_call(core.order, stream)
     else:
-        failed = allocate_in_call(core, nbytes, stream, True, result, failure)
+        failed = allocate_in_call(core, nbytes, stream, STREAM_IS_RELEASED, result, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, bint ends, Block** result,
+cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil:
-    """Get memory from the resource and track it.  The allocation entry is a position taken after the resource's call,
-    so whatever covers it covers the birth of the memory.  The stream is busy, which `ends` here or goes on, and not
-    capturing; the context is current, but for a resource that finds its device."""
+    """`allocate` on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
+    its device itself."""
     cdef OrderState* order = core.order
     cdef uint64_t ptr = 0
     cdef void* resource_block = NULL
     cdef int failed = get_bytes_locks(core, nbytes, stream, &ptr, &resource_block, failure)
     if unlikely(failed) and is_out_of_memory(failure):
         order.lock.unlock()
-        failed = allocate_again(core, nbytes, stream, &ptr, &resource_block, failure)
-    if ends:
+        failed = allocate_again_locks(core, nbytes, stream, &ptr, &resource_block, failure)
+    if after == STREAM_IS_RELEASED:
         stream.busy -= 1
     if not unlikely(failed):
         evict_overlapping_locked(core, ptr, nbytes)
@@ -92,15 +96,13 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, b
 
 
 cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:
-    """Nobody may unregister the stream while a call uses its handle."""
+    """The stream cannot be unregistered while a call uses its handle."""
     cdef int failed = 0
     order.lock.lock()
     if stream.alive:
         stream.busy += 1
     else:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = stream.number
-        failed = 1
+        failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     order.lock.unlock()
     return failed
 
@@ -111,8 +113,8 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                          Failure* failure) except -1 nogil:
+cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
+                                void** resource_block, Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
     if core.resource.ordered != NULL:
@@ -124,10 +126,10 @@ cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* str
     return failed
 
 
-cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                        Failure* failure) except -1 nogil:
-    """Out of memory: let the host wait for the frees that are queued, have the resource give back what it keeps, and
-    try once more (W34)."""
+cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
+                              Failure* failure) except -1 nogil:
+    """Out of memory: wait on the host for the frees that are queued, have the resource release what it keeps, and try
+    once more."""
     cdef vector[Failure] failures
     cdef Failure ignored
     cdef size_t i
@@ -136,7 +138,7 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
         defer_decref_locked(core, failure.exception)
-    for i in range(failures.size()):                    # told by the next reap
+    for i in range(failures.size()):                    # raised by the next reap
         keep_unreported_locked(core, &failures[i])
         core.unreported = True
     core.order.lock.unlock()
@@ -151,9 +153,10 @@ cdef int allocate_again(CoreState* core, size_t nbytes, StreamState* stream, uin
     return get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
 
 
+# ---------------------------------------------------------------------------------------------- collisions
 cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
-    """The resource handed out addresses that we think are live: their old blocks are the corrupt ones (W19).  They are
-    taken out of the books without a free, so that their handles are stale and the new owner is safe."""
+    """The resource handed out addresses that count as live: the old blocks are the corrupt ones.  They leave the
+    accounting without a free, so that their handles are stale and the new owner is safe."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
@@ -173,81 +176,45 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
     block.generation = 0
 
 
-cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
-    """Out of the books of bytes and streams."""
-    check(core.order.lock.held(), "the lock is held")
-    if unlikely(block.adopted):
-        if block.owner != NULL:
-            defer_decref_locked(core, block.owner)
-            block.owner = NULL
-    else:
-        check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
-        core.live_bytes -= block.nbytes
-        core.live_blocks -= 1
-    set_home(block, NULL)
-    if block.stream != NULL:
-        block.stream.blocks -= 1
-        block.stream = NULL
-    while unlikely(not block.exports.empty()):
-        block.exports.back().stream.blocks -= 1
-        block.exports.pop_back()
-
-
-cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil:
-    check(core.order.lock.held(), "the lock is held")
-    core.pending_decrefs.push_back(owner)
-    core.has_pending_decrefs.store(True)
-
-
-cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nogil:
-    check(core.order.lock.held(), "the lock is held")
-    unaccount_locked(core, block)
-    block.state = FREED
-    block.generation = 0
-    core.empty.push_back(block.slot)
-
-
-cdef int adopt(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream, void* owner, Found* result,
-               Failure* failure) except -1 nogil:
-    """Track memory of somebody else, without taking it: what is inside a tracked block is that block, what overlaps
-    one in part is refused (failure BLOCK_IS_CONTESTED).  `stream` says where the owner's work on it was queued;
-    NULL says that it is ready for everybody.  Makes no driver call but for drained frees."""
+# ---------------------------------------------------------------------------------------------- adopt
+cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil:
+    """Track foreign memory without owning it: a range inside a tracked block is that block, one that overlaps a block
+    in part is refused (failure BLOCK_IS_CONTESTED).  Makes no driver call but for drained frees."""
     cdef OrderState* order = core.order
-    cdef Tracked* below
-    cdef Tracked* above
-    cdef Block* block
     cdef Scope scope
-    cdef uint64_t base = 0, following = 0
-    cdef bint inside
-    cdef int failed = 0
+    cdef int failed
     if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
         return 1
     drain(core)
     leave_context(&scope)
     order.lock.lock()
-    below = floor_of(&core.index, ptr, &base)
-    above = successor_of(&core.index, ptr, &following)
-    inside = below != NULL and ptr - base < below.nbytes
-    result.adopted = False
-    if inside and nbytes <= below.nbytes - (ptr - base):
-        fill_found_locked(order, base, below, result)
-    elif (inside or (above != NULL and following - ptr < nbytes)):
-        failure.kind = BLOCK_IS_CONTESTED
-        failure.generation = below.generation if inside else above.generation
-        failed = 1
-    elif stream != NULL and not stream.alive:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = stream.number
-        failed = 1
-    else:
-        block = new_block_locked(core, ptr, nbytes, stream)
-        block.adopted = True
-        block.owner = owner
-        result.ptr = ptr
-        result.nbytes = nbytes
-        result.generation = block.generation
-        result.slot = block.slot
-        result.stream = stream
-        result.adopted = True
+    failed = adopt_locked(core, memory, result, failure)
     order.lock.unlock()
     return failed
+
+
+cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* failure) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef uint64_t base = 0, following = 0
+    cdef Tracked* below = floor_of(&core.index, memory.ptr, &base)
+    cdef Tracked* above = successor_of(&core.index, memory.ptr, &following)
+    cdef bint inside = below != NULL and memory.ptr - base < below.nbytes
+    cdef Block* block
+    result.adopted = False
+    if inside and memory.nbytes <= below.nbytes - (memory.ptr - base):
+        fill_found_locked(core.order, base, below, result)
+        return 0
+    if inside or (above != NULL and following - memory.ptr < memory.nbytes):
+        return fail_block(failure, BLOCK_IS_CONTESTED, below.generation if inside else above.generation, 0)
+    if memory.stream != NULL and not memory.stream.alive:
+        return fail_stream(failure, STREAM_IS_DEAD, memory.stream.number)
+    block = new_block_locked(core, memory.ptr, memory.nbytes, memory.stream)
+    block.adopted = True
+    block.owner = memory.owner
+    result.ptr = memory.ptr
+    result.nbytes = memory.nbytes
+    result.generation = block.generation
+    result.slot = block.slot
+    result.stream = memory.stream
+    result.adopted = True
+    return 0

@@ -1,17 +1,20 @@
-# TODO
+# What finalizers leave, and frees that failed.
+#
+# A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does nothing
+# else.  Every operation begins by carrying out what is on the lists (`drain`).  A free inside another operation that
+# fails is not that operation's failure: it goes back on the list, and the next reap reports it.
 
 cdef void drop(CoreState* core, Block* block) noexcept nogil:
-    """What a finalizer may do: push, nothing else.  The collector runs anywhere, in any thread."""
     push(core.dropped, block)
 
 
 cdef void abandon(CoreState* core, Window* window) noexcept nogil:
-    """A recorder went away between prepare and finish; its launch may be queued, so it will be filed."""
+    """A recorder was dropped between prepare and finish; its launch may be queued, so it will be filed."""
     push(core.abandoned, window)
 
 
 cdef int drain(CoreState* core) except -1 nogil:
-    """Do what finalizers left behind and try failed frees again.  The context is current, the lock is not held."""
+    """File abandoned windows, free dropped blocks, try failed frees again.  The context is current."""
     if core.lost.load():
         return 0
     if core.abandoned.load() != NULL:
@@ -33,7 +36,7 @@ cdef int drain_if_needed(CoreState* core) except -1 nogil:
 
 
 cdef int drain_windows(CoreState* core) except -1 nogil:
-    """Taken from the list and filed in one acquisition: nobody finds the list empty and the uses not filed."""
+    """Taken from the list and filed in one acquisition: no thread finds the list empty and the uses not filed."""
     cdef OrderState* order = core.order
     cdef Window* window
     cdef Window* following
@@ -62,7 +65,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
 
 
 cdef int drain_blocks(CoreState* core) except -1 nogil:
-    cdef StreamState* capturing = NULL                  # just found capturing: capture_checked once for all its blocks
+    cdef StreamState* capturing = NULL                  # just found capturing: queried once for all its blocks
     cdef StreamState* home
     cdef Block* block
     cdef Block* following
@@ -87,3 +90,52 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
         block = following
     core.order.lock.unlock()
     return 0
+
+
+# ---------------------------------------------------------------------------------------------- frees that fail
+cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
+    """A free inside another operation: its failure is not that operation's."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Failure failure
+    if block.state == FREED:                            # evicted meanwhile: the bytes have another owner
+        return 0
+    if free_now_unlocks(core, block, CHECK_CAPTURE, &failure):
+        requeue_free_locked(core, block, &failure)
+    return 0
+
+
+cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil:
+    """Back on the list of dropped blocks: the next operation tries again, and the next reap reports it.  What a capture
+    puts off is not a failure."""
+    check(core.order.lock.held(), "the lock is held")
+    block.state = RETIRED
+    drop(core, block)
+    if failure.kind == STREAM_IS_CAPTURING:
+        core.deferred_by_capture = block
+        return
+    core.counters.failed_frees += 1
+    core.requeued += 1
+    keep_unreported_locked(core, failure)
+
+
+# ---------------------------------------------------------------------------------------------- failures to report
+cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil:
+    """Raised by the next reap.  A Python exception in it is an owned reference: an unreported one is DECREF'd by the
+    next holder of the GIL."""
+    check(core.order.lock.held(), "the lock is held")
+    drop_unreported_locked(core)
+    core.unreported_failure = failure[0]
+
+
+cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    if core.unreported_failure.kind == PYTHON_RAISED:   # its traceback may hold blocks, and so this runtime
+        defer_decref_locked(core, core.unreported_failure.exception)
+    core.unreported_failure.kind = NO_FAILURE
+
+
+cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil:
+    """Under the lock no Python object may be dropped: the next holder of the GIL does it."""
+    check(core.order.lock.held(), "the lock is held")
+    core.pending_decrefs.push_back(owner)
+    core.has_pending_decrefs.store(True)

@@ -1,8 +1,12 @@
-# TODO
+# Memory that other libraries have.
+#
+# A consumer that is given the memory (DLPack, Arrow, the CUDA array interface) may queue unrecorded work on it, on the
+# stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
+# off.  What a CUDA array interface names is not released: it holds until the block is freed, without a pin.
 
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
-    """Somebody else is given the memory, and may work on it on `stream` at any time (NULL: he named none that is known
-    to live as long as he does).  With a pin until `end_export`, else until the block is freed.  False: it was."""
+    """A consumer may work on the block on `stream` from now on (NULL: on a stream without a known owner); with a pin
+    until `end_export`, else until the block is freed.  False if it was freed before."""
     cdef ExportedStream exported
     cdef size_t i = 0
     if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
@@ -15,7 +19,7 @@ cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bin
         if block.exports[i].pinned or block.exports[i].stream.alive:
             i += 1
         else:
-            end_exports(block, block.exports[i].stream)      # takes it off the list
+            end_exports(block, block.exports[i].stream)     # takes it off the list
     for i in range(block.exports.size() if not pin else 0):
         if block.exports[i].stream == stream and not block.exports[i].pinned:
             return True                                 # once is enough
@@ -27,17 +31,17 @@ cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bin
 
 
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
-                   uint32_t access) except -1 nogil:
-    """Somebody gives back what he was lent with a pin.  Whatever he queued on his stream so far is filed, so that those
-    who come next are ordered after it; a free that was capture_checked for meanwhile is the next operation's.  Where nobody knows
-    his stream, the pin stays until a blocking reap has waited for the context."""
+                    uint32_t access) except -1 nogil:
+    """A consumer released what was exported with a pin.  All work that it queued on its stream so far is filed, so that
+    later users are ordered after it; a free that was requested meanwhile is the next operation's.  Without a known
+    stream (NULL) the pin stays until a blocking reap has waited for the context."""
     cdef OrderState* order = core.order
     cdef size_t i
     if process_was_forked():
         return 0
     order.lock.lock()
-    if block.generation == generation:                  # else disowned meanwhile: the bytes are somebody else's
-        check(block.pins > 0, "what is given back was lent")
+    if block.generation == generation:                  # else evicted meanwhile: the bytes have another owner
+        check(block.pins > 0, "an export that ends was begun")
         for i in range(block.exports.size() if stream != NULL else 0):
             if block.exports[i].stream == stream and block.exports[i].pinned:
                 block.exports[i] = block.exports.back()
@@ -53,6 +57,33 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
     return 0
 
 
+cdef bint is_exported(Block* block, StreamState* stream) noexcept nogil:
+    cdef size_t i
+    for i in range(block.exports.size()):
+        if block.exports[i].stream == stream:
+            return True
+    return False
+
+
+cdef void end_exports(Block* block, StreamState* dead) noexcept nogil:
+    """No work is queued on an unregistered stream any more: exports there without a pin are over, and its entries stand
+    for all of their work."""
+    cdef size_t i
+    if unlikely(dead.unrecorded_until != 0):
+        raise_unrecorded(block, dead)
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream == dead.index:
+            block.frontier[i].position = dead.count
+    i = 0
+    while i < block.exports.size():
+        if block.exports[i].pinned or block.exports[i].stream != dead:
+            i += 1
+            continue
+        dead.blocks -= 1
+        block.exports[i] = block.exports.back()
+        block.exports.pop_back()
+
+
 cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
     """A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
     check(core.order.lock.held(), "the lock is held")
@@ -62,8 +93,8 @@ cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 cdef int release_unknown_users(CoreState* core, Failure* failure) except -1 nogil:
-    """Blocks that somebody used nobody knows where: the host waits for the context, then they may be freed.  Put off
-    while a graph is being captured.  The context is current."""
+    """Exports that were released without a known stream: the host waits for the context, then their blocks may be
+    freed.  Put off while a graph is being captured.  The context is current."""
     cdef OrderState* order = core.order
     cdef vector[Block*] blocks
     cdef size_t i
@@ -72,7 +103,7 @@ cdef int release_unknown_users(CoreState* core, Failure* failure) except -1 nogi
     blocks = core.returned_without_stream
     core.returned_without_stream.clear()
     if not blocks.empty():
-        failed = sync_context_unlocks(order, failure)
+        failed = sync_context_unlocks(order, ALL_STREAMS, failure)
     for i in range(blocks.size()):
         if failed:
             core.returned_without_stream.push_back(blocks[i])

@@ -1,4 +1,7 @@
-# TODO
+# After a launch: its position is filed in every block, the windows close, retired blocks are claimed for their free.
+#
+# Filing never fails and makes no driver call (`file_window_locked`).  What may need the driver comes after it
+# (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
 cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
@@ -25,17 +28,17 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
 
 
 cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcept nogil:
-    """A stream got another discipline while the window was open.  What may be hidden behind its entries is more than
-    the launch was ordered after: they stay."""
+    """A stream got another discipline while the window was open: its entries may have more unrecorded work behind them
+    than the launch was ordered after, so they stay."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.snapshot.size()):
         if window.snapshot[i].position < order.streams[window.snapshot[i].stream].unrecorded_until:
-            window.snapshot[i].position = 0               # no entry has this one
+            window.snapshot[i].position = 0             # no entry has this one
 
 
 cdef void add_handback(Window* window, Use* use) noexcept nogil:
-    """Copied now: once the window is closed the block may be freed."""
+    """Note an opaque home for the hand-back.  Now, because the block may be freed once the window is closed."""
     cdef StreamState* home = resolve_home(use.block)
     cdef Dependency entry
     cdef size_t i
@@ -52,33 +55,30 @@ cdef void add_handback(Window* window, Use* use) noexcept nogil:
     window.homes.push_back(entry)
 
 
-cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
-    """Close the windows and file the launch, or forget it if nothing was launched.  Called with the lock held; refuses
-    nothing and makes no driver call.  True if `finish_rest` has to follow."""
+cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept nogil:
+    """One position for the launch, filed in all its blocks."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = window.stream
     cdef Policy policy = core.order.policy
     cdef Use* use
     cdef size_t i
-    window.is_open = False
-    window.record = False
-    window.homes.clear()
-    window.claimed.clear()
-    if outcome == LAUNCHED:
-        core.counters.uses += 1
-        window.position = advance(stream)
-        if unlikely(window.discipline_changes != core.order.discipline_changes):
-            keep_changed_entries_locked(core.order, window)
-        for i in range(window.uses.size()):
-            use = &window.uses[i]
-            file_use_locked(core, window, use)
-            add_handback(window, use)
-        window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
-        if policy == ADAPTIVE and stream.eager_commits:
-            stream.eager_commits -= 1
-            window.record = True
-    elif outcome == CANCELLED:
-        core.counters.cancelled += 1
+    core.counters.uses += 1
+    window.position = advance(stream)
+    if unlikely(window.discipline_changes != core.order.discipline_changes):
+        keep_changed_entries_locked(core.order, window)
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        file_use_locked(core, window, use)
+        add_handback(window, use)
+    window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
+    if policy == ADAPTIVE and stream.eager_commits:
+        stream.eager_commits -= 1
+        window.record = True
+
+
+cdef inline void close_uses(Window* window) noexcept nogil:
+    cdef Use* use
+    cdef size_t i
     for i in range(window.uses.size()):
         use = &window.uses[i]
         check(use.block.windows > 0, "a window that closes was open")
@@ -88,8 +88,24 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         if use.access & WRITE:
             use.block.writers -= 1
         if use.block.state == RETIRED and use.block.windows == 0 and use.block.pins == 0:
-            use.block.state = FREEING                   # claimed in this acquisition: nobody else frees it
+            use.block.state = FREEING                   # claimed in this acquisition: no other thread frees it
             window.claimed.push_back(use.block)
+
+
+cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
+    """Close the windows and file the launch, or forget it if nothing was launched.  True if `finish_rest` has to
+    follow."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamState* stream = window.stream
+    window.is_open = False
+    window.record = False
+    window.homes.clear()
+    window.claimed.clear()
+    if outcome == LAUNCHED:
+        file_launch_locked(core, window)
+    elif outcome == CANCELLED:
+        core.counters.cancelled += 1
+    close_uses(window)
     stream.windows -= 1
     if not (window.record or not window.homes.empty() or not window.claimed.empty()):
         return False
@@ -98,12 +114,13 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     return True
 
 
+# ---------------------------------------------------------------------------------------------- driver calls
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
 
     A fence that cannot be recorded now is recorded when it is needed.  A free that fails is tried again by the next
-    call.  Only a hand-back that failed on the stream and on the host is a failure, reported after everything else was
-    done.
+    operation.  Only a hand-back that failed on the stream and on the host is a failure, reported after everything else
+    was done.
     """
     cdef OrderState* order = core.order
     cdef Failure ignored
@@ -113,7 +130,7 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     cdef int failed = enter_context(order.context, &scope, failure)
     cdef bint entered = not failed
     order.lock.lock()
-    if failed:                                          # the claimed frees are kept for a later call
+    if failed:                                          # the claimed frees are kept for a later operation
         for i in range(window.claimed.size()):
             requeue_free_locked(core, window.claimed[i], failure)
         failed = not window.homes.empty()
@@ -121,8 +138,7 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
         if window.record and not is_other_threads_default(window.stream):
             mark_lost_if_sticky(core, record_fence_unlocks(order, window.stream, &fence, &ignored), &ignored)
         for i in range(window.homes.size()):
-            if order_home_after_unlocks(order, window.homes[i].source, window.stream, window.position,
-                         &ignored if failed else failure):
+            if order_home_after_unlocks(order, &window.homes[i], window.stream, &ignored if failed else failure):
                 failed = 1
         for i in range(window.claimed.size()):
             free_deferred_unlocks(core, window.claimed[i])
@@ -134,58 +150,60 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int order_home_after_unlocks(OrderState* order, StreamState* home, StreamState* stream, uint64_t position,
-                   Failure* failure) except -1 nogil:
-    """Order an opaque home after a use elsewhere; if that cannot be queued the host waits, so that everything queued
-    there later is ordered.  Called with the lock held, releases it."""
+cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamState* stream,
+                                  Failure* failure) except -1 nogil:
+    """The hand-back: order an opaque home (`home.source`) after a use on `stream` at `home.position`.  If that cannot be
+    queued the host waits, so that everything queued there later is ordered."""
     check(order.lock.held(), "the lock is held")
+    cdef StreamState* source = home.source
+    cdef uint64_t position = home.position
     cdef int failed = 1
-    if not home.alive:
-        return 0                                        # unregistered meanwhile: no hidden work there any more
-    if not is_other_threads_default(home):
-        home.busy += 1
-        failed = (refuse_if_capturing_unlocks(order, home, STREAM_IS_CAPTURING, failure)
-                  or order_after_unlocks(order, home, stream, position, failure))
-        home.busy -= 1
+    if not source.alive:
+        return 0                                        # unregistered meanwhile: no unrecorded work there any more
+    if not is_other_threads_default(source):
+        source.busy += 1
+        failed = (refuse_if_capturing_unlocks(order, source, STREAM_IS_CAPTURING, failure)
+                  or order_after_unlocks(order, source, stream, position, failure))
+        source.busy -= 1
     if failed:
         failed = host_wait_unlocks(order, stream, position, failure)
     return failed
 
 
 # ---------------------------------------------------------------------------------------------- work without a window
-cdef int record_use(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, uint32_t access,
-                    Failure* failure) except -1 nogil:
-    """Work is already queued that nobody prepared: file it, remove nothing, keep the block fresh.  Of unknown
-    access (0) it counts as written, so that later readers are ordered after it too (W5).  On a retired block it
-    files, then refuses."""
+cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil:
+    """File work that is queued already and was not prepared: it removes nothing and keeps the block fresh.  Unknown
+    access counts as written, so that later readers are ordered after it too.  On a retired block it files, then
+    refuses."""
     cdef OrderState* order = core.order
-    cdef Failure ignored
-    cdef Fence* fence
     cdef Block* block
     cdef Scope scope
     cdef bint known
     cdef int failed = 0
-    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
     order.lock.lock()
-    block = core.blocks[slot] if slot < core.blocks.size() else NULL
-    known = block != NULL and block.generation == generation and block.state in (LIVE, RETIRED)
+    block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
+    known = block != NULL and block.generation == request.generation and block.state in (LIVE, RETIRED)
     if not stream.alive:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = stream.number
-        failed = 1
+        failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     elif known:
-        file_access(block, stream, access, advance(stream))
-        if access != READ:
-            block.writer = stream.number + 1
-        if stream.unowned and order.policy != LAZY and not is_other_threads_default(stream):
-            record_fence_unlocks(order, stream, &fence, &ignored)
+        file_unprepared_unlocks(order, block, stream, request.access)
     if not failed and (not known or block.state == RETIRED):
-        failure.kind = BLOCK_IS_STALE
-        failure.generation = generation
-        failure.argument = 0
-        failed = 1
+        failed = fail_block(failure, BLOCK_IS_STALE, request.generation, 0)
     order.lock.unlock()
     leave_context(&scope)
     return failed
+
+
+cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil:
+    check(order.lock.held(), "the lock is held")
+    cdef Failure ignored
+    cdef Fence* fence
+    file_access(block, stream, access, advance(stream))
+    if access != READ:
+        block.writer = stream.number + 1
+    if stream.unowned and order.policy != LAZY and not is_other_threads_default(stream):
+        record_fence_unlocks(order, stream, &fence, &ignored)       # it may be destroyed before a fence is needed
+    return 0

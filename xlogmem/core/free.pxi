@@ -1,4 +1,8 @@
-# TODO
+# Blocks end: where a free waits.
+#
+# A free comes after every use.  Where the block was used on its home alone nothing has to be waited for
+# (`used_at_home_alone_locked`); else the home waits on the device, or the host waits (`wait_for_users_unlocks`); a pool
+# gets the frontier with the bytes, and the next owner waits (`free_into_pool_locked`).
 
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
                     Failure* failure) except -1 nogil:
@@ -12,24 +16,19 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     core.order.lock.lock()
     block = find_live_locked(core, slot, generation)
     if block == NULL:
-        failure.kind = BLOCK_IS_STALE
-        failure.generation = generation
-        failure.argument = 0
-        failed = 1
+        failed = fail_block(failure, BLOCK_IS_STALE, generation, 0)
     elif stream != NULL and not stream.alive:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = stream.number
-        failed = 1
+        failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     else:
-        failed = free_found_unlocks(core, block, stream, False, failure)
+        failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, bint capture_checked, Failure* failure) except -1 nogil:
-    """Free a live block, now or when its last window closes.  `capture_checked`: `stream` was just seen not to capture.  Called
-    with the lock held, releases it."""
+cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
+                            Failure* failure) except -1 nogil:
+    """Free a live block, now or when its last window closes.  `check_capture` is about `stream`."""
     check(core.order.lock.held(), "the lock is held")
     cdef int failed
     if stream != NULL and stream != resolve_home(block):
@@ -38,9 +37,9 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
         block.state = RETIRED
         core.counters.deferred_frees += 1
         return 0
-    failed = free_now_unlocks(core, block, capture_checked, failure)
+    failed = free_now_unlocks(core, block, check_capture, failure)
     if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:
-        requeue_free_locked(core, block, failure)            # carried out by the first call after the capture
+        requeue_free_locked(core, block, failure)       # carried out by the first operation after the capture
         core.counters.deferred_frees += 1
         failed = 0
     return failed
@@ -48,8 +47,8 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
 
 cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                           Failure* failure) except -1 nogil:
-    """The short way, for callers without a handle: free the block that is allocated there, if that makes nobody wait;
-    else nothing is done, and the result is NULL.  The stream is busy and not capturing.  Without the lock."""
+    """The short way, for callers without a handle: free the block that is allocated there if that makes no stream wait;
+    else nothing is done, and the result is NULL.  The stream is busy and not capturing."""
     cdef Block* block
     cdef int failed = 0
     result[0] = NULL
@@ -61,13 +60,13 @@ cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Bl
         if resolve_home(block) != stream:
             set_home(block, stream)
         result[0] = block
-        failed = free_now_unlocks(core, block, True, failure)
+        failed = free_now_unlocks(core, block, CAPTURE_WAS_CHECKED, failure)
     core.order.lock.unlock()
     return failed
 
 
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
-    """The block that is allocated there, NULL if there is none, or only adopted memory.  With the lock held."""
+    """The block that is allocated there; NULL if there is none, or only adopted memory."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
@@ -79,7 +78,7 @@ cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
 
 
 cdef inline bint used_at_home_alone_locked(CoreState* core, Block* block) noexcept nogil:
-    """Does a free of this block make nobody wait?"""
+    """Whether stream order protects the free: the home has nothing to wait for."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
@@ -87,8 +86,8 @@ cdef inline bint used_at_home_alone_locked(CoreState* core, Block* block) noexce
 
 
 cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexcept nogil:
-    """Somebody else's code has run, a driver maybe, and taken the cache for itself.  Behind the lock everything would
-    be waited for in turn."""
+    """Foreign code has run, perhaps the driver, and has taken the cache.  Under the lock these misses would be waited
+    for one by one."""
     prefetch(core.order)
     prefetch(&core.index)
     prefetch(&core.blocks)
@@ -97,16 +96,17 @@ cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexce
     prefetch(stream)
 
 
-cdef int free_now_unlocks(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
-    """The order of these steps keeps addresses, entries and accounting consistent.  Called with the lock held.
+# ---------------------------------------------------------------------------------------------- the free itself
+cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capture, Failure* failure) except -1 nogil:
+    """The order of these steps keeps addresses, entries and accounting consistent.
 
     1. (lock) the state is FREEING and the block leaves the address index;
     2. (no lock) the home stream, or the host, is ordered after the frontier;
-    3. (no lock) the resource gets the bytes: from this call on the address may come back, to anybody;
+    3. (no lock) the resource gets the bytes: from this call on it may hand the address out again;
     4. (lock) live bytes become pending, with a marker position taken after step 3, and the slot is released.
 
     On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index and keeps its state.
-    Adopted memory skips step 3: its owner is let go once its stream, or the host, is ordered after the frontier.
+    Adopted memory skips step 3: its owner is dropped once its stream, or the host, is ordered after the frontier.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -121,12 +121,12 @@ cdef int free_now_unlocks(CoreState* core, Block* block, bint capture_checked, F
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1
-    if used_at_home_alone_locked(core, block):                  # as most blocks are
+    if used_at_home_alone_locked(core, block):          # as most blocks are
         order.counters.elided += 1
         block.home.busy += 1
-        failed = refuse_capture_unlocks(order, block.home, capture_checked, failure)
+        failed = refuse_capture_unlocks(order, block.home, check_capture, failure)
     else:
-        failed = wait_for_users_unlocks(core, block, capture_checked, failure)
+        failed = wait_for_users_unlocks(core, block, check_capture, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if not failed and not block.adopted:
@@ -148,43 +148,48 @@ cdef int free_now_unlocks(CoreState* core, Block* block, bint capture_checked, F
     return 0
 
 
-cdef inline int refuse_capture_unlocks(OrderState* order, StreamState* home, bint capture_checked, Failure* failure) except -1 nogil:
+cdef inline int refuse_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
+                                       Failure* failure) except -1 nogil:
     check(order.lock.held(), "the lock is held")
-    if capture_checked:
+    if check_capture == CAPTURE_WAS_CHECKED:
         return 0
     return refuse_if_capturing_unlocks(order, home, STREAM_IS_CAPTURING, failure)
 
 
-cdef int wait_for_users_unlocks(CoreState* core, Block* block, bint capture_checked, Failure* failure) except -1 nogil:
-    """Order the home of a block that is being freed, or the host, after everybody who used it; the home is busy from
-    now on, failed or not.  With the lock held, releases it."""
+cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck check_capture,
+                                Failure* failure) except -1 nogil:
+    """Order the home of a block that is being freed, or the host, after every use.  The home is busy from now on, failed
+    or not."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
     cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
-    cdef StreamState* waiting                            # who has to come after the uses; NULL: the host
     cdef vector[Dependency] dependencies
+    cdef Query query
     cdef int failed = 0
-    if home != NULL and is_other_threads_default(home):           # its handle means another stream in this thread
+    if home != NULL and is_other_threads_default(home):     # its handle means another stream in this thread
         set_entry(block, ALLOCATED, home.index, advance(home))
         home = order.streams[0]
         set_home(block, home)
-        capture_checked = False
-    waiting = home
-    if on_host:
-        waiting = NULL
+        check_capture = CHECK_CAPTURE
     order.operations += 1
-    collect_dependencies_locked(order, block, waiting, READ_WRITE, order.operations, NULL, &dependencies)
+    query.stream = home
+    if on_host:
+        query.stream = NULL
+    query.operation = order.operations
+    query.dependencies = &dependencies
+    query.snapshot = NULL
+    collect_dependencies_locked(order, block, READ_WRITE, &query)
     if on_host and home != NULL:
         # "freed on S" means after everything on S, recorded or not
-        add_dependency_locked(order, NULL, home, advance(home), order.operations, &dependencies, ALLOCATED)
+        add_dependency_locked(order, &query, home, advance(home), ALLOCATED)
     if home != NULL:
         home.busy += 1
-        failed = refuse_capture_unlocks(order, home, capture_checked, failure)
+        failed = refuse_capture_unlocks(order, home, check_capture, failure)
     if not failed and dependencies.size() > 1:
-        failed = refuse_capturing_unlocks(order, waiting, &dependencies, failure)
+        failed = refuse_capturing_unlocks(order, query.stream, &dependencies, failure)
     if not failed:
-        failed = order_all_unlocks(order, waiting, &dependencies, failure)
+        failed = order_all_unlocks(order, query.stream, &dependencies, failure)
     return failed
 
 
@@ -193,17 +198,22 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cannot fail.
 
     "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; what that stream
-    knows already is left out.  A sealed home promises that all is recorded: its entries are enough, and whoever knows
-    those goes on knowing.  Whoever was lent the block there promised nothing.
+    is ordered after already is left out.  A sealed home promises that all work is recorded: its entries are enough, and
+    streams that are ordered after those stay so.  A consumer that the block was exported to there promised nothing.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef vector[Dependency]* frontier = &core.frontier
     cdef Dependency entry
+    cdef Query query
     cdef size_t i
     frontier.clear()
     order.operations += 1
-    collect_dependencies_locked(order, block, home, READ_WRITE, order.operations, NULL, frontier)      # raises what may hide work
+    query.stream = home
+    query.operation = order.operations
+    query.dependencies = frontier
+    query.snapshot = NULL
+    collect_dependencies_locked(order, block, READ_WRITE, &query)       # raises what may have unrecorded work behind it
     if home.discipline == SEALED and not is_exported(block, home):
         frontier.clear()
         for i in range(block.frontier.size()):
@@ -222,41 +232,30 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     release_slot_locked(core, block)
 
 
-cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
-    """A free inside another operation: its failure is not that operation's."""
+# ---------------------------------------------------------------------------------------------- out of the tables
+cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
-    cdef Failure failure
-    if block.state == FREED:                            # disowned meanwhile: the bytes are somebody else's
-        return 0
-    if free_now_unlocks(core, block, False, &failure):
-        requeue_free_locked(core, block, &failure)
-    return 0
+    unaccount_locked(core, block)
+    block.state = FREED
+    block.generation = 0
+    core.empty.push_back(block.slot)
 
 
-cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil:
-    """Back on the list of dropped blocks: the next operation tries again, and the next reap tells.  What a capture
-    puts off is no failure."""
+cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
+    """Out of the accounting of bytes and streams."""
     check(core.order.lock.held(), "the lock is held")
-    block.state = RETIRED
-    drop(core, block)
-    if failure.kind == STREAM_IS_CAPTURING:
-        core.deferred_by_capture = block
-        return
-    core.counters.failed_frees += 1
-    core.requeued += 1
-    keep_unreported_locked(core, failure)
-
-
-cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil:
-    """The next reap tells.  What a Python resource raised is owned by whoever has the failure: one that is never told
-    is dropped by whoever holds the GIL next."""
-    check(core.order.lock.held(), "the lock is held")
-    drop_unreported_locked(core)
-    core.unreported_failure = failure[0]
-
-
-cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
-    check(core.order.lock.held(), "the lock is held")
-    if core.unreported_failure.kind == PYTHON_RAISED:        # its traceback may hold blocks, and so this runtime
-        defer_decref_locked(core, core.unreported_failure.exception)
-    core.unreported_failure.kind = NO_FAILURE
+    if unlikely(block.adopted):
+        if block.owner != NULL:
+            defer_decref_locked(core, block.owner)
+            block.owner = NULL
+    else:
+        check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
+        core.live_bytes -= block.nbytes
+        core.live_blocks -= 1
+    set_home(block, NULL)
+    if block.stream != NULL:
+        block.stream.blocks -= 1
+        block.stream = NULL
+    while unlikely(not block.exports.empty()):
+        block.exports.back().stream.blocks -= 1
+        block.exports.pop_back()

@@ -1,5 +1,9 @@
-# TODO
+# Before a launch: one window opens over all its blocks, then the missing waits are queued.
+#
+# Everything is validated, and the windows are opened, in one acquisition of the lock and before any driver call.  From
+# then on no block of the launch can be freed, so the waits are queued without the lock.
 
+# ---------------------------------------------------------------------------------------------- windows in reserve
 cdef cppclass Reserve:
     mutex lock                              # a leaf
     vector[Window*] windows
@@ -32,79 +36,7 @@ cdef void give_window(Window* window) noexcept nogil:
         del window
 
 
-# ---------------------------------------------------------------------------------------------- prepare
-cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
-    check(core.order.lock.held(), "the lock is held")
-    cdef Block* block
-    if slot >= core.blocks.size():
-        return NULL
-    block = core.blocks[slot]
-    if block.generation != generation:
-        return NULL
-    return block if block.state == LIVE else NULL
-
-
-cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t operation, Failure* failure) noexcept nogil:
-    """One use for each block, in the order of first sight (contract 103).  Makes no driver call, changes nothing."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef size_t i
-    cdef Request* request
-    cdef Block* block
-    cdef Use use
-    window.uses.clear()
-    for i in range(window.requests.size()):
-        request = &window.requests[i]
-        block = find_live_locked(core, request.slot, request.generation)
-        if block == NULL:
-            failure.kind = BLOCK_IS_STALE
-            failure.generation = request.generation
-            failure.argument = i + 1
-            return 1
-        if block.operation == operation:
-            window.uses[block.use].access |= request.access
-            continue
-        block.operation = operation
-        block.use = window.uses.size()
-        use.block = block
-        use.access = request.access
-        window.uses.push_back(use)
-    return 0
-
-
-cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    """Open one window over all blocks of a launch.
-
-    Everything is validated, and the windows are opened, in one acquisition and before any driver call; then the
-    missing waits are queued.  If one cannot be queued the windows close as in a cancel.  What was queued stays
-    known, so a retry is cheap.
-    """
-    cdef Scope scope
-    cdef int failed
-    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
-        return 1
-    drain(core)
-    failed = refuse_stream(core, window.stream, failure)
-    if not failed:
-        failed = open_window(core, window, failure)
-    leave_context(&scope)
-    return mark_lost_if_sticky(core, failed, failure)
-
-
-cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
-    """Refuse to work on a stream that is dead or capturing.  Without the lock."""
-    cdef bint capturing = False
-    failure.stream = stream.number
-    if not stream.alive:
-        failure.kind = STREAM_IS_DEAD
-        return 1
-    if stream_is_capturing(stream.handle, &capturing, failure):
-        return 1
-    if capturing:
-        failure.kind = STREAM_IS_CAPTURING
-        return 1
-    return 0
-
-
+# ---------------------------------------------------------------------------------------------- refusals
 cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
     if core.lost.load() == 0:
         return 0
@@ -120,16 +52,65 @@ cdef inline int refuse_forked(Failure* failure) noexcept nogil:
     return 1
 
 
+cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
+    """Refuse to work on a stream that was unregistered or is capturing."""
+    cdef bint capturing = False
+    if not stream.alive:
+        return fail_stream(failure, STREAM_IS_DEAD, stream.number)
+    if stream_is_capturing(stream.handle, &capturing, failure):
+        return 1
+    if capturing:
+        return fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
+    return 0
+
+
 cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failure) noexcept nogil:
-    """Remember that the device is lost (W36)."""
+    """After a sticky error every later operation fails at once.  Returns `failed`."""
     if failed and is_sticky(failure):
         core.lost.store(1)
     return failed
 
 
+# ---------------------------------------------------------------------------------------------- validation
+cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block
+    if slot >= core.blocks.size():
+        return NULL
+    block = core.blocks[slot]
+    if block.generation != generation:
+        return NULL
+    return block if block.state == LIVE else NULL
+
+
+cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t operation,
+                                   Failure* failure) noexcept nogil:
+    """One use for each block, in the order in which the blocks were first named; nothing else changes."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    cdef Request* request
+    cdef Block* block
+    cdef Use use
+    window.uses.clear()
+    for i in range(window.requests.size()):
+        request = &window.requests[i]
+        block = find_live_locked(core, request.slot, request.generation)
+        if block == NULL:
+            return fail_block(failure, BLOCK_IS_STALE, request.generation, i + 1)
+        if block.operation == operation:
+            window.uses[block.use].access |= request.access
+            continue
+        block.operation = operation
+        block.use = window.uses.size()
+        use.block = block
+        use.access = request.access
+        window.uses.push_back(use)
+    return 0
+
+
 cdef bint find_conflict_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Is a window open on another stream that conflicts with one of the uses?  What that launch does cannot be
-    waited for yet, because it was not filed (W11)."""
+    """Whether a window is open on another stream that conflicts with one of the uses.  Its launch is not filed, so this
+    one cannot be ordered after it yet."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Use* use
@@ -138,14 +119,81 @@ cdef bint find_conflict_locked(CoreState* core, Window* window, Failure* failure
         if (use.block.windows and use.block.window_stream != window.stream
                 and (use.access & WRITE or use.block.writers)):
             core.counters.conflicts += 1
-            failure.kind = BLOCK_IS_CONTESTED
-            failure.generation = use.block.generation
-            failure.argument = i + 1
+            fail_block(failure, BLOCK_IS_CONTESTED, use.block.generation, i + 1)
             return True
     return False
 
 
-cdef void open_on(Window* window, Use* use) noexcept nogil:
+# ---------------------------------------------------------------------------------------------- opening
+cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """Open one window over all blocks of a launch.
+
+    If a wait cannot be queued the windows close as in a cancel.  Waits that were queued stay known, so a second try
+    does not repeat them.
+    """
+    cdef Scope scope
+    cdef int failed
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1
+    drain(core)
+    failed = refuse_stream(core, window.stream, failure)
+    if not failed:
+        failed = open_window(core, window, failure)
+    leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    cdef OrderState* order = core.order
+    cdef Failure other
+    cdef bint more
+    cdef int failed
+    order.lock.lock()
+    failed = open_uses_locked(core, window, failure)
+    if failed:
+        order.lock.unlock()
+        return 1
+    window.is_open = True
+    window.stream.windows += 1
+    if not window.dependencies.empty():
+        failed = queue_waits_unlocks(order, window, failure)
+    more = failed and file_window_locked(core, window, NOT_PREPARED)
+    order.lock.unlock()
+    if more:
+        finish_rest(core, window, &other)
+    return failed
+
+
+cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+    """Validate all requests, then open the windows of their blocks and collect what the launch has to wait for."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = core.order
+    cdef Query query
+    cdef Use* use
+    cdef size_t i
+    order.operations += 1
+    if not window.stream.alive:
+        return fail_stream(failure, STREAM_IS_DEAD, window.stream.number)
+    if merge_and_validate_locked(core, window, order.operations, failure) or (
+            find_conflict_locked(core, window, failure) and window.exclusive):
+        return 1
+    window.snapshot.clear()
+    window.dependencies.clear()
+    window.discipline_changes = order.discipline_changes
+    query.stream = window.stream
+    query.operation = order.operations
+    query.dependencies = &window.dependencies
+    query.snapshot = &window.snapshot
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        use.first = window.snapshot.size()
+        collect_dependencies_locked(order, use.block, use.access, &query)
+        use.end = window.snapshot.size()
+        open_on(window, use)
+    return 0
+
+
+cdef inline void open_on(Window* window, Use* use) noexcept nogil:
     cdef Block* block = use.block
     if block.windows == 0:
         block.window_stream = window.stream
@@ -156,50 +204,20 @@ cdef void open_on(Window* window, Use* use) noexcept nogil:
         block.writers += 1
 
 
-cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    cdef OrderState* order = core.order
-    cdef uint64_t operation
-    cdef Use* use
+cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:
+    """Order the launch stream after all dependencies.  A source that a launch had to wait for records its next commits
+    at once, so that the next waits are for less."""
+    check(order.lock.held(), "the lock is held")
     cdef size_t i
-    cdef Failure other
-    cdef bint more
     cdef int failed = 0
-    order.lock.lock()
-    order.operations += 1
-    operation = order.operations
-    if not window.stream.alive:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = window.stream.number
-        order.lock.unlock()
-        return 1
-    if merge_and_validate_locked(core, window, operation, failure) or (
-            find_conflict_locked(core, window, failure) and window.exclusive):
-        order.lock.unlock()
-        return 1
-    window.snapshot.clear()
-    window.dependencies.clear()
-    window.discipline_changes = order.discipline_changes
-    for i in range(window.uses.size()):
-        use = &window.uses[i]
-        use.first = window.snapshot.size()
-        collect_dependencies_locked(order, use.block, window.stream, use.access, operation, &window.snapshot, &window.dependencies)
-        use.end = window.snapshot.size()
-        open_on(window, use)
-    window.is_open = True
-    window.stream.windows += 1
-    if not window.dependencies.empty():
-        order.in_flight += 1
-        if window.dependencies.size() > 1:
-            failed = refuse_capturing_unlocks(order, window.stream, &window.dependencies, failure)
-        if not failed:
-            failed = order_all_unlocks(order, window.stream, &window.dependencies, failure)
-        if not failed:
-            for i in range(window.dependencies.size()):
-                if window.dependencies[i].kind != ALLOCATED:
-                    window.dependencies[i].source.eager_commits = EAGER_COMMITS
-        order.in_flight -= 1
-    more = failed and file_window_locked(core, window, NOT_PREPARED)
-    order.lock.unlock()
-    if more:
-        finish_rest(core, window, &other)
+    order.in_flight += 1
+    if window.dependencies.size() > 1:
+        failed = refuse_capturing_unlocks(order, window.stream, &window.dependencies, failure)
+    if not failed:
+        failed = order_all_unlocks(order, window.stream, &window.dependencies, failure)
+    if not failed:
+        for i in range(window.dependencies.size()):
+            if window.dependencies[i].kind != ALLOCATED:
+                window.dependencies[i].source.eager_commits = EAGER_COMMITS
+    order.in_flight -= 1
     return failed

@@ -1,4 +1,7 @@
-# TODO
+# Positions, clocks and fences: what a stream is ordered after, and the events that prove it.
+#
+# A fence is recorded only where a stream has to wait for another one and no fence covers the position yet, or where a
+# commit expects that soon (`record_fence_unlocks`).  Position and clock are sampled before the record call.
 
 cdef inline uint64_t clock_at(vector[uint64_t]* clock, uint32_t index) noexcept nogil:
     return clock[0][index] if index < clock.size() else 0
@@ -10,8 +13,9 @@ cdef inline void raise_clock(vector[uint64_t]* clock, uint32_t index, uint64_t p
     clock[0][index] = larger(clock[0][index], position)
 
 
-cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
-    """Is `stream` (NULL: the host) ordered after the position already?"""
+cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source,
+                                  uint64_t position) noexcept nogil:
+    """Whether `stream` (NULL: the host) is ordered after the position already."""
     check(order.lock.held(), "the lock is held")
     if stream == source or clock_at(&order.host_clock, source.index) >= position:
         return True
@@ -20,7 +24,7 @@ cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, Stream
 
 cdef void merge_clock(vector[uint64_t]* clock, StreamState* source, Fence* fence) noexcept nogil:
     cdef uint32_t i
-    check(fence.position <= source.count, "nobody knows a position that was not taken")
+    check(fence.position <= source.count, "no clock has a position that was not taken")
     raise_clock(clock, source.index, fence.position)
     for i in range(<uint32_t>fence.clock.size()):
         if fence.clock[i]:
@@ -49,7 +53,7 @@ cdef void discard_locked(OrderState* order, Fence* fence) noexcept nogil:
 cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
     check(order.lock.held(), "the lock is held")
     """A call, or a tombstone, does not use the fence any more."""
-    check(fence.pins > 0, "a fence that is let go was in use")
+    check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
     if fence.pins == 0 and not fence.filed:
         discard_locked(order, fence)
@@ -65,7 +69,7 @@ cdef void unfile(StreamState* source, size_t place) noexcept nogil:
 
 
 cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexcept nogil:
-    """A fence in no ring: the oldest of a full ring that nobody is using, else a new one without an event."""
+    """A fence in no ring: the oldest unpinned one of a full ring, else a new one without an event."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Fence* fence
@@ -94,11 +98,11 @@ cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
 
 
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
-    """Record a fence on the stream, which is alive and not bound to another thread.  Releases the lock.
+    """Record a fence on the stream, which is alive and not another thread's default stream.
 
-    Position and knowledge are sampled before the call and the fence is filed after it: what somebody commits meanwhile
-    is not claimed, and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is
-    asked again after recording, because a capture may have begun under our feet and the event may then belong to it.
+    Position and clock are sampled before the call and the fence is filed after it: a commit meanwhile is not claimed,
+    and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is queried again after
+    recording, because a capture may have begun meanwhile and the event may belong to it.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = fence_to_record_locked(order, source)
@@ -118,9 +122,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
         if not failed:
             failed = stream_is_capturing(source.handle, &capturing, failure)
     if not failed and capturing:
-        failure.kind = SOURCE_IS_CAPTURING
-        failure.stream = source.number
-        failed = 1
+        failed = fail_stream(failure, SOURCE_IS_CAPTURING, source.number)
     order.lock.lock()
     source.busy -= 1
     check(fence.pins == 0, "a fence in use is not recorded again")
@@ -140,8 +142,8 @@ cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
 
 
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
-                             Failure* failure) except -1 nogil:
-    """Fail with `kind` while a graph is being captured on the stream.  Releases the lock."""
+                                     Failure* failure) except -1 nogil:
+    """Fail with `kind` while a graph is being captured on the stream."""
     check(order.lock.held(), "the lock is held")
     cdef bint capturing = False
     cdef int failed
@@ -152,38 +154,35 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     stream.busy -= 1
     if failed or not capturing:
         return failed
-    failure.kind = kind
-    failure.stream = stream.number
-    return 1
+    return fail_stream(failure, kind, stream.number)
 
 
-cdef int refuse_captures_unlocks(OrderState* order, bint own, Failure* failure) except -1 nogil:
-    """cuCtxSynchronize fails during any capture in the context and spoils it (seen on an H200, in relaxed mode too).
-    Look at the streams that exist (`own`: at our own only); captures on others cannot be seen.  Releases the lock."""
+cdef int refuse_captures_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
+    """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
+    too).  Query the registered streams; captures on others cannot be seen."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef int refused = 0
     cdef size_t i
-    order.in_flight += 1                        # nobody is deleted meanwhile
+    order.in_flight += 1                        # none is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if not stream.alive or <bint>stream.unowned or (own and stream.driver_id) or is_other_threads_default(stream):
+        if not stream.alive or <bint>stream.unowned or (scope == OWN_STREAMS and stream.driver_id) or is_other_threads_default(stream):
             continue
         if refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
-            refused = 1                         # a stream that cannot be asked is not known to capture
+            refused = 1                         # a stream that cannot be queried is not known to capture
             break
     order.in_flight -= 1
     return refused
 
 
-cdef int sync_context_unlocks(OrderState* order, Failure* failure, bint own=False) except -1 nogil:
-    """The last resort: the host waits for the whole context, and knows every position taken before.  Releases the
-    lock."""
+cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
+    """The last resort: the host waits for the whole context, and is ordered after every position taken before."""
     check(order.lock.held(), "the lock is held")
     cdef vector[uint64_t] positions
     cdef uint32_t i
     cdef int failed
-    if refuse_captures_unlocks(order, own, failure):
+    if refuse_captures_unlocks(order, scope, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):

@@ -1,7 +1,10 @@
-# TODO
+# Registrations: streams are registered, change their discipline and are unregistered.
+#
+# A registration is a `StreamState` with an index in every clock.  One that is unregistered leaves a last fence, and its
+# index is reused only when nothing can refer to it any more.
 
 cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil:
-    """The stream of the pool that has this handle, which lives as long as the runtime; NULL if none has."""
+    """The pool's own stream with this handle, which lives as long as the runtime; NULL if there is none."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(order.streams.size()):
@@ -11,7 +14,7 @@ cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexc
 
 
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
-    """A new registration, in the place of a dead stream that nobody needs any more if there is one."""
+    """A new registration, at the index of a dead stream that is not needed any more if there is one."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream = new StreamState()
     cdef StreamState* dead
@@ -36,12 +39,11 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
 
 
 cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Discipline discipline,
-                           Failure* failure) except -1 nogil:
+                                   Failure* failure) except -1 nogil:
     """Other rules for what is queued there from now on; nothing, if they are the same.
 
-    Behind the older entries of the stream work may be hidden that the old discipline allowed: all of it was queued
-    before this position, to which whoever looks at such an entry raises it.  The context is current.  Releases the
-    lock.
+    Older entries of the stream may have unrecorded work behind them that the old discipline allowed.  All of it was
+    queued before the position that is taken here, to which such entries are raised.  The context is current.
     """
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
@@ -49,15 +51,13 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
     if stream.alive and stream.discipline == discipline:
         return 0
     if not stream.alive or stream.windows:
-        failure.kind = STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD
-        failure.stream = stream.number
-        return 1
+        return fail_stream(failure, STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD, stream.number)
     stream.unrecorded_until = advance(stream)
     order.discipline_changes += 1
     stream.discipline = discipline
-    if stream.unowned and not is_other_threads_default(stream):      # the fences that there are do not cover the raised entries
+    if stream.unowned and not is_other_threads_default(stream):      # older fences do not cover the raised entries
         order.in_flight += 1
-        record_fence_unlocks(order, stream, &fence, &ignored)   # one that cannot be recorded now is when it is needed
+        record_fence_unlocks(order, stream, &fence, &ignored)   # else it is recorded when it is needed
         order.in_flight -= 1
     return 0
 
@@ -72,17 +72,17 @@ cdef bint is_successor_locked(OrderState* order, StreamState* stream) noexcept n
 
 
 cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
-                           Failure* failure) except -1 nogil:
-    """Record a last fence, which answers for every position of the stream from now on.  Releases the lock.
+                                   Failure* failure) except -1 nogil:
+    """Record a last fence, which stands for every position of the stream from now on.
 
     Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  Everything
-    is looked at again after the fence was recorded; on a failure the stream simply stays registered.
+    is checked again after the fence was recorded; on a failure the stream stays registered.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = NULL
     if check_unregister(stream, successor, failure):
         return 1
-    advance(stream)                           # hidden work so far: fills of fresh blocks, opaque work
+    advance(stream)                             # unrecorded work so far: fills of fresh blocks, opaque streams
     if is_other_threads_default(stream):
         return unregister_lost_unlocks(order, stream, successor, failure)
     if record_fence_unlocks(order, stream, &fence, failure):
@@ -92,36 +92,33 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
     if check_unregister(stream, successor, failure):
         return 1
     if fence.position < stream.count:
-        failure.kind = STREAM_IS_IN_USE
-        failure.stream = stream.number
-        return 1
+        return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
     stream.last = fence
     mark_unregistered_locked(order, stream, successor)
     return 0
 
 
-cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor, Failure* failure) except -1 nogil:
+cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                 Failure* failure) except -1 nogil:
     """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
-    The host waits for the whole context.  Releases the lock."""
+    The host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     cdef uint64_t position
     if check_unregister(stream, successor, failure):
         return 1
     position = advance(stream)
-    if sync_context_unlocks(order, failure) or check_unregister(stream, successor, failure):
+    if sync_context_unlocks(order, ALL_STREAMS, failure) or check_unregister(stream, successor, failure):
         return 1
     if position < stream.count:
-        failure.kind = STREAM_IS_IN_USE
-        failure.stream = stream.number
-        return 1
+        return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     mark_unregistered_locked(order, stream, successor)
     return 0
 
 
 cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil:
-    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is raised_to again; the host
-    waits for the whole context once.  Releases the lock."""
+    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is touched again; the host
+    waits for the whole context once."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef bint any = False
@@ -133,7 +130,7 @@ cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) exc
             any = True
     if not any:
         return 0
-    if sync_context_unlocks(order, failure, True):
+    if sync_context_unlocks(order, OWN_STREAMS, failure):
         return 1
     for i in range(order.streams.size()):
         stream = order.streams[i]
@@ -144,13 +141,9 @@ cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) exc
 
 cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:
     if not stream.alive or not successor.alive or stream == successor:
-        failure.kind = STREAM_IS_DEAD
-        failure.stream = successor.number if stream.alive else stream.number
-        return 1
+        return fail_stream(failure, STREAM_IS_DEAD, successor.number if stream.alive else stream.number)
     if stream.windows or stream.busy:
-        failure.kind = STREAM_IS_IN_USE
-        failure.stream = stream.number
-        return 1
+        return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     return 0
 
 
@@ -167,9 +160,9 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
             discard_locked(order, fence)
 
 
-cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking, Failure* failure) except -1 nogil:
-    """Let go of a tombstone once the host has seen it complete: nobody has to wait for it any more.  Releases the
-    lock."""
+cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
+                                   Failure* failure) except -1 nogil:
+    """Drop a tombstone once the host has seen it complete: nothing has to wait for it any more."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed

@@ -1,8 +1,11 @@
-# TODO
+# Waits: a stream, or the host, is ordered after a position of another stream.
+#
+# Nothing is queued for what the clock has already; an old fence that covers the position is used before a new one is
+# recorded.  The clock is raised after the driver accepted the wait.
 
 cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
-                     Failure* failure) except -1 nogil:
-    """Order everything queued on `stream` from now on after ``(source, position)``.  Releases the lock."""
+                             Failure* failure) except -1 nogil:
+    """Order all work that is queued on `stream` from now on after ``(source, position)``."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed
@@ -13,7 +16,7 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
     if fence != NULL:
         order.counters.covered += 1
     elif is_other_threads_default(source):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, ALL_STREAMS, failure)
     elif record_fence_unlocks(order, source, &fence, failure):
         return 1
     fence.pins += 1
@@ -28,17 +31,16 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
 
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
-                         Failure* failure) except -1 nogil:
-    """`order_after_unlocks`, where nobody promised that the source still exists: as `host_wait_or_sync_unlocks`."""
+                               Failure* failure) except -1 nogil:
+    """`order_after_unlocks`, where the source may be destroyed: as `host_wait_or_sync_unlocks`."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, ALL_STREAMS, failure)
     return order_after_unlocks(order, stream, source, position, failure)
 
 
-cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position,
-                        Failure* failure) except -1 nogil:
-    """Return when the position is complete.  Releases the lock."""
+cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
+    """Return when the position is complete."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef int failed
@@ -47,7 +49,7 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
     fence = covering(source, position)
     if fence == NULL:
         if is_other_threads_default(source):
-            return sync_context_unlocks(order, failure)
+            return sync_context_unlocks(order, ALL_STREAMS, failure)
         if record_fence_unlocks(order, source, &fence, failure):
             return 1
     fence.pins += 1
@@ -62,33 +64,35 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
 
 
 cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
-    """Nobody keeps the handle alive, and its owner may have destroyed the stream."""
+    """No owner is held that keeps the handle alive: the stream may have been destroyed."""
     return stream.alive and stream.unowned and stream.thread == 0
 
 
-cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source, uint64_t position) noexcept nogil:
-    """Would the host have to wait for the whole context, because the source may be gone and has no fence for this?"""
+cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
+                                    uint64_t position) noexcept nogil:
+    """Whether the host would have to wait for the whole context: the source may be destroyed, and no fence covers
+    this."""
     check(order.lock.held(), "the lock is held")
     return (may_be_destroyed(source) and not is_ordered_after_locked(order, stream, source, position)
             and covering(source, position) == NULL)
 
 
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
-                              Failure* failure) except -1 nogil:
-    """`host_wait_unlocks` on somebody's stream that may be gone: without a fence that covers the position, the host waits
-    for the whole context.  Releases the lock."""
+                                   Failure* failure) except -1 nogil:
+    """`host_wait_unlocks` on a stream that may be destroyed: without a fence that covers the position the host waits for
+    the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, ALL_STREAMS, failure)
     return host_wait_unlocks(order, source, position, failure)
 
 
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
-    """Look, without waiting, whether the stream has come closer to the position; teach the host what is complete.
+    """Query, without waiting, whether the stream has come closer to the position; raise the host's clock by what is
+    complete.
 
-    The fence that is asked about is kept until it is complete: on a busy stream the fences of the ring are recorded
-    again before they are.  One that is complete and too old for the position makes room for the next.  Releases the
-    lock.
+    The fence that is queried is kept until it is complete: on a busy stream the fences of the ring are recorded again
+    before they are.  One that is complete and too old for the position makes room for the next.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
@@ -121,9 +125,9 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
 
 
 cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
-                          Failure* failure) except -1 nogil:
+                                  Failure* failure) except -1 nogil:
     """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
-    graph.  Found out for all dependencies before anything is recorded or waited for.  Releases the lock."""
+    graph.  Queried for all dependencies before anything is recorded or waited for."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef size_t i
@@ -137,20 +141,21 @@ cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector
     return 0
 
 
-cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies, Failure* failure) except -1 nogil:
-    """Order `stream` (NULL: the host) after every need; at most one wait for each source.  Releases the lock.
+cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+                           Failure* failure) except -1 nogil:
+    """Order `stream` (NULL: the host) after every dependency; at most one wait for each source.
 
-    Readers come first: they were ordered after the writers, and those after the allocation, so whoever waits for a
-    reader often knows the rest already.
+    Readers come first: they were ordered after the writers, and those after the allocation, so waiting for a reader
+    usually implies the rest.
     """
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef uint64_t position
     cdef size_t i
-    cdef int stage
-    for stage in range(ENTRY_KINDS - 1, -1, -1):
+    cdef int kind
+    for kind in range(ENTRY_KINDS - 1, -1, -1):
         for i in range(dependencies.size()):
-            if <int>dependencies[0][i].kind != stage:
+            if <int>dependencies[0][i].kind != kind:
                 continue
             source = dependencies[0][i].source
             position = dependencies[0][i].position

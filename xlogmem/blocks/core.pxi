@@ -1,0 +1,322 @@
+# `Core`: what a runtime is made of, and how the other rooms reach it.
+#
+# It finds what an argument names (streams, blocks by handle, identity or address) and turns failures into exceptions.
+# The operations that users call are `Runtime`'s, in runtime.pxi.
+
+POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
+
+
+@cython.no_gc_clear                         # __dealloc__ needs what the core is made of
+cdef class Core:
+    """The streams, the resource and the tables of one runtime.  `DeviceRuntime` is what users hold.
+
+    Parameters
+    ----------
+    stream_pool : StreamPool
+        Its streams are the ones that this core knows.  A pool serves one core.
+    resource : DeviceMemoryResource
+        Where the bytes come from.
+    policy : {"adaptive", "precise", "lazy"}
+        When a commit records an event at once.
+    """
+
+    def __cinit__(self, StreamPool stream_pool not None, DeviceMemoryResource resource not None, *,
+                  str policy="adaptive"):
+        if policy not in POLICIES:
+            raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
+        if stream_pool.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
+        if resource.table.order == UNDECLARED:
+            raise StreamMisuseError(
+                f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
+                "neither that its frees are ordered on a stream nor that they take effect at once. Set order = "
+                "'stream' or order = 'host' in the class")
+        if resource.context is not stream_pool.ordering.context:
+            raise StreamMisuseError(
+                f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
+                f"{resource.context.ordinal}")
+        if stream_pool.ordering.core is not None and stream_pool.ordering.core() is not None:
+            raise StreamMisuseError("the stream pool belongs to another runtime; give each runtime a pool of its own")
+        self.stream_pool = stream_pool
+        self.ordering = stream_pool.ordering
+        self.resource = resource
+        self.state.order = &self.ordering.state
+        self.state.order.policy = POLICIES[policy]
+        self.state.resource = &resource.table
+        self.ordering.core = weakref.ref(self)
+        self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
+        resource.bind(stream_pool)
+
+    def __del__(self):
+        """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
+        runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
+        if self.state.order != NULL and not process_is_closing():
+            with nogil:
+                tear_down(&self.state)
+            self.drop_owners()
+
+    def __dealloc__(self):
+        """No handle is left, so every block that is still live was dropped or failed to be freed."""
+        cdef size_t i
+        if self.state.order != NULL and not process_is_closing():
+            with nogil:
+                tear_down(&self.state)
+        self.drop_owners()
+        if self.state.unreported_failure.kind == PYTHON_RAISED:
+            Py_XDECREF(<PyObject*>self.state.unreported_failure.exception)
+        for i in range(self.state.blocks.size()):
+            Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
+            del self.state.blocks[i]
+        destroy(&self.state.index)
+
+    # ------------------------------------------------------------------------------------------ failures
+    cdef int fail(self, Failure* failure, str what) except -1:
+        """Raise what an operation reported."""
+        self.drop_owners()
+        raise_failure(failure, what)
+
+    cdef int drop_owners(self) except -1:
+        """Drop the owners of adopted memory that the last operations freed.  Never under the lock: a finalizer may do
+        anything."""
+        cdef vector[void*] owners
+        cdef size_t i
+        if not self.state.has_pending_decrefs:
+            return 0
+        with nogil:
+            self.state.order.lock.lock()
+            owners = self.state.pending_decrefs
+            self.state.pending_decrefs.clear()
+            self.state.has_pending_decrefs.store(False)
+            self.state.order.lock.unlock()
+        for i in range(owners.size()):
+            Py_XDECREF(<PyObject*>owners[i])
+        return 0
+
+    # ------------------------------------------------------------------------------------------ streams
+    cdef Stream stream_of(self, object stream):
+        """The handle of a stream argument: a foreign one is registered on first use; None is the pool's default."""
+        if stream is None:
+            return self.stream_pool.default
+        return self.streams.find(stream)
+
+    cdef Stream owned_stream(self, object handle):
+        """The registration of a stream that is known to live on: an own stream, a default stream, one whose owner is
+        held here or can be found.  None for another handle."""
+        cdef Registration known
+        cdef Stream own
+        if not isinstance(handle, int) or handle <= PER_THREAD:
+            return self.stream_of(handle)
+        own = self.streams.own(parse(handle), False)
+        if own is not None:
+            return own
+        known = self.streams.by_handle.get(handle)
+        if known is None or known.owner is None or not known.state.alive:
+            handle = find_owner(handle, self.ordinal)
+        return self.stream_of(handle) if handle is not None else None
+
+    cdef Stream writer_of(self, DeviceBlock block):
+        """Where the newest use that wrote the block was filed; None if there is none, or its stream was unregistered."""
+        cdef OrderState* order = self.state.order
+        cdef StreamState* found = NULL
+        cdef uint64_t writer = 0
+        cdef size_t i
+        with nogil:
+            order.lock.lock()
+            if block.block.generation == block.generation:
+                writer = block.block.writer
+            for i in range(order.streams.size() if writer else 0):
+                if order.streams[i].number + 1 == writer and order.streams[i].alive:
+                    found = order.streams[i]
+                    found.handles.fetch_add(1)          # it cannot be deleted meanwhile
+                    break
+            order.lock.unlock()
+        if found == NULL:
+            return None
+        try:
+            return handle_of(self.ordering, found)
+        finally:
+            found.handles.fetch_sub(1)
+
+    # ------------------------------------------------------------------------------------------ blocks
+    cdef bint find(self, uint64_t ptr, Found* found) noexcept:
+        """The live block that contains an address.  Its stream may be deleted as soon as the lock is released."""
+        cdef bint there
+        if self.state.order.lock.try_lock():
+            there = find_by_address_locked(&self.state, ptr, found)
+            self.state.order.lock.unlock()
+            return there
+        with nogil:
+            self.state.order.lock.lock()
+            there = find_by_address_locked(&self.state, ptr, found)
+            self.state.order.lock.unlock()
+        return there
+
+    cdef bint find_held(self, uint64_t ptr, Found* found) noexcept:
+        """As `find`; its stream has one handle more, which the caller takes off again."""
+        cdef bint there
+        with nogil:
+            self.state.order.lock.lock()
+            there = find_by_address_locked(&self.state, ptr, found)
+            if there and found.stream != NULL:
+                found.stream.handles.fetch_add(1)
+            self.state.order.lock.unlock()
+        return there
+
+    cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED:
+        """What an argument names: TRACKED and the identity in `found`, UNTRACKED, or NOTHING.  Blocks of other runtimes
+        are refused; whether a block is alive is the operation's question."""
+        cdef DeviceBlock block
+        cdef BlockId identity
+        if isinstance(what, DeviceBlock):
+            block = <DeviceBlock>what
+            if block.core is not self:
+                raise StreamMisuseError(f"{where}: {block!r} belongs to another runtime than {self!r}")
+            found.slot = block.block.slot
+            found.generation = block.generation
+            return TRACKED
+        if isinstance(what, BlockId):
+            identity = <BlockId>what
+            if identity.ordering is not self.ordering:
+                raise StreamMisuseError(f"{where}: {identity!r} belongs to another runtime than {self!r}")
+            found.slot = identity.slot
+            found.generation = identity.generation
+            return TRACKED
+        if isinstance(what, BlockView):
+            if (<BlockView>what).core is not self:
+                raise StreamMisuseError(f"{where}: {what!r} belongs to another runtime than {self!r}")
+            (<BlockView>what).refuse_stale()
+            block = (<BlockView>what).block
+            if block is None:
+                return NOTHING
+            found.slot = block.block.slot
+            found.generation = block.generation
+            return TRACKED
+        interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
+        if interface is not None:
+            address = interface["data"][0]
+            if 0 in interface["shape"]:
+                return NOTHING
+        elif PyIndex_Check(what):
+            address = PyNumber_Index(what)
+        else:
+            raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no "
+                            "__cuda_array_interface__), nor a list or tuple of these")
+        return TRACKED if 0 <= address <= UINT64_MAX and self.find(address, found) else UNTRACKED
+
+    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
+        """The handle of what was found; the block itself may be another one by now."""
+        cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
+        handle.core = self
+        handle.block = block
+        handle.released = False
+        handle.stream = stream
+        handle.tag = tag
+        handle.generation = found.generation
+        handle.ptr = found.ptr
+        handle.nbytes = found.nbytes
+        return handle
+
+    cdef BlockId identity(self, Found* found):
+        cdef BlockId identity = BlockId.__new__(BlockId)
+        identity.ptr = found.ptr
+        identity.generation = found.generation
+        identity.alloc_stream = handle_of(self.ordering, found.stream) if found.stream != NULL else None
+        identity.device_ordinal = self.ordering.context.ordinal
+        identity.slot = found.slot
+        identity.ordering = self.ordering
+        return identity
+
+    cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1:
+        """Inside a window on the block: a consumer gets it, until it releases the export (NULL: until the block is
+        freed).
+
+        A stream without a known owner is not used again: a block whose export is released there is freed by a blocking
+        reap.
+        """
+        cdef bint exported
+        if stream != NULL and stream.unowned and stream.thread == 0:
+            stream = NULL
+        with nogil:
+            self.state.order.lock.lock()
+            exported = add_export(block.block, block.generation, stream, export != NULL)
+            self.state.order.lock.unlock()
+        if not exported:
+            raise UseAfterFreeError(block.generation)
+        if export != NULL:
+            export.block = <void*>block
+            export.stream = stream
+            export.access = READ_WRITE if write else READ
+            Py_INCREF(block)
+        return 0
+
+    # ------------------------------------------------------------------------------------------ what it is
+    @property
+    def lost(self):
+        """Whether the device was lost to an error after which only a new process helps."""
+        return self.state.lost.load() != 0
+
+    @property
+    def ordinal(self):
+        """The device ordinal."""
+        return self.ordering.context.ordinal
+
+    @property
+    def policy(self):
+        """``"adaptive"``, ``"precise"`` or ``"lazy"``: when a commit records an event at once."""
+        return {value: name for name, value in POLICIES.items()}[self.state.order.policy]
+
+    @property
+    def live_bytes(self):
+        """Bytes of the blocks that are not freed."""
+        return self._bytes()[0]
+
+    @property
+    def pending_bytes(self):
+        """Bytes that were freed, and whose free the host has not seen complete yet."""
+        return self._bytes()[1]
+
+    @property
+    def bytes_outstanding(self):
+        """Live and pending bytes together, read in one step."""
+        return sum(self._bytes())
+
+    cdef tuple _bytes(self):
+        cdef uint64_t live, pending
+        with nogil:
+            self.state.order.lock.lock()
+            live = self.state.live_bytes
+            pending = self.state.pending_bytes
+            self.state.order.lock.unlock()
+        return live, pending
+
+    def counters(self):
+        """What the runtime has done since it was made, as a dictionary of counts.
+
+        ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` counts orderings that were needed and held
+        already, ``covered`` those that an event recorded before was enough for.
+        """
+        cdef OrderState* order = self.state.order
+        cdef CoreState* core = &self.state
+        cdef OrderCounters ordered
+        cdef CoreCounters counted
+        cdef uint64_t blocks
+        with nogil:
+            order.lock.lock()
+            ordered = order.counters
+            counted = core.counters
+            blocks = core.live_blocks
+            order.lock.unlock()
+        return {
+            "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
+            "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
+            "abandoned": counted.abandoned, "conflicts": counted.conflicts, "live_blocks": blocks,
+            "records": ordered.records, "waits": ordered.waits,
+            "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
+        }
+
+    def __reduce__(self):
+        raise TypeError("a runtime cannot be copied: it owns its memory")
+
+    def __repr__(self):
+        return (f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} "
+                f"policy={self.policy}>")

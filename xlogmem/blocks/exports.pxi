@@ -1,0 +1,54 @@
+# Exports that their consumers released: a list that deleters push on and that holders of the GIL collect.
+#
+# A consumer's deleter (DLPack, Arrow) may run on any thread, at any time, so it does nothing but push.
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*function)(void*) noexcept, void* argument) nogil
+
+cdef cppclass ReleasedExports:
+    atomic[Export*] exports                 # newest first
+    atomic[uint32_t] scheduled              # the interpreter will collect them
+
+cdef ReleasedExports* released_exports = new ReleasedExports()  # never destroyed: threads may outlive the end
+
+
+cdef void release_export(Export* export) noexcept nogil:
+    """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, no wait.  The interpreter's
+    main thread collects, or the next call that needs memory.  At the end of the process the process frees everything."""
+    push(released_exports.exports, export)
+    if process_is_closing():
+        return
+    if released_exports.scheduled.exchange(1) == 0 and Py_AddPendingCall(collect_pending, NULL):
+        released_exports.scheduled.store(0)             # its queue is full: the next release schedules it
+
+
+cdef int collect_pending(void* _) noexcept:
+    released_exports.scheduled.store(0)
+    if not process_is_closing():
+        collect_exports()
+    return 0
+
+
+cdef int collect_exports() except -1:
+    """File the uses of released exports, and drop their blocks.  With the GIL."""
+    cdef Export* export
+    cdef Export* following
+    cdef Core core
+    cdef DeviceBlock block
+    if released_exports.exports.load() == NULL:
+        return 0
+    export = released_exports.exports.exchange(NULL)
+    while export != NULL:
+        following = export.next
+        if export.block != NULL:
+            block = <DeviceBlock>export.block
+            core = block.core
+            with nogil:
+                end_export(&core.state, block.block, block.generation, export.stream, export.access)
+                if export.event != NULL:
+                    give_event(export.events, export.event)
+            Py_DECREF(block)
+            block = core = None
+        export.destroy(export.shell)
+        export = following
+    return 0

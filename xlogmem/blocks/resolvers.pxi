@@ -1,0 +1,54 @@
+# Resolvers: how `use` finds the memory of objects that are not blocks, addresses or arrays.
+#
+# Libraries register one for their types (`xlogmem.cudf` does); an object with a resolver is read by that alone.
+
+cdef dict resolvers = {}                    # by type
+
+
+def register_resolver(kind, resolver):
+    """Say how `use` finds the memory of objects of a type, and of its subclasses.
+
+    Parameters
+    ----------
+    kind : type
+        The type.  A registration for it replaces an earlier one, None as `resolver` takes it back.
+    resolver : callable
+        ``resolver(what, hold)`` returns the parts of `what`: an iterable of anything that `use` takes, other objects
+        with a resolver among them; empty for nothing to touch.  ``hold(thing)`` keeps a thing until the use is filed or
+        cancelled, for instance a lock that keeps the memory where it is.
+
+    Notes
+    -----
+    Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
+    is not queried for anything else.  The resolver runs while the use is recorded, before the preflight.  Thread-safe.
+
+    Raises
+    ------
+    TypeError
+        `kind` is not a type, or `resolver` cannot be called.
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"register_resolver: {kind!r} is not a type")
+    if resolver is None:
+        resolvers.pop(kind, None)
+    elif callable(resolver):
+        resolvers[kind] = resolver
+    else:
+        raise TypeError(f"register_resolver: {resolver!r} cannot be called")
+
+
+cdef object resolver_of(object what):
+    """The resolver of an object; None if it names its memory itself."""
+    cdef PyObject* found
+    if not resolvers or isinstance(what, int):
+        return None
+    for kind in type(what).__mro__:
+        found = PyDict_GetItem(resolvers, kind)
+        if found != NULL:
+            return <object>found
+    return None
+
+
+cdef object refuse_many(object what):
+    if resolver_of(what) is not None:
+        raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")

@@ -1,0 +1,373 @@
+# `Runtime`: the operations, as Python calls them.
+#
+# Each checks what it is given, releases the GIL, calls one operation of `_core` and turns a failure into an exception.
+# `DeviceRuntime` (runtime.py) is this class with its parts put together.
+
+@cython.no_gc_clear                         # __dealloc__ of the base needs what the core is made of
+cdef class Runtime(Core):
+    """Tracks the memory that one resource hands out on one device: the operations of `DeviceRuntime`.
+
+    Parameters
+    ----------
+    stream_pool : StreamPool
+        Its streams are those of this runtime.  A pool serves one runtime.
+    resource : DeviceMemoryResource
+        Where the bytes come from.
+    policy : {"adaptive", "precise", "lazy"}
+        When a commit records an event at once.
+    """
+
+    def allocate(self, nbytes, stream=None, *, str tag=None):
+        """Allocate device memory, ordered on a stream.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes wanted, at least 1.
+        stream : stream, optional
+            The memory may be used on this stream at once, and on others through `use`; the default is the pool's
+            default stream.  Foreign streams are registered at first sight; see `register_stream_locked`.
+        tag : str, optional
+            A label for messages and logs.
+
+        Returns
+        -------
+        DeviceBlock
+
+        Raises
+        ------
+        DriverError
+            Zero bytes were asked for or the driver refused.
+        OutOfDeviceMemoryError
+            There is no memory left, also after pending frees were waited for and the resource was trimmed.
+        StreamMisuseError
+            The stream belongs to another runtime, was unregistered, or is capturing a graph.
+        DeviceLostError
+            The device was lost to an earlier error.
+
+        Notes
+        -----
+        Thread-safe; the GIL is released.  The memory is not initialised.
+        """
+        cdef Stream ordered
+        cdef StreamState* state
+        cdef Block* block = NULL
+        cdef Found found
+        cdef Failure failure
+        cdef size_t wanted
+        cdef int failed
+        nbytes = PyNumber_Index(nbytes)
+        if nbytes < 0:
+            raise ValueError(f"nbytes must not be negative, got {nbytes}")
+        if nbytes == 0:
+            raise DriverError("a zero-byte allocation is not supported: request at least one byte")
+        collect_exports()
+        wanted = nbytes
+        ordered = self.stream_of(stream)
+        state = ordered.state
+        with nogil:
+            failed = allocate(&self.state, wanted, state, &block, &failure)
+        if failed:
+            self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
+        self.drop_owners()
+        found.generation = block.generation             # no other thread can name the block yet
+        found.ptr = block.ptr
+        found.nbytes = wanted
+        return self.handle(block, &found, ordered, tag)
+
+    def deallocate(self, DeviceBlock block not None, stream=None):
+        """Free a block after every use of it, without waiting on the host.
+
+        Parameters
+        ----------
+        block : DeviceBlock
+            A block of this runtime.
+        stream : stream, optional
+            Where the free is queued; the default is the stream of the allocation, or its successor if that was unregistered.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed before.
+        DriverError
+            A wait or the free could not be queued.  The block stays live and the call may be repeated.
+
+        Notes
+        -----
+        While a window is open on the block the free is carried out by the last close; the state is ``RETIRED`` until
+        then.  On a stream that is capturing, it is carried out by the first call after the capture; into a pool it is
+        carried out at once, because that makes no driver call.  For adopted memory the owner is dropped instead, once
+        the stream, or without one the host, is ordered after every use.
+        Thread-safe; the GIL is released.
+        """
+        cdef StreamState* home = NULL
+        cdef Stream given
+        cdef Failure failure
+        cdef int failed
+        if block.core is not self:
+            raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
+        if block.released:
+            raise UseAfterFreeError(block.generation)
+        if stream is not None:
+            given = self.stream_of(stream)
+            home = given.state
+        with nogil:
+            failed = free_block(&self.state, block.block.slot, block.generation, home, &failure)
+        if failed:
+            self.fail(&failure, f"freeing {block!r}")
+        block.released = True
+        self.drop_owners()
+
+    def adopt(self, ptr, nbytes, stream=None, *, owner=None, str tag=None):
+        """Track foreign memory, so that it can be used like a block.
+
+        Parameters
+        ----------
+        ptr, nbytes : int
+            The range: device address and bytes.
+        stream : stream, optional
+            Where the owner's work on the memory was queued so far: the first use elsewhere is ordered after that.
+            Without one the memory has to be ready on every stream.
+        owner : object, optional
+            Held until the handle is freed or dropped and every use is ordered before the stream's further work (without
+            a stream: complete).
+        tag : str, optional
+            A label.
+
+        Returns
+        -------
+        DeviceBlock
+            Inside a block that is tracked already: another handle of that block, which owns nothing.
+
+        Raises
+        ------
+        StreamMisuseError
+            The range overlaps a tracked block in part.
+        """
+        cdef Range memory
+        cdef Found found
+        cdef Failure failure
+        cdef Stream home = None
+        cdef DeviceBlock block
+        cdef int failed
+        ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
+        if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
+            raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
+        memory.ptr, memory.nbytes = ptr, nbytes
+        memory.stream = NULL
+        memory.owner = NULL
+        if stream is not None:
+            home = self.stream_of(stream)
+            memory.stream = home.state
+        if owner is not None:
+            memory.owner = <void*>owner
+            Py_INCREF(owner)
+        with nogil:
+            failed = adopt(&self.state, &memory, &found, &failure)
+        if owner is not None and (failed or not found.adopted):
+            Py_DECREF(owner)
+        if failed and failure.kind == BLOCK_IS_CONTESTED:
+            raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
+                                    f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
+        if failed:
+            self.fail(&failure, f"adopting {nbytes} bytes")
+        self.drop_owners()
+        block = self.handle(block_at(&self.state, found.slot), &found, home, tag)
+        block.released = not found.adopted
+        return block
+
+    def reap_pending(self, *, bint blocking=True):
+        """Release the bytes of frees that the device has completed.
+
+        Parameters
+        ----------
+        blocking : bool
+            Wait on the host for every free that is queued (default), or only query which are complete.  Blocks whose
+            export was released without a stream are freed too: for those the host waits for the whole context.
+
+        Raises
+        ------
+        DriverError
+            A stream could not be waited for, or a free inside another call failed and still does.  Every stream was
+            visited; what failed stays pending and is tried again by the next call.  Further failures are notes of the
+            exception.
+
+        Notes
+        -----
+        Thread-safe; no lock and no GIL is held while waiting.
+        """
+        cdef vector[Failure] failures
+        cdef size_t i
+        collect_exports()
+        with nogil:
+            reap(&self.state, blocking, &failures)
+        self.drop_owners()
+        if failures.empty():
+            return
+        try:
+            raise_failure(&failures[0], "reaping pending frees")
+        except Exception as error:
+            for i in range(1, failures.size()):
+                try:
+                    raise_failure(&failures[i])
+                except Exception as other:
+                    error.add_note(f"and: {other}")
+            raise
+
+    def find_block(self, ptr):
+        """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks.
+
+        Parameters
+        ----------
+        ptr : int
+            A device address.
+
+        Returns
+        -------
+        BlockId or None
+        """
+        cdef Found found
+        ptr = PyNumber_Index(ptr)
+        if not 0 <= ptr <= UINT64_MAX or not self.find_held(ptr, &found):
+            return None
+        try:
+            return self.identity(&found)
+        finally:
+            if found.stream != NULL:
+                found.stream.handles.fetch_sub(1)
+
+    # ------------------------------------------------------------------------------------------ streams
+    def register_stream(self, stream, *, str discipline=None):
+        """The handle of a foreign stream, which is registered on first use.
+
+        Parameters
+        ----------
+        stream : object
+            An int (the ``CUstream``), or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings: anything
+            with ``__cuda_stream__``.  The object is held while the stream is registered; one that only names a stream
+            that it does not own (an ``ExternalStream``) counts as an int.
+        discipline : {"ordinary", "opaque", "sealed"}, optional
+            See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
+            streams.  A registered stream changes its discipline and stays the same registration; what the old discipline
+            allowed is waited for all the same.  Other streams are ordered after the work on a stream that became opaque
+            as far as a block was used there, or will be freed there; it waits for them (the hand-back) from the next use
+            on.
+
+        Returns
+        -------
+        Stream
+
+        Raises
+        ------
+        TypeError, ValueError
+            This is not a stream.
+        StreamMisuseError
+            The stream is on another device or is capturing a graph; or it would have to change its discipline, and is
+            one of the pool's own, was unregistered, or has a window open.
+
+        Warns
+        -----
+        BlockingStreamWarning
+            The stream and the legacy default stream wait for each other.
+
+        Notes
+        -----
+        Every argument that is a stream is registered this way.  A registration is identified by the driver's id of the
+        stream: a handle that the driver reused is another stream.  Handles 0 and 1 are the legacy default stream;
+        handle 2 is a different stream in every thread.  Streams whose only reference is xlogmem's are unregistered in
+        time.  Thread-safe.
+        """
+        if discipline is not None:
+            with nogil:
+                drain_if_needed(&self.state)
+            self.drop_owners()
+            return self.streams.register(stream, discipline)
+        return self.streams.find(stream)
+
+    def unregister_stream(self, stream, *, successor=None):
+        """Unregister a foreign stream before its owner destroys it.
+
+        Parameters
+        ----------
+        stream : object
+            The stream.
+        successor : stream, optional
+            Where the blocks that were allocated there are freed from now on; the default is the pool's default stream.
+
+        Raises
+        ------
+        StreamMisuseError
+            The stream is not registered, is one of the pool's own, is in use (a window or a call is open on it), is
+            capturing a graph, or the successor was unregistered or is the same stream.
+        DriverError
+            The last event could not be recorded; the stream stays registered.
+        """
+        with nogil:
+            drain_if_needed(&self.state)
+        self.drop_owners()
+        self.streams.unregister(self.streams.known_as(stream), self.stream_of(successor))
+
+    def stream_count(self):
+        """How many streams the tables hold: the registered ones, and unregistered ones that are still waited for."""
+        cdef size_t count
+        with nogil:
+            self.state.order.lock.lock()
+            count = self.state.order.streams.size()
+            self.state.order.lock.unlock()
+        return count
+
+    # ------------------------------------------------------------------------------------------ work without a window
+    def record_block_use(self, block, stream):
+        """File work of unknown access that is queued already and was not prepared.
+
+        It counts as a write: later readers and writers are ordered after it, and so is the free.  Nothing protects the
+        work itself; use `use` for that.
+
+        Parameters
+        ----------
+        block : object
+            What `use` takes for one block.
+        stream : stream
+            Where the work is queued.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed.  While a window keeps its memory, the work is filed all the same.
+        StreamMisuseError
+            This is not memory of the runtime, or the stream was unregistered.
+        """
+        self._file(block, stream, UNKNOWN_ACCESS)
+
+    def _file(self, what, stream, int access):
+        cdef Found found
+        cdef Request request
+        cdef Stream used = self.stream_of(stream)
+        cdef StreamState* state = used.state
+        cdef Failure failure
+        cdef int failed
+        if self._identify(what, &found) == NOTHING:
+            return
+        request.slot = found.slot
+        request.generation = found.generation
+        request.access = access
+        with nogil:
+            failed = record_use(&self.state, &request, state, &failure)
+        if failed:
+            self.fail(&failure, f"recording a use on {used!r}")
+        self.drop_owners()
+
+    cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED:
+        """The one block that an argument names, or NOTHING."""
+        cdef Resolved resolved
+        if resolver_of(what) is not None:
+            raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")
+        resolved = self.resolve(what, found, "block")
+        if resolved == UNTRACKED:
+            raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
+        return resolved
+
+    def _generation_of(self, what):
+        """The generation of the one block that an argument names, 0 for nothing to touch."""
+        cdef Found found
+        return found.generation if self._identify(what, &found) == TRACKED else 0
