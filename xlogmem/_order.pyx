@@ -115,12 +115,13 @@ cdef class Ordering:
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
             if stream.probe != NULL and stream.probe != stream.last and not stream.probe.filed:
-                discard_locked(&self.state, stream.probe)
+                discard(&self.state, stream.probe)
             for k in range(stream.ring.size()):
-                discard_locked(&self.state, stream.ring[k])
+                discard(&self.state, stream.ring[k])
             if stream.last != NULL:
-                discard_locked(&self.state, stream.last)
+                discard(&self.state, stream.last)
             del stream
+
 
 include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
 include "order/waits.pxi"               # a stream, or the host, is ordered after a position

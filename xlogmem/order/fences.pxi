@@ -43,8 +43,7 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     return NULL
 
 
-cdef void discard_locked(OrderState* order, Fence* fence) noexcept nogil:
-    check(order.lock.held(), "the lock is held")
+cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
     if fence.event != NULL:
         give_event(order.events, fence.event)
     del fence
@@ -56,7 +55,7 @@ cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
     check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
     if fence.pins == 0 and not fence.filed:
-        discard_locked(order, fence)
+        discard(order, fence)
 
 
 cdef void unfile(StreamState* source, size_t place) noexcept nogil:
@@ -128,7 +127,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     check(fence.pins == 0, "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
-        discard_locked(order, fence)
+        discard(order, fence)
         return 1
     order.counters.records += 1
     _file(source, fence)

@@ -157,7 +157,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
         stream.ring.pop_back()
         fence.filed = False
         if fence.pins == 0:
-            discard_locked(order, fence)
+            discard(order, fence)
 
 
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
