@@ -1,7 +1,7 @@
 """Who may touch which memory: blocks, windows and frees.  The heart of xlogmem; read this page first.
 
 A *block* is one allocation.  Its *generation* is a number that no other block of the process ever has: addresses come
-back, generations do not, so a handle that outlived its block is told apart from the block that has the address now.
+back, generations do not, so a handle that outlived its block is never taken for the block that has the address now.
 
 A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
 launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what happened.
@@ -18,28 +18,27 @@ position is a number, and `_order` records events only where a stream has to wai
 Programs fill new memory without recording it.  So until a use on another stream has been filed, a block is *fresh*: its
 entries on its own stream are raised to a new position of that stream before another stream is ordered after them, which
 covers all work that was queued there so far.  Streams on which unrecorded work may be queued at any time (cuDF's) are
-*opaque*: the same holds for all entries of such a stream, and the stream itself is ordered after each use elsewhere of a
-block that will be freed there (the *hand-back*), because its owner does not wait by itself.
+*opaque*: the same holds for all entries of such a stream, and the stream itself is ordered after each use elsewhere of
+a block that will be freed there (the *hand-back*), because its owner does not wait by itself.
 
-A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and makes
-no driver call, and the next owner of the bytes is ordered after it.  Without such a resource most frees make no stream
-wait either: a block that was used only where it is freed takes the short way (`used_at_home_alone_locked`).
+A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and
+makes no driver call, and the next owner of the bytes is ordered after it.  Without such a resource most frees make no
+stream wait either: a block that was used only where it is freed takes the short way (`used_at_home_alone_locked`).
 
 Foreign memory can be *adopted*: it is tracked like a block, and its owner is dropped where a block would be freed.
 Foreign streams can be destroyed: blocks whose *home* (where they are freed) was unregistered are freed on its
 *successor*.  Memory can be *exported* to another library: the consumer may queue unrecorded work on its stream until it
 releases the export, so for this block that stream counts as opaque, and a *pin* puts a free off until then.
 
-Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it there is no driver call, no GIL and
-no Python object.  Every operation is a C function that runs without the GIL, does its bookkeeping in one acquisition and
-makes its driver calls outside.  An open window, a pin or the state FREEING protects what must not change meanwhile.
-Finalizers never take the lock: they push what they held on a lock-free list, which the next operation drains.  Names say
-what a function does with the lock: see `_core.pxd`.
+Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it there is no driver call, no GIL
+and no Python object.  Every operation is a C function that runs without the GIL, does its bookkeeping in one
+acquisition and makes its driver calls outside.  An open window, a pin or the state FREEING protects what must not
+change meanwhile.  Finalizers never take the lock: they push what they held on a lock-free list, which the next
+operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
 """
-from cuda.bindings cimport cydriver as cy
 
 from xlogmem._cpp cimport check, larger, mutex, prefetch, push, unlikely
 from xlogmem._driver cimport (

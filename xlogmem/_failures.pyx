@@ -3,8 +3,8 @@
 A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
 exception (`raise_failure`); callers of the C table get its sentence as a text (`format_failure`).  Both say the same.
 
-The names of the driver's error codes are asked of the driver here, because every room needs them; all other CUDA calls
-are made in `_driver`.
+The driver's names of its error codes are looked up here, because every room needs them; all other CUDA calls are made
+in `_driver`.
 """
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdio cimport snprintf

@@ -10,11 +10,12 @@ unrecorded work
     new position and no clock has it: that is the whole rule.
 fence
     An event with the position that it covers and the clock of its stream.  A stream keeps a small ring of them and
-    records them again and again: waits that are queued hold the state that the event had when they were queued.  A fence
-    that a call uses while the lock is released is pinned, and is not recorded again until the call is done.
+    records them again and again: waits that are queued hold the state that the event had when they were queued.  A
+    fence that a call uses while the lock is released is pinned, and is not recorded again until the call is done.
 clock
     A vector clock: for each stream the newest position that T is ordered after already, raised only after the driver
-    accepted the wait, and transitive: waiting for S's fence also merges the clock that S had.  The host has a clock too.
+    accepted the wait, and transitive: waiting for S's fence also merges the clock that S had.  The host has a clock
+    too.
 
 A stream may get another discipline.  What the old one allowed was queued before a position that is taken then
 (``unrecorded_until``), and older entries of the stream count as that position.
@@ -25,8 +26,8 @@ stream's index is given to the next registration, which goes on counting where t
 positions mean what they meant.
 
 Under the lock there is no driver call, no GIL and no Python object.  The functions that need the driver drop the lock
-around the call (their names end in ``_unlocks``), and take it back before they touch pins, counts or rings; what they say
-about the state is true again only when they return.  `StreamState` objects are never moved, and freed only while no
+around the call (their names end in ``_unlocks``), and take it back before they touch pins, counts or rings; what they
+say about the state is true again only when they return.  `StreamState` objects are never moved, and freed only while no
 operation is in flight that may hold one.
 
 The rules are in docs/ordering.md, one function here for each operation there.

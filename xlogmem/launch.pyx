@@ -1,6 +1,6 @@
 """What users wrap their launches in: `use`, and the `LaunchRecorder` behind it.
 
-A recorder collects what one launch touches, asks the core to prepare it before the launch, and files it afterwards.  It
+A recorder collects what one launch touches, has the core prepare it before the launch, and files it afterwards.  It
 turns objects into block identities and knows nothing of waits and events.
 """
 import warnings
@@ -36,7 +36,7 @@ from xlogmem.errors import StreamMisuseError
 __all__ = ["LaunchRecorder", "use"]
 
 ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
-explanations = []                           # functions of a runtime that give a sentence about untracked memory, or None
+explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
 
 
 @cython.final

@@ -115,7 +115,7 @@ cdef class Core:
         return self.stream_of(handle) if handle is not None else None
 
     cdef Stream writer_of(self, DeviceBlock block):
-        """Where the newest use that wrote the block was filed; None if there is none, or its stream was unregistered."""
+        """Where the newest use that wrote the block was filed; None without one, or if its stream was unregistered."""
         cdef OrderState* order = self.state.order
         cdef StreamState* found = NULL
         cdef uint64_t writer = 0

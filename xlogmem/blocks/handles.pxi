@@ -81,7 +81,7 @@ cdef class DeviceBlock:
     ptr : int
         Device address, aligned to at least 256 bytes.
     nbytes : int
-        Size in bytes, as asked for.
+        Size in bytes, as requested.
     generation : int
         Identity: no other block of this process has this number.
     stream : Stream

@@ -26,7 +26,7 @@ cdef class Runtime(Core):
             Bytes wanted, at least 1.
         stream : stream, optional
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
-            default stream.  Foreign streams are registered at first sight; see `register_stream_locked`.
+            default stream.  Foreign streams are registered on first use; see `register_stream`.
         tag : str, optional
             A label for messages and logs.
 
@@ -37,7 +37,7 @@ cdef class Runtime(Core):
         Raises
         ------
         DriverError
-            Zero bytes were asked for or the driver refused.
+            Zero bytes were requested, or the driver refused.
         OutOfDeviceMemoryError
             There is no memory left, also after pending frees were waited for and the resource was trimmed.
         StreamMisuseError
@@ -83,7 +83,8 @@ cdef class Runtime(Core):
         block : DeviceBlock
             A block of this runtime.
         stream : stream, optional
-            Where the free is queued; the default is the stream of the allocation, or its successor if that was unregistered.
+            Where the free is queued; the default is the stream of the allocation, or its successor if that was
+            unregistered.
 
         Raises
         ------
@@ -248,10 +249,10 @@ cdef class Runtime(Core):
             that it does not own (an ``ExternalStream``) counts as an int.
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
-            streams.  A registered stream changes its discipline and stays the same registration; what the old discipline
-            allowed is waited for all the same.  Other streams are ordered after the work on a stream that became opaque
-            as far as a block was used there, or will be freed there; it waits for them (the hand-back) from the next use
-            on.
+            streams.  A registered stream changes its discipline and stays the same registration; what the old
+            discipline allowed is waited for all the same.  Other streams are ordered after the work on a stream that
+            became opaque as far as a block was used there, or will be freed there; it waits for them (the hand-back)
+            from the next use on.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 # Accounting, lookup by address, and the end of a runtime.
 #
-# Freed bytes are *pending* until the host has seen their free complete: a marker holds the position taken after the free
-# was queued, and a reap releases the bytes of markers that the host is ordered after.  Live and pending bytes together
-# change in one step, so that their sum is right at every moment.
+# Freed bytes are *pending* until the host has seen their free complete: a marker holds the position taken after the
+# free was queued, and a reap releases the bytes of markers that the host is ordered after.  Live and pending bytes
+# together change in one step, so that their sum is right at every moment.
 
 cdef void file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
     """Live bytes become pending.  A stream keeps a bounded number of markers: adjacent ones are merged, on the newer

@@ -1,8 +1,8 @@
 # What finalizers leave, and frees that failed.
 #
-# A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does nothing
-# else.  Every operation begins by carrying out what is on the lists (`drain`).  A free inside another operation that
-# fails is not that operation's failure: it goes back on the list, and the next reap reports it.
+# A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does
+# nothing else.  Every operation begins by carrying out what is on the lists (`drain`).  A free inside another operation
+# that fails is not that operation's failure: it goes back on the list, and the next reap reports it.
 
 cdef void drop(CoreState* core, Block* block) noexcept nogil:
     push(core.dropped, block)

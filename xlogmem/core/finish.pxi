@@ -152,8 +152,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 
 cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamState* stream,
                                   Failure* failure) except -1 nogil:
-    """The hand-back: order an opaque home (`home.source`) after a use on `stream` at `home.position`.  If that cannot be
-    queued the host waits, so that everything queued there later is ordered."""
+    """The hand-back: order an opaque home (`home.source`) after a use on `stream` at `home.position`.  If that cannot
+    be queued the host waits, so that everything queued there later is ordered."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source = home.source
     cdef uint64_t position = home.position

@@ -158,8 +158,8 @@ cdef inline int refuse_capture_unlocks(OrderState* order, StreamState* home, Cap
 
 cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck check_capture,
                                 Failure* failure) except -1 nogil:
-    """Order the home of a block that is being freed, or the host, after every use.  The home is busy from now on, failed
-    or not."""
+    """Order the home of a block that is being freed, or the host, after every use.  The home is busy from now on,
+    failed or not."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)

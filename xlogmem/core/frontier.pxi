@@ -5,7 +5,7 @@
 # frontier into what a stream has to wait for; prepare and free both begin with it.
 
 cdef struct Query:
-    # One operation that asks what a stream has to be ordered after; its blocks are collected one by one.
+    # What a stream has to be ordered after, collected for one operation block by block.
     StreamState* stream                     # NULL: the host
     uint64_t operation                      # its number: see `OrderState.operations`
     vector[Dependency]* dependencies        # gets what the stream is not ordered after yet

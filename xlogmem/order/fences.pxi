@@ -50,8 +50,8 @@ cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
 
 
 cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
-    check(order.lock.held(), "the lock is held")
     """A call, or a tombstone, does not use the fence any more."""
+    check(order.lock.held(), "the lock is held")
     check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
     if fence.pins == 0 and not fence.filed:
@@ -100,8 +100,8 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     """Record a fence on the stream, which is alive and not another thread's default stream.
 
     Position and clock are sampled before the call and the fence is filed after it: a commit meanwhile is not claimed,
-    and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is queried again after
-    recording, because a capture may have begun meanwhile and the event may belong to it.
+    and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is queried again
+    after recording, because a capture may have begun meanwhile and the event may belong to it.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = fence_to_record_locked(order, source)
@@ -166,9 +166,11 @@ cdef int refuse_captures_unlocks(OrderState* order, CaptureScope scope, Failure*
     order.in_flight += 1                        # none is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if not stream.alive or <bint>stream.unowned or (scope == OWN_STREAMS and stream.driver_id) or is_other_threads_default(stream):
+        if (not stream.alive or <bint>stream.unowned or (scope == OWN_STREAMS and stream.driver_id)
+                or is_other_threads_default(stream)):
             continue
-        if refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure) and failure.kind == SOURCE_IS_CAPTURING:
+        if (refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure)
+                and failure.kind == SOURCE_IS_CAPTURING):
             refused = 1                         # a stream that cannot be queried is not known to capture
             break
     order.in_flight -= 1

@@ -79,8 +79,8 @@ cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, Stre
 
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil:
-    """`host_wait_unlocks` on a stream that may be destroyed: without a fence that covers the position the host waits for
-    the whole context."""
+    """`host_wait_unlocks` on a stream that may be destroyed: without a fence that covers the position the host waits
+    for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
         return sync_context_unlocks(order, ALL_STREAMS, failure)
@@ -130,11 +130,13 @@ cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector
     graph.  Queried for all dependencies before anything is recorded or waited for."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
+    cdef uint64_t position
     cdef size_t i
     for i in range(dependencies.size()):
         source = dependencies[0][i].source
-        if (is_other_threads_default(source) or is_ordered_after_locked(order, stream, source, dependencies[0][i].position)
-                or covering(source, dependencies[0][i].position) != NULL):
+        position = dependencies[0][i].position
+        if (is_other_threads_default(source) or is_ordered_after_locked(order, stream, source, position)
+                or covering(source, position) != NULL):
             continue
         if refuse_if_capturing_unlocks(order, source, SOURCE_IS_CAPTURING, failure):
             return 1
