@@ -216,8 +216,11 @@ def find_defects(seconds: float, as_json: bool) -> None:
 
     results = []
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
-        for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
-            results.append(result)
+        try:
+            for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
+                results.append(result)
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
     found = sum(result.programs is not None for result in results)
     if as_json:
         click.echo(json.dumps({"results": [result.as_dict() for result in results],

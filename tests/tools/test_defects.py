@@ -20,6 +20,7 @@ from places import ROOT
 from planted import MisfitError
 
 from xlogmem import _driver
+from xlogmem.selftest import defects as selftest
 
 PACKAGE = ROOT / "xlogmem"
 RELEASE = _driver.BUILD == "release"
@@ -203,6 +204,14 @@ def test_a_release_build_refuses_and_says_what_to_do(command):
     assert run.returncode != 0
     assert "XLOGMEM_BUILD=debug pip install -e ." in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_defects_are_looked_for_only_if_programs_are_right_without_them(monkeypatch):
+    """... or every one would be found, whatever it does."""
+    seen = "xlogmem: broken invariant: the lock is held"
+    monkeypatch.setattr(selftest, "_find", lambda name, seconds: selftest.Result(name, "", 1, seen, None))
+    with pytest.raises(RuntimeError, match=f"without a defect too: {seen}"):
+        next(selftest.find_all(1))
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
