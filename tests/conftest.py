@@ -6,6 +6,7 @@ other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 import pytest
@@ -19,6 +20,9 @@ from xlogmem._kernels import Kernels, check
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("XLOGMEM_DEFECT") and _driver.BUILD == "release":
+        raise pytest.UsageError("XLOGMEM_DEFECT is set, but a release build has no planted defects: "
+                                "XLOGMEM_BUILD=debug pip install -e .")
     config.pluginmanager.register(Ledger(), "promises")
 
 

@@ -151,8 +151,11 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
     """
     start_driver()
     from xlogmem import selftest
+    from xlogmem.selftest.defects import available
     from xlogmem.selftest.programs import Program
 
+    if (defects or os.environ.get("XLOGMEM_DEFECT")) and not available():
+        raise click.ClickException("defects can be planted in debug builds only: XLOGMEM_BUILD=debug pip install -e .")
     if defects:
         find_defects(seconds or 60, as_json)
         return
@@ -211,12 +214,13 @@ def find_defects(seconds: float, as_json: bool) -> None:
     """Each defect in its own process."""
     from xlogmem.selftest import defects
 
-    if not defects.available():
-        raise click.ClickException("defects can be planted in debug builds only: XLOGMEM_BUILD=debug pip install -e .")
     results = []
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
-        for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
-            results.append(result)
+        try:
+            for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
+                results.append(result)
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
     found = sum(result.programs is not None for result in results)
     if as_json:
         click.echo(json.dumps({"results": [result.as_dict() for result in results],

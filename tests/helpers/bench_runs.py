@@ -9,17 +9,17 @@ from io import StringIO
 
 from rich.console import Console
 
-from xlogmem.bench import cases, measure, results
+from xlogmem.bench import cases, results, settings
 from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
-from xlogmem.bench.measure import Settings
+from xlogmem.bench.settings import Settings
 
 TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
 LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
 
-def all_of(settings: Settings = TINY) -> list[cases.Case]:
-    return measure.selected(settings)
+def all_of(chosen: Settings = TINY) -> list[cases.Case]:
+    return settings.selected(chosen)
 
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

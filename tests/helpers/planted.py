@@ -6,23 +6,23 @@ Needs nothing but the standard library, because builds run it.
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-__all__ = ["TABLE", "Defect", "Edit", "MisfitError", "apply", "load", "write_copy"]
+__all__ = ["TABLE", "Defect", "Edit", "MisfitError", "apply", "edited_files", "load", "write_copy"]
 
 TABLE = Path(__file__).parents[1] / "defects.toml"
 PLANTED = re.compile(r"\bplanted\(defect\.([A-Z_]+)\)")
 FUNCTION = re.compile(r"^( *)(?:cdef|cpdef|def)\b[^=\n]*?\b(\w+)\(")
+INCLUDE = re.compile(r'^include "([^"]+)"', re.MULTILINE)
 COPIED = ("*.pyx", "*.pxd", "*.pxi", "*.hpp", "__init__.py")
 
 
 class MisfitError(ValueError):
-    """The table and the sources do not belong together."""
+    """The table is wrong, or it and the sources do not belong together."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Edit:
     def __str__(self) -> str:
         return f"{self.file}, {self.function}:\n{self.old}"
 
+    @property
+    def constants(self) -> set[str]:
+        return set(PLANTED.findall(self.new))
+
 
 @dataclass(frozen=True)
 class Defect:
@@ -45,8 +49,8 @@ class Defect:
     name: str
     rule: str
     what: str
-    edits: tuple[Edit, ...] = ()
-    edited_with: tuple[str, ...] = field(default=())
+    edits: tuple[Edit, ...]
+    edited_with: tuple[str, ...]                        # defects whose edits plant this one too
 
     @property
     def constant(self) -> str:
@@ -59,25 +63,28 @@ def load(table: Path = TABLE) -> list[Defect]:
     Raises
     ------
     MisfitError
-        A name stands twice, or a defect is planted by no edit.
+        A name stands twice, no edit plants a defect, an edit plants an unknown one or is not of whole lines, or a
+        defect is edited with one that does not plant it.
     """
     defects = [Defect(row["name"], row["rule"], row["what"],
                       tuple(Edit(edit["file"], edit["in"], edit["old"], edit["new"]) for edit in row.get("edit", ())),
                       tuple(row.get("edited_with", ())))
                for row in tomllib.loads(table.read_text())["defect"]]
-    named = {defect.name: defect for defect in defects}
-    if len(named) != len(defects):
+    planted_by = {defect.name: set().union(*(edit.constants for edit in defect.edits)) for defect in defects}
+    if len(planted_by) != len(defects):
         raise MisfitError("a name of a defect stands twice")
-    for defect in defects:
-        planted = {name for owner in (defect.name, *defect.edited_with)
-                   for edit in named[owner].edits for name in PLANTED.findall(edit.new)}
-        if defect.constant not in planted:
-            raise MisfitError(f"no edit plants {defect.name}")
     constants = {defect.constant for defect in defects}
     for defect in defects:
         for edit in defect.edits:
-            if unknown := set(PLANTED.findall(edit.new)) - constants:
-                raise MisfitError(f"{edit} plants what has no row: {', '.join(sorted(unknown))}")
+            if not edit.old.endswith("\n") or not edit.new.endswith("\n"):
+                raise MisfitError(f"an edit is not of whole lines: {edit}")
+        if unknown := planted_by[defect.name] - constants:
+            raise MisfitError(f"the edits of {defect.name} plant what has no row: {', '.join(sorted(unknown))}")
+        for other in defect.edited_with:
+            if defect.constant not in planted_by.get(other, ()):
+                raise MisfitError(f"{defect.name} is edited with {other}, whose edits do not plant it")
+        if not defect.edited_with and defect.constant not in planted_by[defect.name]:
+            raise MisfitError(f"no edit plants {defect.name}")
     return defects
 
 
@@ -100,38 +107,52 @@ def _functions(text: str, name: str) -> Iterator[tuple[int, int]]:
 
 
 def _place(text: str, edit: Edit) -> int:
-    """Where the old text stands.
+    """Where the old lines begin.
 
     Raises
     ------
     MisfitError
-        It does not stand in its function exactly once.
+        They do not stand in their function exactly once.
     """
     places = [start + match.start()
               for start, end in _functions(text, edit.function)
               for match in re.finditer(rf"^{re.escape(edit.old)}", text[start:end], re.MULTILINE)]
     if len(places) != 1:
-        raise MisfitError(f"the text of this edit stands {len(places)} times: {edit}")
+        raise MisfitError(f"the lines of this edit stand {len(places)} times: {edit}")
     return places[0]
 
 
 def apply(text: str, edits: list[Edit]) -> str:
-    """The text with all edits, which must not overlap."""
-    places = sorted((_place(text, edit), edit) for edit in edits)
-    for (place, edit), (following, other) in zip(places, places[1:], strict=False):
+    """The text with all edits.
+
+    Raises
+    ------
+    MisfitError
+        An edit does not fit, or two overlap.
+    """
+    placed = sorted(((_place(text, edit), edit) for edit in edits), key=lambda pair: pair[0])
+    for (place, edit), (following, other) in pairwise(placed):
         if place + len(edit.old) > following:
             raise MisfitError(f"two edits overlap: {edit}\nand {other}")
-    for place, edit in reversed(places):
+    for place, edit in reversed(placed):
         text = text[:place] + edit.new + text[place + len(edit.old):]
     return text
 
 
 def edited_files(package: Path, defects: list[Defect]) -> dict[str, str]:
-    """The texts of all files that the table edits, with the edits; by path below the package."""
+    """The texts of all files that the table edits, with the edits; by path below the package.
+
+    Raises
+    ------
+    MisfitError
+        There is no such file, an edit does not fit, or two overlap.
+    """
     edits: dict[str, list[Edit]] = {}
     for defect in defects:
         for edit in defect.edits:
             edits.setdefault(edit.file, []).append(edit)
+    if missing := [file for file in edits if not (package / file).is_file()]:
+        raise MisfitError(f"edited files that are not there: {', '.join(missing)}")
     return {file: apply((package / file).read_text(), found) for file, found in edits.items()}
 
 
@@ -144,48 +165,37 @@ def _with_imports(text: str) -> str:
             f"from xlogmem._defects cimport planted\n{text[first.start():]}")
 
 
-def write_copy(package: Path, target: Path) -> None:
-    """Copy what is compiled of the package, with all defects planted; files that are as they were are left alone."""
-    defects = load()
-    texts = edited_files(package, defects)
-    pages = {file for file in texts if file.endswith(".pxi")}
-    for path in sorted(package.glob("**/*.pyx")):
-        file = str(path.relative_to(package))
-        text = texts.get(file, path.read_text())
-        included = {str(Path(file).parent / page) for page in re.findall(r'^include "([^"]+)"', text, re.MULTILINE)}
-        if file in texts or included & pages:
+def copied(package: Path, defects: list[Defect]) -> dict[str, str]:
+    """The texts of what is compiled of the package, with all defects planted; by path below it."""
+    edited = edited_files(package, defects)
+    texts = {str(path.relative_to(package)): path.read_text()
+             for pattern in COPIED for path in package.glob(f"**/{pattern}")} | edited
+    for file, text in texts.items():
+        pages = {str(Path(file).parent / page) for page in INCLUDE.findall(text)}
+        if file.endswith(".pyx") and not edited.keys().isdisjoint({file, *pages}):
             texts[file] = _with_imports(text)
-    texts |= generated(defects)
-    kept = set(texts)
-    for pattern in COPIED:
-        for path in package.glob(f"**/{pattern}"):
-            file = str(path.relative_to(package))
-            kept.add(file)
-            texts.setdefault(file, path.read_text())
+    return texts | generated(defects)
+
+
+def write_copy(package: Path, target: Path) -> None:
+    """Write that copy.  Files that are there already, as they should be, are left alone; others are removed."""
+    texts = copied(package, load())
+    for path in [path for path in target.glob("**/*") if path.is_file()]:
+        if str(path.relative_to(target)) not in texts:  # of an earlier layout
+            path.unlink()
     for file, text in texts.items():
         path = target / file
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    for path in [path for path in target.glob("**/*") if path.is_file()]:
-        if str(path.relative_to(target)) not in kept:   # of an earlier layout
-            path.unlink()
-
-
-def clear(target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
 
 
 def generated(defects: list[Defect]) -> dict[str, str]:
     """`xlogmem._defects`, the module that selects one of them at run time."""
-    rows: dict[str, Any] = {defect.name: (number, defect.rule, defect.what)
-                            for number, defect in enumerate(defects, 1)}
     enum = "\n".join(f"    {defect.constant}" for defect in defects)
-    return {
-        "_defects.pxd": HEAD.format(enum=enum),
-        "_defects.pyx": MODULE.format(rows="".join(f"    {name!r}: PlantedDefect{row!r},\n"
-                                                   for name, row in rows.items())),
-    }
+    rows = "".join(f"    {defect.name!r}: PlantedDefect({number}, {defect.rule!r}, {defect.what!r}),\n"
+                   for number, defect in enumerate(defects, 1))
+    return {"_defects.pxd": HEAD.format(enum=enum), "_defects.pyx": MODULE.format(rows=rows)}
 
 
 HEAD = """\
@@ -208,7 +218,7 @@ from xlogmem._cpp cimport atomic
 
 __all__ = ["DEFECTS", "PlantedDefect", "plant", "reached"]
 
-cdef atomic[int] selected                   # one for all compiled modules, which ask through `planted`
+cdef atomic[int] selected                   # one for all compiled modules
 cdef atomic[uint64_t] hits
 
 PlantedDefect = namedtuple("PlantedDefect", "number rule what")

@@ -166,7 +166,7 @@ def test_the_next_use_notices_that_the_resource_was_replaced(fresh):
     other = Source()
     rmm.mr.set_per_device_resource(0, other.mr)
     buffer = rmm.DeviceBuffer(size=8, mr=current())
-    advice = r"replaced RMM's resource of device 0 by a CallbackMemoryResource .* call xlogmem.rmm.enable\(\) again"
+    advice = r"RMM's resource of device 0 was replaced by a CallbackMemoryResource .* call xlogmem.rmm.enable\(\) again"
     with use(0, read=tracked):                          # what is tracked stays so
         pass
     with pytest.raises(StreamMisuseError, match=advice), use(0, read=buffer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from bench_runs import LIBRARIES, TINY
 
-from xlogmem.bench.allocators import World
+from xlogmem.bench.world import World
 
 
 @pytest.fixture

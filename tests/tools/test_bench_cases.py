@@ -8,8 +8,9 @@ from bench_runs import TINY, all_of
 
 import xlogmem
 from xlogmem.bench import _loops, cases, logs, measure
-from xlogmem.bench.allocators import CPP, FLOOR, OURS, PYTHON
-from xlogmem.bench.measure import Settings
+from xlogmem.bench.allocators import CPP, FLOOR, OURS, PER_USE_EVENTS, PYTHON
+from xlogmem.bench.cases import patterns, uses
+from xlogmem.bench.settings import Settings
 from xlogmem.sim import Simulator
 
 
@@ -31,7 +32,7 @@ def test_every_case_runs(case, world, driver):
     if case.family in ("allocate", "use", "free"):      # each path from Python has its twin
         assert ({row["candidate"] for row in rows if row["role"] == OURS and row["language"] == PYTHON}
                 <= {row["candidate"] for row in rows if row["role"] == OURS and row["language"] == CPP})
-        assert any(row["candidate"].startswith("an event for each use") for row in rows)
+        assert any(row["candidate"] == PER_USE_EVENTS for row in rows)
 
 
 def test_the_families_are_those_that_were_chosen():
@@ -51,14 +52,13 @@ def test_the_families_are_those_that_were_chosen():
 
 @pytest.mark.simulator
 @pytest.mark.parametrize(("pattern", "records", "waits"), [
-    (cases.same_stream(16), 0, 0), (cases.PING_PONG, 2, 2), (cases.FAN_OUT, 9, 16)])
+    (patterns.same_stream(16), 0, 0), (patterns.PING_PONG, 2, 2), (patterns.FAN_OUT, 9, 16)])
 def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world, driver: Simulator):
     """The twins in C++ and from Python make the waits of the floor, in a steady state."""
     with ExitStack() as stack:
-        made = {(x.name, x.language): x for x in cases.used(pattern)(world, stack, lambda *_: None)}
+        made = {(x.name, x.language): x for x in uses.used(pattern)(world, stack, lambda *_: None)}
         seen = {}
-        per_use_events = ("an event for each use (the seeds)", CPP)
-        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), per_use_events):
+        for name in (("driver", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON), (PER_USE_EVENTS, CPP)):
             made[name].run(100)
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
             made[name].run(10)
@@ -66,7 +66,7 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
         assert seen["xlogmem", CPP] == seen["xlogmem", PYTHON] == (10 * records, 10 * waits)
         assert seen["driver", CPP] == (10 * (records or 1), 10 * waits)
         touched = sum(len(accesses) for _, accesses in pattern.uses)
-        assert seen[per_use_events] == (10 * touched, 10 * waits)
+        assert seen[PER_USE_EVENTS, CPP] == (10 * touched, 10 * waits)
         made.clear()
 
 
@@ -74,7 +74,7 @@ def test_ours_waits_where_the_work_by_hand_waits(pattern, records, waits, world,
 def test_a_hand_over_is_one_record_and_one_wait(world, driver):
     """... in every turn: what the turn before left behind is settled before it begins."""
     with ExitStack() as stack:
-        made = {(x.name, x.language): x for x in cases.used(cases.HAND_OVER)(world, stack, lambda *_: None)}
+        made = {(x.name, x.language): x for x in uses.used(patterns.HAND_OVER)(world, stack, lambda *_: None)}
         for name in 2 * [("driver", CPP), ("xlogmem, lazy", CPP), ("xlogmem", CPP), ("xlogmem", PYTHON)]:
             made[name].before()
             before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")

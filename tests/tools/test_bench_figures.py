@@ -9,7 +9,9 @@ from bench_runs import LOUD, document, printed, raw, row_of
 from rich.console import Console
 
 from xlogmem.bench import results
-from xlogmem.bench.measure import Settings
+from xlogmem.bench.allocators import PER_USE_EVENTS
+from xlogmem.bench.results import documents
+from xlogmem.bench.settings import Settings
 
 
 def test_ratios_are_taken_turn_by_turn():
@@ -58,7 +60,7 @@ def test_without_a_floor_the_first_is_the_reference():
 def test_a_command_is_kept_without_folders():
     command = ["xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "/there/a.json", "--compare",
                "/there/c.json.gz", "--plot=/there/b.png"]
-    assert results.without_folders(command) == [
+    assert documents.without_folders(command) == [
         "xlogmem", "bench", "--case", "pylibcudf/allocate_like", "--json", "a.json", "--compare", "c.json.gz",
         "--plot=b.png"]
 
@@ -74,6 +76,18 @@ def test_a_document_survives_its_file(tmp_path):
     (tmp_path / "b.json").write_text('{"schema": 99}')
     with pytest.raises(ValueError, match="schema 99"):
         results.loaded(str(tmp_path / "b.json"))
+
+
+def test_documents_of_earlier_releases_are_read_under_the_names_of_today(tmp_path):
+    """... so that their rows are compared: the per-use-event scheme had another name."""
+    former = "an event for each use (the seeds)"
+    seen = document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[300.] * 3])
+    seen["failures"].append({"case": "use/ping-pong", "candidate": former, "text": "out of patience"})
+    (tmp_path / "old.json").write_text(json.dumps(seen).replace('"peer"', json.dumps(former)).replace(
+        f'"role": {json.dumps(former)}', '"role": "peer"'))
+    read = results.loaded(str(tmp_path / "old.json"))
+    assert [row["candidate"] for row in read["rows"]] == ["floor", "ours", PER_USE_EVENTS]
+    assert row_of(read, "ours")["best_peer"] == read["failures"][0]["candidate"] == PER_USE_EVENTS
 
 
 def test_the_table_names_what_is_missing_failed_and_not_like_for_like():
@@ -99,7 +113,7 @@ def test_two_runs_agree_if_their_spreads_overlap(then, now, agree):
     assert [row["agree"] for row in found] == [agree]
     console = Console(file=StringIO(), width=200)
     assert results.print_agreement(b, a, console) is agree
-    assert f"of ours {int(agree)} of 1" in console.file.getvalue()
+    assert f"of xlogmem's {int(agree)} of 1" in console.file.getvalue()
     assert ("use/ping-pong: ours" in console.file.getvalue()) is not agree
 
 
@@ -114,7 +128,7 @@ def test_rows_of_one_run_only_are_counted():
     console = Console(file=StringIO(), width=200)
     results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
         floor=[[100.] * 3], ours=[[150.] * 3]), console)
-    assert "of ours 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+    assert "of xlogmem's 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
 
 
 @pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])

@@ -8,8 +8,11 @@ from unittest.mock import MagicMock
 import pytest
 from bench_runs import LIBRARIES, TINY, all_of, bench
 
-from xlogmem.bench import cases, measure
-from xlogmem.bench.allocators import OURS, PEER, World
+from xlogmem.bench import cases, measure, settings
+from xlogmem.bench.allocators import OURS, PEER
+from xlogmem.bench.cases import through_rmm
+from xlogmem.bench.settings import Order
+from xlogmem.bench.world import World
 
 
 @pytest.mark.simulator
@@ -94,8 +97,8 @@ def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
     for name in ("rmm", "rmm.pylibrmm", "rmm.pylibrmm.stream"):
         monkeypatch.setitem(sys.modules, name, MagicMock(DEFAULT_STREAM="legacy"))
     resources = [("rmm async", PEER, "theirs"), ("rmm pool", PEER, "broken"), ("xlogmem over rmm async", OURS, "ours")]
-    monkeypatch.setattr(cases, "resources_of_rmm", lambda world: iter(resources))
-    world = World(TINY.room, neighbours=("pylibcudf",))
+    monkeypatch.setattr(through_rmm, "resources_of_rmm", lambda world: iter(resources))
+    world = World(TINY.room, libraries=("pylibcudf",))
     assert set(world.found) == {"cuda.bindings", "pylibcudf"}
     world.modules["RMM"] = MagicMock()
     said = []
@@ -132,8 +135,8 @@ def test_a_process_imports_the_libraries_of_its_families(monkeypatch, driver):
         TINY.room, tuple(LIBRARIES)))
     for families in (("lookup",), ("use", "rmm"), ("pylibcudf",)):
         chosen = replace(TINY, families=families)
-        measure.work(measure.Order(chosen, [
-            next(case.id for case in measure.selected(chosen) if case.family == family) for family in families]),
+        measure.work(Order(chosen, [
+            next(case.id for case in settings.selected(chosen) if case.family == family) for family in families]),
             lambda event: None)
     assert wanted == [set(), {"CuPy", "PyTorch", "cuda.core", "CUDASTF", "RMM"}, {"RMM", "pylibcudf"}]
     assert {name for names in cases.FAMILIES.values() for name in names} == LIBRARIES

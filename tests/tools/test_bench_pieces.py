@@ -8,13 +8,14 @@ from bench_runs import all_of, document, of_case, printed, row_of
 from places import ROOT
 from rich.console import Console
 
-from xlogmem.bench import measure, results
+from xlogmem.bench import results, settings
 from xlogmem.bench.allocators import FLOOR
+from xlogmem.bench.results import chart
 
 
 def test_pieces_of_a_run_are_put_together():
     """... in the order of the families, with their times, and without "the time was up" where another piece has it."""
-    late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": measure.LATE}
+    late = {"case": "allocate/1 MiB", "candidate": "all of it", "text": settings.LATE}
     other = {"case": "use/ping-pong", "candidate": "PyTorch", "text": "out of patience"}
     use, allocate = document(floor=[[100.]], ours=[[150.]]), of_case(document(floor=[[10.]], ours=[[20.]]),
                                                                       "allocate/1 MiB")
@@ -111,7 +112,7 @@ def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
 
 
 def test_without_a_floor_the_chart_says_what_to():
-    assert results.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
+    assert chart.label(document(peer=[[3e5]], ours=[[150]]), "use/ping-pong") == "ping-pong, two uses  [peer 300 µs]"
 
 
 def test_the_chart_and_its_marks_are_of_what_there_is():

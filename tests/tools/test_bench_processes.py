@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from bench_runs import LIBRARIES, LOUD, bench, by_row
 
-from xlogmem.bench import cases, measure, results
+from xlogmem.bench import cases, processes, results
 from xlogmem.bench.allocators import CPP, OURS
-from xlogmem.bench.measure import Settings
+from xlogmem.bench.settings import Order, Settings
 
 THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
 
 
-def children(monkeypatch, *ends: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[measure.Order]:
+def children(monkeypatch, *ends: tuple[int, str, str | None], fails: tuple[str, str] = ("", "")) -> list[Order]:
     """Processes of candidates "good", "bad" and "late"; a candidate, or the turns of a case (None), ends them."""
     calls = []
 
@@ -43,7 +43,7 @@ def children(monkeypatch, *ends: tuple[int, str, str | None], fails: tuple[str, 
             yield {"kind": "took", "case": case, "seconds": 2.}
         yield {"kind": "done"}
 
-    monkeypatch.setattr(measure, "_child", child)
+    monkeypatch.setattr(processes, "_child", child)
     return calls
 
 
@@ -51,7 +51,7 @@ def children(monkeypatch, *ends: tuple[int, str, str | None], fails: tuple[str, 
 def test_a_library_that_ends_the_process_is_named_and_left_out(monkeypatch):
     """The others of the case, and the cases after it, go on in another process; later processes do not try it."""
     calls = children(monkeypatch, (0, THREE[1], "bad"))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [(order.process, order.cases[0]) for order in calls] == [(0, THREE[0]), (0, THREE[1]), (1, THREE[0])]
     assert [order.banned for order in calls] == [[], [(THREE[1], "bad")], [(THREE[1], "bad")]]
     assert seen["failures"] == [{"case": "use/ping-pong", "candidate": "bad",
@@ -66,7 +66,7 @@ def test_a_library_that_ends_the_process_is_named_and_left_out(monkeypatch):
 def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
     """... by name, and in all processes: the turns do not show which candidate was to blame."""
     calls = children(monkeypatch, (0, THREE[1], None))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.cases for order in calls] == [list(THREE), [THREE[2]], [THREE[0], THREE[2]]]
     assert [(failure["case"], failure["candidate"]) for failure in seen["failures"]] == [(THREE[1], "all of it")]
 
@@ -74,7 +74,7 @@ def test_a_case_whose_turns_end_the_process_is_left_out(monkeypatch):
 @pytest.mark.simulator
 def test_a_candidate_that_failed_once_is_not_tried_again(monkeypatch):
     calls = children(monkeypatch, fails=(THREE[0], "bad"))
-    seen = measure.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE, processes=2), lambda event: None)
     assert [order.banned for order in calls] == [[], [(THREE[0], "bad")]]
     assert seen["failures"] == [{"case": THREE[0], "candidate": "bad", "text": "in process 0"}]
 
@@ -83,26 +83,26 @@ def test_a_candidate_that_failed_once_is_not_tried_again(monkeypatch):
 def test_without_its_reference_a_process_has_no_rows(monkeypatch):
     """Its ratios would be to another reference."""
     children(monkeypatch, (1, THREE[0], "good"))
-    seen = measure.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
+    seen = processes.run(Settings(families=("use",), only=THREE[:1], processes=2), lambda event: None)
     assert {name: sorted(row["values"]) for (_, name, _), row in seen["rows"].items()} == {
         "good": [0], "bad": [0], "late": [0]}
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize(("seconds", "processes"), [(1000, 5), (31, 3), (15, 1)])
-def test_no_process_is_begun_that_would_not_end_in_time(monkeypatch, seconds, processes):
+@pytest.mark.parametrize(("seconds", "begun"), [(1000, 5), (31, 3), (15, 1)])
+def test_no_process_is_begun_that_would_not_end_in_time(monkeypatch, seconds, begun):
     """Each takes ten seconds."""
     children(monkeypatch)
-    begin, clock = measure._one_process, [0.]
+    begin, clock = processes.Run.one_process, [0.]
 
-    def one_process(*arguments):
+    def one_process(*arguments: object) -> bool:
         clock[0] += 10
         return begin(*arguments)
 
-    monkeypatch.setattr(measure, "_one_process", one_process)
-    monkeypatch.setattr(measure.time, "time", lambda: clock[0])
-    seen = measure.run(Settings(families=("use",), only=THREE, seconds=seconds), lambda event: None)
-    assert (seen["processes"], seen["seconds"]) == (processes, 10 * processes)
+    monkeypatch.setattr(processes.Run, "one_process", one_process)
+    monkeypatch.setattr(processes.time, "time", lambda: clock[0])
+    seen = processes.run(Settings(families=("use",), only=THREE, seconds=seconds), lambda event: None)
+    assert (seen["processes"], seen["seconds"]) == (begun, 10 * begun)
     assert not seen["failures"]
 
 
@@ -133,7 +133,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
         key: row["to_reference"] for key, row in by_row(seen).items()}
     again = bench("--read", str(first), "--compare", str(first), "--json", str(second))
     assert again.returncode == 0, again.stderr
-    assert "of ours" in again.stdout
+    assert "of xlogmem's" in again.stdout
     for row in seen["rows"]:                            # as if everything of ours had become ten times as slow
         if row["to_reference"] and row["role"] == OURS:
             row["to_reference"] = {name: 10 * value for name, value in row["to_reference"].items()}
@@ -161,7 +161,7 @@ def test_a_library_that_hangs_is_left_out_by_name(monkeypatch):
     chosen = next(case.id for case in cases.all_cases() if case.family == "lookup")
     said = [{"kind": "facts"}, {"kind": "case", "case": chosen}, {"kind": "trying", "case": chosen, "candidate": "it"}]
     program = f"import json, time\nfor line in {said!r}: print(json.dumps(line), flush=True)\ntime.sleep(60)"
-    monkeypatch.setattr(measure, "COMMAND", [sys.executable, "-c", program])
-    events = list(measure._child(measure.Order(Settings(candidate_seconds=1), [chosen]), float("inf")))
+    monkeypatch.setattr(processes, "COMMAND", [sys.executable, "-c", program])
+    events = list(processes._child(Order(Settings(candidate_seconds=1), [chosen]), float("inf")))
     assert [event["kind"] for event in events] == ["facts", "case", "trying", "died"]
-    assert "nothing was heard of it for 1 s" in events[-1]["text"]
+    assert "no output for 1 s" in events[-1]["text"]

@@ -10,8 +10,8 @@ import pytest
 from places import ROOT
 from which_driver import SIMULATED
 
-from xlogmem.bench import cases, measure
-from xlogmem.bench.measure import Settings
+from xlogmem.bench import cases, processes, settings
+from xlogmem.bench.settings import Settings
 
 
 def test_instructions_are_counted_by_module(tmp_path):
@@ -41,7 +41,7 @@ def test_without_valgrind_it_says_so_and_does_not_fail():
 
 def test_what_is_not_reached_in_time_is_named():
     chosen = tuple(case.id for case in cases.all_cases() if case.family == "lookup")[:2]
-    raw = measure.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
+    raw = processes.run(Settings(only=chosen, seconds=0, processes=2), lambda event: None)
     assert not raw["rows"]
     assert [(failure["case"], failure["text"]) for failure in raw["failures"]] == [
-        (case, measure.LATE) for case in chosen]
+        (case, settings.LATE) for case in chosen]

@@ -1,7 +1,8 @@
 """``xlogmem selftest --defects``: does the oracle notice each rule being broken?
 
 Each defect that a build with checks can plant (tests/defects.toml) gets a process of its own, because a broken rule may
-end it or never let it end; there the programs run until one goes wrong.  This module is also what such a process runs.
+end it or never let it end; there the programs run until one goes wrong.  A process without a defect comes first: if a
+program goes wrong there too, what the others find proves nothing.  This module is also what such a process runs.
 """
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from xlogmem._driver import BUILD
 
 __all__ = ["Result", "available", "count", "find_all"]
 
+CONTROL = 10                                # seconds without a defect
 STUCK = 30                                  # seconds beyond the limit after which a process counts as stuck
 
 
@@ -52,13 +54,23 @@ def count() -> int:
 
 
 def find_all(seconds: float) -> Iterator[Result]:
-    """Look for each defect for so many seconds at most, several at a time."""
+    """Look for each defect for so many seconds at most, several at a time.
+
+    Raises
+    ------
+    RuntimeError
+        A program went wrong without a defect, or a process ended before its first program.
+    """
+    control = _find("", min(seconds, CONTROL))
+    if control.programs is not None:
+        raise RuntimeError(f"programs go wrong without a defect too: {control.seen}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(lambda name: _find(name, seconds), _planted().DEFECTS)
 
 
 def _find(name: str, seconds: float) -> Result:
-    rule = _planted().DEFECTS[name].rule
+    """What becomes of a defect, or of programs without one ("")."""
+    rule = _planted().DEFECTS[name].rule if name else ""
     command = [sys.executable, "-m", "xlogmem.selftest.defects", name, str(seconds)]
     environment = os.environ | {"XLOGMEM_SIM_QUIET": "1"}
     try:
@@ -75,7 +87,7 @@ def _find(name: str, seconds: float) -> Result:
     last = [line for line in errors.splitlines() if line.strip()][-1:] or [f"exit code {code}"]
     broken = [line for line in errors.splitlines() if "broken invariant" in line]
     if not begun:                                       # it never came to run a program: no finding
-        raise RuntimeError(f"the process for {name} failed: {errors[-2000:]}")
+        raise RuntimeError(f"the process for {name or 'no defect'} failed: {errors[-2000:]}")
     return Result(name, rule, begun, (broken or last)[0], None)
 
 
@@ -85,7 +97,7 @@ def _hunt(name: str, seconds: float) -> None:
     from xlogmem._start import start_driver
 
     start_driver()
-    _planted().plant(name)
+    _planted().plant(name or None)
     seen = ""
 
     def begin(report: selftest.Report) -> None:
