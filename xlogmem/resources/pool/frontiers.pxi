@@ -1,8 +1,8 @@
 # The frontier of a span: what its next owner has to be ordered after.
 #
 # It has at most one position for each stream, and none that the host has seen complete.  Nearly every span has one
-# position in all, which is inside the span; further ones are in a vector.  An owner starts without a frontier: its stream
-# was ordered after the former one.
+# position in all, which is inside the span; further ones are in a vector.  An owner starts without a frontier: its
+# stream was ordered after the former one.
 
 cdef inline Position* position_at(Span* span, size_t i) noexcept nogil:
     return &span.first if i == 0 else &span.more[i - 1]
