@@ -1,8 +1,8 @@
 # The C++ containers and locks of the core, declared without `except +`.
 #
-# Cython's own declarations turn a C++ exception into a Python one, which takes the GIL; our tables change under a lock,
-# where the GIL may not be taken.  The only exception these calls can raise is "no host memory for a few bytes of
-# bookkeeping", and a process that far gone is ended by C++ itself rather than left with half-changed tables.
+# Cython's own declarations turn a C++ exception into a Python one, which takes the GIL.  xlogmem's tables change under
+# a lock, where the GIL may not be taken.  The only exception that these calls can raise is "no host memory for a few
+# bytes of bookkeeping"; C++ then ends the process, which is better than tables that are changed half way.
 
 from libc.stdint cimport uint64_t
 
@@ -16,7 +16,7 @@ cdef extern from "<vector>" namespace "std" nogil:
         size_t size()
         bint empty()
         void push_back(T&) noexcept
-        T& emplace_back() noexcept      # filled in place: what was just written in parts is slow to copy as a whole
+        T& emplace_back() noexcept      # filled in place: copying what was just written in parts is slow
         void pop_back()
         void resize(size_t) noexcept
         void clear()
@@ -34,13 +34,13 @@ cdef extern from *:
     #include <unistd.h>
     #ifndef XLOGMEM_MUTEX
     #define XLOGMEM_MUTEX
-    // Taken with one atomic instruction and given back with none, where nobody else wants it.
+    // Locked with one atomic instruction, and unlocked with none while no other thread waits for it.
     //
-    // Who has to wait says so by SLEEPERS.  The holder may overwrite that with FREE in the few nanoseconds between its
-    // load and its store, and then wakes nobody: sleepers look again by themselves after a while, so the worst that
-    // this costs is that while.
+    // A thread that has to wait sets SLEEPERS.  The holder may overwrite that with FREE in the few nanoseconds between
+    // its load and its store, and then wakes no thread: sleepers try again by themselves after a while, so the worst
+    // that this costs is that while.
     //
-    // Builds with checks know who holds it (`held`): a function that needs the lock checks that, as SQLite's do.
+    // Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
     class xlogmem_mutex {
         enum : std::uint32_t { FREE, HELD, SLEEPERS };
         std::atomic<std::uint32_t> state{FREE};
@@ -67,7 +67,7 @@ cdef extern from *:
                 asm volatile("isb");
         #endif
             }
-            const int error = errno;                            // callers of a driver may look at theirs
+            const int error = errno;                            // a thread's errno must not change under it
             while (state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) futex(FUTEX_WAIT, SLEEPERS, &a_while);
             errno = error;
         }
@@ -94,7 +94,8 @@ cdef extern from *:
         }
         bool held() {
         #ifdef XLOGMEM_CHECKS
-            return state.load(std::memory_order_relaxed) != FREE && owner.load(std::memory_order_relaxed) == pthread_self();
+            return state.load(std::memory_order_relaxed) != FREE
+                   && owner.load(std::memory_order_relaxed) == pthread_self();
         #else
             return true;
         #endif
@@ -111,7 +112,7 @@ cdef extern from *:
     static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
     #endif
 
-    // Onto a list that other threads take as a whole: without a lock, so finalizers may.
+    // Put an item on a list that other threads take as a whole.  Takes no lock, so finalizers may call it.
     template <typename Item>
     static inline void xlogmem_push(std::atomic<Item*>& head, Item* item) {
         item->next = head.load();
@@ -144,7 +145,7 @@ cdef extern from "<atomic>" namespace "std" nogil:
 
 
 cdef extern from *:
-    # Put an item in front of a list that is taken as a whole.  No lock: finalizers may.
+    # Put an item in front of a list that is taken as a whole.  Takes no lock, so finalizers may call it.
     void push "xlogmem_push"[T](atomic[T*]& head, T* item) noexcept nogil
 
 
@@ -166,9 +167,9 @@ cdef extern from *:
     #define XLOGMEM_CHECK(truth, rule) ((void)(truth))
     #endif
     """
-    # An invariant of our own, looked at in every build but release (setup.py); a broken one ends the process.
+    # An invariant of xlogmem, checked in every build but release (setup.py); a broken one ends the process.
     void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
-    # Whether that is so; for truths that take a call to find out.
+    # Whether this build checks; for invariants that take a call to evaluate.
     const bint checked "XLOGMEM_CHECKED"
 
 
@@ -177,10 +178,10 @@ cdef extern from *:
     static inline void xlogmem_prefetch(const void* address) { __builtin_prefetch(address); }
     #define XLOGMEM_UNLIKELY(truth) __builtin_expect(!!(truth), 0)
     """
-    # Have a line of the cache fetched that will be needed soon.
+    # Fetch a cache line that will be needed soon.
     void prefetch "xlogmem_prefetch"(const void* address) noexcept nogil
 
-    # For conditions of the paths that every allocation takes, so that what they do run is in one piece.
+    # For conditions on the paths of every allocation, so that the code which usually runs is in one piece.
     bint unlikely "XLOGMEM_UNLIKELY"(bint truth) noexcept nogil
 
 

@@ -1,4 +1,4 @@
-# What the other compiled rooms may use of `_driver`; see _driver.pyx for the rules.
+# The CUDA calls that the other compiled modules make; _driver.pyx has the rules.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
@@ -12,10 +12,10 @@ cdef struct Scope:
 
 
 cdef cppclass EventPool:
-    # Events of one context that nobody uses now.  Its lock is a leaf: no other is taken under it.
+    # Events of one context that are not in use.  Its lock is a leaf: no other is taken under it.
     mutex lock
     vector[cy.CUevent] spare
-    uint64_t created
+    uint64_t created            # and not destroyed: spare and in use
 
 
 cdef class Context:

@@ -21,7 +21,7 @@ BUILD: str
 
 @disjoint_base
 class Context:
-    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    def __init__(self, _: Never, /) -> None: ...  # always raises
     @property
     def ordinal(self) -> int: ...
 

@@ -1,4 +1,4 @@
-# The address index; see _index.pyx.
+# The address index: a sorted map from base addresses to blocks; _index.pyx has the idea.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
@@ -11,11 +11,11 @@ cdef enum:
 
 
 cdef struct Tracked:
-    # What a lookup wants to know of a block, so that it need not touch the block itself.
+    # What a lookup needs of a block, so that it does not touch the block itself.
     uint64_t generation
     size_t nbytes
     uint32_t slot
-    uint32_t stream                         # its index; NO_STREAM: adopted without one
+    uint32_t stream                         # index of its stream; NO_STREAM: adopted without one
 
 
 cdef struct Chunk:
@@ -30,17 +30,18 @@ cdef struct Guide:
 
 
 cdef struct Place:
+    # Where an address is, or would be inserted.
     uint64_t address
-    size_t guides                           # not above the address: the last of them has the chunk
-    size_t keys                             # of that chunk, not above the address
-    bint good                               # no chunk was moved since
+    size_t guides                           # how many are not above the address: the last of them has the chunk
+    size_t keys                             # how many of that chunk are not above the address
+    bint good                               # no guide was removed since
 
 
 cdef cppclass AddressIndex:
-    vector[Guide] guides                    # in the order of their addresses; no chunk is empty but the only one
-    Place last
-    vector[Chunk*] spare
-    vector[void*] slabs                     # what chunks are cut from
+    vector[Guide] guides                    # in the order of their addresses; a chunk is empty only if it is alone
+    Place last                              # of the last search
+    vector[Chunk*] spare                    # to use again
+    vector[void*] slabs                     # host memory that chunks are cut from
 
 
 cdef void search(AddressIndex* index, uint64_t address) noexcept nogil
@@ -50,9 +51,9 @@ cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil
 cdef void destroy(AddressIndex* index) noexcept nogil
 
 
-# What every allocation and free does is compiled where it is used.
+# What every allocation and free does is inline.
 cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogil:
-    """Where the address is, or would be: the answer is good until another address is inserted or erased."""
+    """Where the address is, or would be.  Valid until another address is inserted or erased."""
     if not index.last.good or index.last.address != address:
         search(index, address)
     else:
@@ -61,7 +62,7 @@ cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogi
 
 
 cdef inline Tracked* insert(AddressIndex* index, uint64_t key) noexcept nogil:
-    """Add a key that is not there; what is known of it is filled in by the caller."""
+    """Add a key that is not there.  The caller fills in the value."""
     cdef Place* place = place_of(index, key)
     cdef Guide* guide
     cdef Chunk* chunk
@@ -86,7 +87,7 @@ cdef inline void erase(AddressIndex* index, uint64_t key) noexcept nogil:
     cdef Guide* guide
     cdef Chunk* chunk
     cdef size_t tail
-    if unlikely(place.keys == 0):           # of a chunk that has this key, it is counted
+    if unlikely(place.keys == 0):           # the key itself would count
         return
     guide = &index.guides[place.guides - 1]
     chunk = guide.chunk
@@ -103,7 +104,7 @@ cdef inline void erase(AddressIndex* index, uint64_t key) noexcept nogil:
 
 
 cdef inline Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
-    """What is known of the greatest key that is not above the address, NULL if there is none."""
+    """The greatest key that is not above the address, and its value; NULL if there is none."""
     cdef Place* place = place_of(index, address)
     cdef size_t guides = place.guides
     cdef size_t keys = place.keys
@@ -119,7 +120,7 @@ cdef inline Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* k
 
 
 cdef inline Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
-    """What is known of the smallest key above the address, NULL if there is none."""
+    """The smallest key above the address, and its value; NULL if there is none."""
     cdef Place* place = place_of(index, address)
     cdef size_t guide = place.guides - 1 if place.guides else 0
     cdef size_t keys = place.keys

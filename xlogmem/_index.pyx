@@ -1,13 +1,14 @@
 """Which block contains this address: a sorted map from base addresses, made for few cache misses.
 
 A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
-searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and what is
-asked of a block is fetched while its key is looked for.  With a million blocks that is about one wait for memory,
-where a tree with a node for each block takes twenty.  An insert or erase moves half a chunk.  The last search is kept,
-and kept right by the insert or erase that follows: the questions before it are about the same address, and what was
-freed last often comes back first.
+searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and the value of
+a key is prefetched while the key is searched for.  With a million blocks that is about one wait for memory, where a
+tree with a node for each block takes twenty.  An insert or erase moves half a chunk.
 
-Nothing here takes a lock; the core holds its own.
+The place of the last search is kept, and corrected by the insert or erase that follows: the lookups before it are for
+the same address, and memory that was freed last is often handed out next.
+
+Nothing here takes a lock: the runtime's is held.
 """
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove
@@ -33,17 +34,17 @@ cdef enum:
     SMALL_SLAB = 1 << 16                    # the first few
     LARGE_SLAB = 1 << 21                    # a huge page
     SMALL_SLABS = 8
-    NEAR = 8                                # keys looked at one by one before a search by halves
+    NEAR = 8                                # keys compared one by one before a binary search
 
 
 cdef inline uint32_t position_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
-    """How many keys of the chunk of a guide are not above `key`, which is not below the guide's first."""
+    """How many keys of a guide's chunk are not above `key`, which is not below the first key of the guide."""
     cdef Guide* guide = &index.guides[place]
     cdef const uint64_t* keys = guide.chunk.keys
     cdef uint32_t size = <uint32_t>guide.size, low = 0, high = size, guess, half
     if size == 0:
         return 0
-    if place + 1 < index.guides.size():     # of many: looking around the guess touches fewer lines of the cache
+    if place + 1 < index.guides.size():     # one of many: keys near the guess are on fewer cache lines
         guess = <uint32_t>(<double>(key - guide.first) / <double>(guide[1].first - guide.first) * size)
         if guess >= size:
             guess = size - 1
@@ -64,7 +65,7 @@ cdef inline uint32_t position_of(AddressIndex* index, size_t place, uint64_t key
             if high > low or low == 0:
                 return high
             low = 0
-    high -= low                             # keys that are left; no branch of this is hard to foresee
+    high -= low                             # keys that are left; this loop has no branch that is hard to predict
     while high > 1:
         half = high // 2
         low += half if keys[low + half - 1] <= key else 0
@@ -134,8 +135,8 @@ cdef Chunk* new_chunk(AddressIndex* index) noexcept nogil:
 
 
 cdef void split(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
-    """Make room in a full chunk: the upper half goes to a chunk of its own.  Where keys come in ascending order only
-    the new one does, so that the chunks stay full."""
+    """Make room in a full chunk: its upper half moves to a chunk of its own.  If the key is above all others of the
+    chunk nothing moves, so that chunks stay full where keys come in ascending order."""
     cdef Chunk* lower = index.guides[place].chunk
     cdef Chunk* upper = new_chunk(index)
     cdef size_t kept = CHUNK if key > lower.keys[CHUNK - 1] else CHUNK // 2
@@ -156,14 +157,15 @@ cdef void search(AddressIndex* index, uint64_t address) noexcept nogil:
 
 
 cdef bint is_right(AddressIndex* index) noexcept nogil:
-    """For checks: is the kept place the one that a search finds?"""
+    """For checks: whether the place that was kept is the one that a search finds."""
     cdef Place kept = index.last
     search(index, kept.address)
     return kept.guides == index.last.guides and kept.keys == index.last.keys
 
 
 cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil:
-    """For a key that is below all others, or whose chunk is full.  Its place has been searched, and is again."""
+    """Make room for a key that is below all others, or whose chunk is full.  `last` is the key's place before and
+    after."""
     cdef Place* place = &index.last
     if place.guides == 0:
         if index.guides.empty():
@@ -176,7 +178,7 @@ cdef void make_room(AddressIndex* index, uint64_t key) noexcept nogil:
 
 
 cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil:
-    """The chunk of this guide has lost its last key."""
+    """Remove a guide whose chunk has lost its last key."""
     cdef Guide* guide = &index.guides[place]
     index.spare.push_back(guide.chunk)
     memmove(guide, guide + 1, (index.guides.size() - place - 1) * sizeof(Guide))
@@ -185,6 +187,7 @@ cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil:
 
 
 cdef void destroy(AddressIndex* index) noexcept nogil:
+    """Free the host memory of all chunks."""
     cdef size_t i
     for i in range(index.slabs.size()):
         free(index.slabs[i])

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 from xlogmem._driver import supports_memory_pools
+from xlogmem._units import format_bytes
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
-from xlogmem.resources.pool import format_bytes
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]

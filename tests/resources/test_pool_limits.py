@@ -265,7 +265,7 @@ def test_a_summary_as_text():
                  r"from upstream +1.0 MiB in 1 chunks, limit 1.0 GiB",
                  r"in use +195.5 KiB, at most 293.2 KiB so far",
                  r"free +828.5 KiB in 2 places, the largest 730.8 KiB \(fragmentation 12%\)",
-                 r"idle chunks +0 B", r"allocations +3, 0 had to wait", r"chunks +1 taken, 0 given back"):
+                 r"idle chunks +0 B", r"allocations +3, 0 had to wait", r"chunks +1 taken, 0 returned"):
         assert re.search(line, text), (line, text)
     whole = runtime.memory_summary()
     assert text in whole

@@ -1,7 +1,9 @@
 """Where bytes come from.
 
-A resource hands out device memory and takes it back, in the shape of RMM's ``DeviceMemoryResource``; it knows
-nothing of blocks and uses.  Tracking is the core's business, so every resource is tracked alike.
+A resource allocates device memory and frees it, in the shape of RMM's ``device_memory_resource``.  It knows nothing of
+blocks, windows and exports: tracking is the core's task, so memory of every resource is tracked alike.  Of uses it has
+to know nothing either, because the core orders every free after them; the pool alone does, since its free memory keeps
+what its next owner has to be ordered after.
 """
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.base import DeviceMemoryResource

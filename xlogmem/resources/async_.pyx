@@ -1,4 +1,4 @@
-"""The driver's stream-ordered allocator, on a memory pool of our own."""
+"""The driver's stream-ordered allocator, with a memory pool for each resource."""
 from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
@@ -39,8 +39,8 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
 cdef class AsyncMemoryResource(DeviceMemoryResource):
     """``cuMemAllocFromPoolAsync`` and ``cuMemFreeAsync`` on a driver pool of its own.
 
-    The pool keeps what it has instead of giving it back to the device at every synchronization, which the driver's
-    default pool does (W53); the process-wide default pool is left alone.
+    The pool keeps its memory when the device is synchronized, where the driver's default pool returns it to the device.
+    The default pool of the process is neither used nor changed.
 
     Parameters
     ----------
@@ -51,8 +51,14 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Raises
     ------
+    ValueError
+        The threshold is negative or has more than 64 bits.
     DriverError
         The device has no memory pools, or the driver refused to make one.
+
+    Notes
+    -----
+    Memory and frees are ordered on the stream given to the call.  Thread-safe.
     """
 
     def __init__(self, ordinal=0, *, release_threshold=None):
@@ -82,7 +88,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         self.table.trim = trim
 
     def __dealloc__(self):
-        """Memory whose free is still queued stays valid until the free is done (CUDA driver API, cuMemPoolDestroy)."""
+        """The driver destroys the pool once all frees that are enqueued are complete (CUDA driver API,
+        cuMemPoolDestroy)."""
         cdef Failure ignored
         if self.table.self != NULL and not process_is_closing():
             with nogil:

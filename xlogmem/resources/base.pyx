@@ -1,8 +1,11 @@
-"""The base class of every memory resource, and the only way from a resource to the core: a table of C functions."""
+"""The base class of every memory resource, and the table of C functions by which the core calls one.
+
+A resource in C fills in the table itself.  Subclasses in Python define methods, and get functions in their table that
+take the GIL and call them.
+"""
 cimport cython
 
 from cpython.number cimport PyNumber_Index
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._driver cimport (
@@ -21,11 +24,10 @@ from xlogmem.errors import DriverError, StreamMisuseError
 __all__ = ["DeviceMemoryResource"]
 
 
-# ---------------------------------------------------------------------------------------------- resources in Python
+# ---------------------------------------------------------------------------------------------- methods as C functions
 cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
                          Failure* failure) except -1 nogil:
-    """Call the method of a Python subclass.  The core holds no lock here; what the method raises is raised to the
-    caller."""
+    """Call the method of a Python subclass.  No lock is held here; an exception is kept in the failure."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
@@ -39,7 +41,7 @@ cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stre
     try:
         address = PyNumber_Index(resource.allocate(nbytes, stream))
         if not 0 < address <= UINT64_MAX:
-            raise ValueError(f"{type(resource).__name__}.allocate returned {address}, which is no device address")
+            raise ValueError(f"{type(resource).__name__}.allocate returned {address}, which is not a device address")
         ptr[0] = address
     except BaseException as exception:
         return keep_exception(failure, exception)
@@ -48,6 +50,7 @@ cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stre
 
 cdef int python_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
                            Failure* failure) except -1 nogil:
+    """As `python_allocate`."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
@@ -70,7 +73,7 @@ ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
 
 @cython.no_gc_clear                         # __dealloc__ of the subclasses needs the context
 cdef class DeviceMemoryResource:
-    """Hands out device memory of one device and takes it back.
+    """Allocates memory of one device, and frees it.
 
     Use one of the subclasses, or write one::
 
@@ -80,8 +83,8 @@ cdef class DeviceMemoryResource:
             def allocate(self, nbytes, stream): ...     # returns an address; `stream` is the CUstream as an int
             def deallocate(self, ptr, nbytes, stream): ...
 
-    A resource may be used by itself, in which case nothing is tracked and the caller orders everything; `DeviceRuntime`
-    puts the tracking on top.
+    A resource may be used by itself: nothing is tracked then, and the caller orders everything.  `DeviceRuntime` tracks
+    what it allocates from a resource.
 
     Parameters
     ----------
@@ -91,15 +94,26 @@ cdef class DeviceMemoryResource:
     Attributes
     ----------
     order : {"stream", "host"}
-        What a subclass promises.  ``"stream"``: memory and frees are ordered on the stream given to the call.
+        What a subclass declares.  ``"stream"``: memory and frees are ordered on the stream given to the call.
         ``"host"``: a free takes effect at once; the runtime waits on the host for every use before it frees.
+    context : object
+        The primary context of the device; None before ``__init__``.
+
+    Raises
+    ------
+    TypeError
+        The base class itself was called.
+    ValueError
+        The class declares an `order` that is neither of the two.
+    DriverError
+        There is no such device, or the driver refused.
 
     Notes
     -----
-    Methods of subclasses are called without any lock of the runtime, from any thread, and may use the runtime
-    themselves. What they raise is raised to the caller; a free that raises leaves the block live.  Resources whose
-    frees are neither ordered on a stream nor waited for on the host are refused by the runtime, loudly (contract
-    25): false safety is worse than none.
+    Methods of subclasses are called from any thread, without any lock of the runtime and with the device's context
+    current, and may use the runtime themselves.  What they raise is raised to the caller of the runtime; a free that
+    raises leaves the block live.  A runtime refuses a resource that declares no `order`, because it could not say when
+    a free takes effect.
     """
 
     order = None
@@ -118,23 +132,41 @@ cdef class DeviceMemoryResource:
         self.table.trim = NULL
 
     def allocate(self, nbytes, stream):
-        """Allocate `nbytes` bytes, ordered on `stream`; returns the device address as an int.
+        """Allocate untracked memory.
+
+        Parameters
+        ----------
+        nbytes : int
+            At least 1.
+        stream : Stream, int or object of another library
+            Work that is enqueued there from now on may use the memory; with ``order = "host"`` any work may.
+
+        Returns
+        -------
+        int
+            The device address.
 
         Raises
         ------
         OutOfDeviceMemoryError
             The device has no memory left.
         DriverError
-            The driver refused.
+            The driver refused, or `nbytes` is 0.
+        StreamMisuseError
+            The stream is on another device, or the resource cannot be used by itself.
+
+        Notes
+        -----
+        Thread-safe.
         """
         cdef Failure failure
         cdef uint64_t ptr = 0
         cdef Scope scope
         cdef int failed
-        cdef cy.CUstream handle = self.check(stream, "allocate")
+        cdef cy.CUstream handle = self.handle_on_device(stream, "allocate")
         cdef size_t wanted = PyNumber_Index(nbytes)
         if wanted == 0:
-            raise DriverError("a zero-byte allocation is not supported: ask for at least one byte")
+            raise DriverError("a zero-byte allocation is not supported: request at least one byte")
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
@@ -145,20 +177,33 @@ cdef class DeviceMemoryResource:
         return ptr
 
     def deallocate(self, ptr, nbytes, stream):
-        """Take back memory that `allocate` gave out, ordered on `stream`.
+        """Free memory that `allocate` returned.
 
-        Every use must be ordered before the call on that stream (or be complete, for a host-synchronous resource): the
-        resource knows of none.
+        Parameters
+        ----------
+        ptr : int
+            The address.
+        nbytes : int
+            As given to `allocate`.
+        stream : Stream, int or object of another library
+            Every use has to be ordered before the work that is enqueued there from now on; with ``order = "host"`` it
+            has to be complete.  The resource does not know of uses.
 
         Raises
         ------
         DriverError
             The driver refused; the memory is still allocated.
+        StreamMisuseError
+            The stream is on another device, or the resource cannot be used by itself.
+
+        Notes
+        -----
+        Thread-safe.
         """
         cdef Failure failure
         cdef Scope scope
         cdef int failed
-        cdef cy.CUstream handle = self.check(stream, "deallocate")
+        cdef cy.CUstream handle = self.handle_on_device(stream, "deallocate")
         cdef uint64_t address = PyNumber_Index(ptr)
         cdef size_t length = PyNumber_Index(nbytes)
         with nogil:
@@ -170,11 +215,12 @@ cdef class DeviceMemoryResource:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")
 
     cdef int bind(self, StreamPool stream_pool) except -1:
-        """A runtime takes the resource, with these streams.  One that keeps frontiers means positions of theirs."""
+        """A runtime takes the resource.  One that keeps frontiers keeps positions of these streams from now on."""
         return 0
 
-    cdef cy.CUstream check(self, object stream, str method) except? <cy.CUstream>-1:
-        """The handle of a stream on this device; refuses resources that do not say how to `method`."""
+    cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
+        """The handle of a stream, which has to be on the device of this resource.  Raises if the resource has no C
+        function for `method`: a subclass in Python that does not define it has only this class's, which called that."""
         if self.context is None or self.table.allocate == NULL or self.table.allocate == python_allocate:
             raise StreamMisuseError(f"{type(self).__name__} does not support {method} (unsupported): the class does "
                                     "not define it, or its __init__ was not called")
@@ -185,7 +231,7 @@ cdef class DeviceMemoryResource:
 
     @property
     def device_ordinal(self):
-        """The device that the memory is on (contract 21)."""
+        """Ordinal of the device that the memory is on; None before ``__init__``."""
         return self.context.ordinal if self.context is not None else None
 
     def __repr__(self):

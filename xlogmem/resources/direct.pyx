@@ -1,4 +1,4 @@
-"""`cuMemAlloc` and `cuMemFree`: synchronous, slow, and what Compute Sanitizer understands best."""
+"""``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
 from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
@@ -22,15 +22,24 @@ cdef int deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
 
 
 cdef class DirectMemoryResource(DeviceMemoryResource):
-    """Memory straight from ``cuMemAlloc``, given back by ``cuMemFree``.
+    """Memory from ``cuMemAlloc``, freed by ``cuMemFree``.
 
-    Under a runtime a free first waits on the host until every use is complete.  Meant for debugging: every call is a
-    synchronization, and memory checkers see each allocation by itself.
+    Under a runtime the host waits for every use before a free.  Meant for debugging: every call is a synchronization,
+    and memory checkers see each allocation by itself.
 
     Parameters
     ----------
     ordinal : int
         The device.
+
+    Raises
+    ------
+    DriverError
+        There is no such device, or the driver refused.
+
+    Notes
+    -----
+    Takes no stream into account: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
 
     def __init__(self, ordinal=0):

@@ -1,7 +1,7 @@
-"""Resources that are written in C or C++ outside of xlogmem: the C table's other end.
+"""Resources that are written in C or C++ outside of xlogmem, RMM's among them.
 
-``include/xlogmem.h`` says what such a resource promises (``xlogmem_upstream``).  One that only hands on what a CUDA pool
-gives (RMM's asynchronous resource) says so, and the driver is called for it directly.
+``include/xlogmem.h`` says what such a resource promises (``xlogmem_upstream``).  One that only passes on memory of a
+CUDA pool (RMM's asynchronous resource) declares that by a flag, and the driver is called directly in its place.
 """
 cimport cython
 
@@ -29,7 +29,7 @@ from xlogmem._driver cimport (
     pool_of_pointer,
     process_is_closing,
 )
-from xlogmem._failures cimport RESOURCE_FAILED, Failure
+from xlogmem._failures cimport Failure, fail_resource
 from xlogmem.resources.base cimport DeviceMemoryResource
 
 from xlogmem.resources.base import ORDERS
@@ -37,11 +37,11 @@ from xlogmem.resources.base import ORDERS
 __all__ = ["ForeignMemoryResource"]
 
 
-cdef int foreign_failed(xlogmem_error* error, Failure* failure) noexcept nogil:
-    failure.kind = RESOURCE_FAILED
-    failure.code = (cy.CUDA_ERROR_OUT_OF_MEMORY if error.kind == XLOGMEM_OUT_OF_MEMORY else cy.CUDA_ERROR_UNKNOWN)
+cdef int fail_foreign(xlogmem_error* error, Failure* failure) noexcept nogil:
+    """Fill in a failure with what the resource reported, and return 1."""
     snprintf(failure.text, sizeof(failure.text), "%s", error.text)
-    return 1
+    return fail_resource(failure, cy.CUDA_ERROR_OUT_OF_MEMORY if error.kind == XLOGMEM_OUT_OF_MEMORY
+                         else cy.CUDA_ERROR_UNKNOWN)
 
 
 cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
@@ -49,7 +49,7 @@ cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
     cdef xlogmem_error error
     cdef int failed = upstream.allocate(upstream.self, nbytes, <void*>stream, ptr, &error)
-    return foreign_failed(&error, failure) if failed else 0
+    return fail_foreign(&error, failure) if failed else 0
 
 
 cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
@@ -57,25 +57,27 @@ cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
     cdef xlogmem_error error
     cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
-    return foreign_failed(&error, failure) if failed else 0
+    return fail_foreign(&error, failure) if failed else 0
 
 
-# A resource that only hands on what a CUDA pool gives.  The layers between here and the driver (RMM's, the CUDA
-# runtime's) cost as much as all of our bookkeeping, because the driver has taken the cache for itself.
+# A resource that only passes on memory of a CUDA pool.  The layers between here and the driver (RMM's, the CUDA
+# runtime's) cost as much as all of xlogmem's bookkeeping, because the driver's own work has evicted their code from the
+# cache.
 cdef struct Pooled:
     xlogmem_upstream* upstream
-    atomic[size_t] pool                     # 0: not seen yet
+    atomic[size_t] pool                     # of the first allocation; 0 before
 
 
 cdef int pooled_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
                          Failure* failure) except -1 nogil:
+    """Allocate from the resource's CUDA pool; the first time, and where that fails, through the resource."""
     cdef Pooled* pooled = <Pooled*>self
     cdef cy.CUmemoryPool pool = <cy.CUmemoryPool>pooled.pool.load()
     cdef cy.CUdeviceptr address = 0
     if pool != NULL and not pool_allocate_plainly(pool, nbytes, stream, &address, failure):
         ptr[0] = address
         return 0
-    if foreign_allocate(pooled.upstream, nbytes, stream, ptr, failure):     # RMM's own exception, for one
+    if foreign_allocate(pooled.upstream, nbytes, stream, ptr, failure):     # its error says more than the driver's
         return 1
     if pool == NULL:
         pool_of_pointer(ptr[0], &pool)
@@ -104,6 +106,24 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
         The device.
     order : {"stream", "host"}
         What it promises: see `DeviceMemoryResource`.
+
+    Attributes
+    ----------
+    capsule : capsule
+        As given.
+
+    Raises
+    ------
+    TypeError
+        The capsule does not hold an ``xlogmem_upstream``.
+    ImportError
+        The resource was built for another version of the C table.
+    ValueError
+        `order` is neither of the two.
+
+    Notes
+    -----
+    As thread-safe as the resource, which is called from any thread.
     """
 
     cdef readonly object capsule
@@ -139,4 +159,4 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
 
     def __dealloc__(self):
         if self.capsule is not None and process_is_closing():
-            Py_INCREF(self.capsule)                     # left to the end of the process: it may touch the driver
+            Py_INCREF(self.capsule)                     # never released: its destructor may call the driver

@@ -1,4 +1,4 @@
-# A pool whose free memory carries its frontier; see pool.pyx.
+# The tables of a pool whose free memory carries its frontier; pool.pyx has the idea.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -8,33 +8,39 @@ from xlogmem.resources.base cimport DeviceMemoryResource, OrderedTable, Resource
 from xlogmem.streams cimport StreamPool
 
 cdef enum:
-    ALIGNMENT = 256                             # bytes: what sizes and addresses are multiples of
-    COLUMNS = 32                            # size classes between a power of two and the next
-    ROWS = 40                               # the first for less than COLUMNS grains, then one for each power of two
+    ALIGNMENT = 256                 # bytes; sizes and addresses are multiples of it
+    COLUMNS = 32                    # size classes between a power of two and the next
+    ROWS = 40                       # the first for sizes below COLUMNS * ALIGNMENT, then one for each power of two
+
+
+cdef enum PairState:
+    # Of a span and the one below it.
+    UNPAIRED                        # at least one of them is not free
+    PAIRED                          # both are free, and were not coalesced
+    BLOCKED                         # so, and only the host could wait for one of them when that was last tried
 
 
 cdef struct Position:
-    # One line of a frontier: a stream, by its place, and a position of it.
+    # One entry of a frontier.
     uint64_t position
-    uint32_t stream
+    uint32_t stream                 # its index
 
 
 cdef cppclass Span:
-    # Neighbouring bytes of a chunk: handed out, or free with one frontier.
+    # Neighbouring bytes of a chunk: in use, or free with one frontier.
     uint64_t ptr
     size_t nbytes
     Chunk* chunk
-    Span* below                             # the neighbours, whatever they are; NULL at the ends of the chunk
+    Span* below                     # the neighbours, free or not; NULL at the ends of the chunk
     Span* above
-    FreeList* free_list                            # where it is on offer; NULL: somebody has it
-    Span* previous                          # the ring of its size class, oldest last
+    FreeList* free_list             # the list that it is on; NULL while it is in use
+    Span* previous                  # in the ring of its size class, the newest first
     Span* next
-    uint32_t count                          # of the frontier; nearly always one
+    uint32_t count                  # of the frontier's positions; nearly always one
     Position first
-    vector[Position] more                       # the second and on
-    bint paired                             # free, as is the span below: they were not joined, and are listed
-    bint blocked                                # in the list of pairs that only the host could wait for when looked at last
-    Span* pair_before
+    vector[Position] more           # the second and on
+    PairState pair
+    Span* pair_before               # in the list of pairs that it is on
     Span* pair_after
 
 
@@ -43,13 +49,13 @@ cdef cppclass Chunk:
     uint64_t ptr
     size_t nbytes
     Span* first
-    size_t taken                            # spans that are handed out, or held back by a call
-    size_t place                            # in the pool's list
-    void* resource_block                             # of an upstream that keeps frontiers itself
+    size_t in_use                   # spans that are handed out, or held by a call
+    size_t index                    # in the pool's vector
+    void* resource_block            # of an upstream that keeps frontiers itself
 
 
 cdef cppclass FreeList:
-    # Free spans by their size: a ring for each class, and bits that say which have some.
+    # Free spans by size: a ring for each class, and bits that say which rings are not empty.
     uint64_t rows
     uint32_t columns[ROWS]
     Span* newest[ROWS * COLUMNS]
@@ -57,31 +63,31 @@ cdef cppclass FreeList:
 
 cdef struct PoolCounters:
     uint64_t allocations
-    uint64_t waited                         # allocations whose stream had to wait for a former owner
-    uint64_t grown                          # chunks taken from upstream
-    uint64_t released                       # chunks given back
+    uint64_t waited                 # allocations whose stream had to wait for former users of the memory
+    uint64_t grown                  # chunks taken from upstream
+    uint64_t released               # chunks returned to upstream
     uint64_t splits
     uint64_t joins
 
 
 cdef cppclass PoolState:
     # Guarded by the lock of the runtime that has the pool.
-    OrderState* order                       # NULL until a runtime takes the pool
+    OrderState* order               # NULL until a runtime takes the pool
     ResourceTable* upstream
-    vector[FreeList*] free_lists                  # by stream: what that stream alone has to be waited for
-    size_t streams_listed                          # streams that have a free_list
-    FreeList* ready                          # what nobody has to wait for
-    FreeList* mixed                            # what several streams have to be waited for
+    FreeList* ready                 # spans without dependencies
+    FreeList* mixed                 # spans with dependencies on several streams
+    vector[FreeList*] free_lists    # by stream index: spans with a dependency on that stream alone; NULL until needed
+    size_t streams_listed           # of these, how many are there
     vector[Chunk*] chunks
-    Span* pairs                             # free neighbours that were not joined, the newest first
-    Span* blocked_pairs                         # of these, what was found to be out of reach: set aside for a while
-    size_t blocked                              # how many
-    size_t requests_since_retry                            # requests since they were looked at
-    vector[Span*] spare
-    size_t size                             # bytes from upstream, those being asked for included
+    Span* pairs                     # pairs of free neighbours that were not coalesced, the newest first
+    Span* blocked_pairs             # those that are set aside: only the host could wait for them
+    size_t blocked_count            # how many
+    size_t requests_since_retry     # requests under pressure since blocked pairs were last tried again
+    vector[Span*] spare             # `Span` objects to use again
+    size_t size                     # bytes from upstream, those that are being requested included
     size_t maximum
-    size_t step                             # bytes of a chunk, at least; 0: what the pool has already
-    size_t used                             # bytes handed out
+    size_t chunk_size               # bytes that it expands by, at least; 0: see `next_chunk_size_locked`
+    size_t used                     # bytes handed out
     size_t peak
     PoolCounters counters
 
@@ -90,6 +96,5 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     cdef PoolState state
     cdef OrderedTable functions
     cdef readonly DeviceMemoryResource upstream
-    cdef StreamPool stream_pool             # of the runtime that has the pool; it keeps the streams alive
+    cdef StreamPool stream_pool     # of the runtime that has the pool; it keeps the streams alive
     cdef size_t initial
-    cdef dict figures(self)

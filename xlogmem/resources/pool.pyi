@@ -4,7 +4,7 @@ from typing_extensions import disjoint_base
 
 from xlogmem.resources.base import DeviceMemoryResource
 
-__all__ = ["PoolMemoryResource", "format_bytes"]
+__all__ = ["PoolMemoryResource"]
 
 @disjoint_base
 class PoolMemoryResource(DeviceMemoryResource):
@@ -18,5 +18,3 @@ class PoolMemoryResource(DeviceMemoryResource):
     def pool_size(self) -> int: ...
     def statistics(self) -> dict[str, Any]: ...
     def memory_summary(self) -> str: ...
-
-def format_bytes(nbytes: int) -> str: ...

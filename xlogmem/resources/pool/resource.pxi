@@ -1,61 +1,67 @@
-# TODO
+# The pool as the core calls it: a resource that keeps frontiers (see `OrderedTable` in base.pxd).
+#
+# A free hands over the frontier of its block and makes no driver call.  An allocation that finds a span which its
+# stream is ordered after makes none either.  Everything else is `find_and_wait_unlocks`: the stream waits for a span,
+# or the pool expands.
 
-cdef bint span_needs_context_sync_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Would the host have to wait for the whole context before the stream (NULL: any) may have the span?"""
+cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
+                               Failure* failure) except -1 nogil:
+    """Take a part of a free span that the stream has to wait for.
+
+    If a stream that it would have to wait for is capturing a graph, another span is taken that needs no wait, though it
+    be a larger one, or the pool expands.
+    """
     check(pool.order.lock.held(), "the lock is held")
-    cdef size_t i
-    cdef Position* entry
-    for i in range(span.count):
-        entry = position_at(span, i)
-        if needs_context_sync_locked(pool.order, stream, pool.order.streams[entry.stream], entry.position):
-            return True
-    return False
+    take_locked(pool, span[0], nbytes)
+    pool.counters.waited += 1
+    if not order_after_frontier_unlocks(pool, span[0], stream, failure):
+        reduce_rest_locked(pool, span[0], stream)
+        return 0
+    release_span_locked(pool, span[0])
+    if failure.kind != SOURCE_IS_CAPTURING:
+        return 1
+    span[0] = find_ordered_fit_locked(pool, nbytes, stream)
+    if span[0] != NULL:
+        take_locked(pool, span[0], nbytes)
+        return 0
+    return 0 if try_expand_unlocks(pool, nbytes, stream, span) else 1
 
 
-cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                  Failure* failure) except -1 nogil:
+cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
+                               Failure* failure) except -1 nogil:
+    """Hold a span of this size that the stream is ordered after, whatever it takes.
+
+    `span` is the free span that was chosen, or NULL if none fits.  If only the host could wait for it, the pool rather
+    expands; if it cannot, the host waits.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    if span[0] != NULL and needs_host_wait_locked(pool, span[0], stream):
+        if try_expand_unlocks(pool, nbytes, stream, span):
+            return 0
+        span[0] = choose_span_locked(pool, nbytes, stream)      # the lock was dropped: it may be another one
+    if span[0] == NULL:
+        return expand_unlocks(pool, nbytes, stream, span, failure)
+    if is_ordered_locked(pool, span[0], stream):
+        take_locked(pool, span[0], nbytes)
+        return 0
+    return wait_for_span_unlocks(pool, nbytes, stream, span, failure)
+
+
+cdef int allocate_unlocks(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
+                          Failure* failure) except -1 nogil:
+    """Hand out memory that may be used on the stream from now on."""
     cdef PoolState* pool = <PoolState*>self
-    cdef Failure other
     cdef Span* span
-    cdef Span* grown = NULL
-    cdef bint known
-    cdef int failed = 0
-    if nbytes > LARGEST or rounded(nbytes) > pool.maximum:
+    check(pool.order.lock.held(), "the lock is held")
+    if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
         return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
-    span = choose_locked(pool, nbytes, stream)
-    if span != NULL and span_needs_context_sync_locked(pool, span, stream):
-        if expand_unlocks(pool, nbytes, stream, &grown, &other):
-            discard_failure_unlocks(pool, &other)
-            span = choose_locked(pool, nbytes, stream)         # there is nothing else: the host waits
-        else:
-            span = NULL
-    if span != NULL:
-        known = is_ordered_locked(pool, span, stream)
-        reserve_locked(pool, span)
-        split_locked(pool, span, nbytes)
-        if not known:
-            pool.counters.waited += 1
-            failed = wait_for_unlocks(pool, span, stream, failure)
-            if failed:
-                release_span_locked(pool, span)
-                if failure.kind != SOURCE_IS_CAPTURING:             # else that memory cannot be waited for now
-                    return 1
-                span = choose_ordered_locked(pool, nbytes, stream)           # a larger one, in a tight pool
-                if span != NULL:
-                    reserve_locked(pool, span)
-                    split_locked(pool, span, nbytes)
-                elif expand_unlocks(pool, nbytes, stream, &grown, &other):
-                    discard_failure_unlocks(pool, &other)
-                    return 1
-            else:
-                take_over_rest_locked(pool, span, stream)
-    elif grown == NULL and expand_unlocks(pool, nbytes, stream, &grown, failure):
+    span = choose_span_locked(pool, nbytes, stream)
+    if span != NULL and is_ordered_locked(pool, span, stream):
+        take_locked(pool, span, nbytes)
+    elif find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
         return 1
-    if grown != NULL:
-        span = grown
-        split_locked(pool, span, nbytes)
-    clear(span)                                         # the new owner inherits nothing: its stream is ordered
+    clear_frontier(span)                                # the stream is ordered after it
     pool.counters.allocations += 1
     pool.used += nbytes
     pool.peak = larger(pool.peak, pool.used)
@@ -64,13 +70,15 @@ cdef int allocate(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr,
     return 0
 
 
-cdef void deallocate(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil:
+cdef void deallocate_locked(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil:
+    """Free memory with the frontier that its next owner has to be ordered after."""
     cdef PoolState* pool = <PoolState*>self
     cdef Span* span = <Span*>resource_block
     cdef size_t i
     cdef int kind
-    check(span.free_list == NULL and span.chunk.taken > 0 and pool.used >= span.nbytes, "what is freed was handed out")
-    for kind in range(ENTRY_KINDS - 1, -1, -1):             # readers first: whoever waits for one often knows the rest
+    check(pool.order.lock.held(), "the lock is held")
+    check(span.free_list == NULL and span.chunk.in_use > 0 and pool.used >= span.nbytes, "what is freed was handed out")
+    for kind in range(ENTRY_KINDS - 1, -1, -1):         # readers first: a wait for one often covers the rest
         for i in range(frontier.size()):
             if <int>frontier[0][i].kind == kind:
                 add_position_locked(pool, span, frontier[0][i].source.index, frontier[0][i].position)
@@ -78,20 +86,20 @@ cdef void deallocate(void* self, void* resource_block, vector[Dependency]* front
     release_span_locked(pool, span)
 
 
-cdef int trim(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:
-    """Out of memory: everything that is idle goes upstream, and from there further down, if that can help."""
+cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:
+    """After an allocation of so many bytes found no memory: return all idle chunks and trim what is upstream, unless
+    the maximum is below `nbytes`, where that cannot help."""
     cdef PoolState* pool = <PoolState*>self
     cdef vector[Failure] failures
-    cdef size_t i
     cdef int failed = 0
+    check(pool.order.lock.held(), "the lock is held")
     if nbytes > pool.maximum:
         return 0
     release_idle_unlocks(pool, 0, stream, &failures)
     if pool.upstream.ordered != NULL:
         failed = pool.upstream.ordered.trim(pool.upstream.self, nbytes, stream, failure)
     pool.order.lock.unlock()
-    for i in range(failures.size()):
-        drop_exception(&failures[i])
+    drop_failures(&failures)
     if pool.upstream.ordered == NULL and pool.upstream.trim != NULL:
         failed = pool.upstream.trim(pool.upstream.self, failure)
     pool.order.lock.lock()

@@ -1,0 +1,105 @@
+# Contexts: the primary context of each device, and the capture mode of the thread.
+#
+# Calls are made with the device's primary context current, and the caller's is restored after them.  A capture in
+# another thread restricts what this one may call; `relax_capture` lifts that for a call.
+
+cdef dict contexts = {}                     # by ordinal; kept until the process ends
+
+
+cdef class Context:
+    """The primary context of a device and its spare events.
+
+    One for each device and process, kept until the process ends: other libraries use the same context, so it is never
+    reset.
+
+    Attributes
+    ----------
+    ordinal : int
+        The device.
+    """
+
+    def __init__(self):
+        raise TypeError("contexts are made by xlogmem itself")
+
+
+cdef Context context_of(int ordinal):
+    """The primary context of a device, retained on first use.  Raises DriverError if there is no such device."""
+    cdef Context context
+    cdef Failure failure
+    cdef int failed
+    initialize()
+    context = contexts.get(ordinal)
+    if context is not None:
+        return context
+    count = device_count()
+    if not 0 <= ordinal < count:
+        raise DriverError(f"device ordinal {ordinal} is out of range: this process sees {count} device(s)")
+    context = Context.__new__(Context)
+    context.ordinal = ordinal
+    with nogil:
+        failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&context.device, ordinal))
+        if not failed:
+            failed = _check(&failure, "cuDevicePrimaryCtxRetain",
+                            cy.cuDevicePrimaryCtxRetain(&context.handle, context.device))
+    if failed:
+        raise_failure(&failure, f"opening device {ordinal}")
+    return contexts.setdefault(ordinal, context)
+
+
+def forget_context(int ordinal):
+    """Retain a device's context again when it is next needed: the device was reset, and has a new one.
+
+    Objects that were made before keep the old context.
+    """
+    contexts.pop(ordinal, None)
+
+
+cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
+    """Make a context current; `leave_context` restores the caller's.  Takes one query if it is current already.  Fails
+    in a forked child, so a function that enters one first needs no check of its own."""
+    cdef cy.CUcontext current = NULL
+    scope.pushed = False
+    if process_was_forked():
+        failure.kind = PROCESS_WAS_FORKED
+        return 1
+    if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
+        return 1
+    if current == context:
+        return 0
+    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+        return 1
+    scope.pushed = True
+    return 0
+
+
+cdef int leave_context(Scope* scope) except -1 nogil:
+    """Restore what was current before `enter_context`."""
+    cdef cy.CUcontext popped
+    if scope.pushed:
+        cy.cuCtxPopCurrent(&popped)
+    return 0
+
+
+cdef int context_synchronize(Failure* failure) except -1 nogil:
+    """Have the host wait for everything enqueued in the current context."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuCtxSynchronize()
+    restore_capture(mode)
+    return _check(failure, "cuCtxSynchronize", result)
+
+
+# ---------------------------------------------------------------------------------------------- captures
+cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil:
+    """Put the thread into relaxed capture mode; `restore_capture` takes the mode that is returned.
+
+    While a graph is captured in global mode anywhere in the process, allocating, freeing, querying and synchronizing
+    fail in every thread that is not in relaxed mode, and spoil the capture.
+    """
+    cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
+    cy.cuThreadExchangeStreamCaptureMode(&mode)
+    return mode
+
+
+cdef int restore_capture(cy.CUstreamCaptureMode mode) except -1 nogil:
+    cy.cuThreadExchangeStreamCaptureMode(&mode)
+    return 0

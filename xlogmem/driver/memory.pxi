@@ -1,0 +1,127 @@
+# Memory: the synchronous allocator, memory pools, what an address belongs to, and copies.
+#
+# Allocating and freeing is done in relaxed capture mode.  The functions named `plainly` leave the mode alone: their
+# callers stand in for a resource in C, which is called in the mode that the thread has.  Copies and fills are
+# asynchronous, and ordered on the stream.
+
+cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemAlloc(ptr, nbytes)
+    restore_capture(mode)
+    return _check(failure, "cuMemAlloc", result)
+
+
+cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemFree(ptr)
+    restore_capture(mode)
+    return _check(failure, "cuMemFree", result)
+
+
+cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
+                     Failure* failure) except -1 nogil:
+    """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device."""
+    cdef cy.CUmemPoolProps properties
+    memset(&properties, 0, sizeof(properties))
+    properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
+    properties.location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    if _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties)):
+        return 1
+    if _check(failure, "cuMemPoolSetAttribute", cy.cuMemPoolSetAttribute(
+            pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
+        cy.cuMemPoolDestroy(pool[0])
+        return 1
+    return 0
+
+
+cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemPoolDestroy", cy.cuMemPoolDestroy(pool))
+
+
+cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemPoolTrimTo(pool, keep)
+    restore_capture(mode)
+    return _check(failure, "cuMemPoolTrimTo", result)
+
+
+cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                               Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+
+
+cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
+
+
+cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
+                       Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef int failed = pool_allocate_plainly(pool, nbytes, stream, ptr, failure)
+    restore_capture(mode)
+    return failed
+
+
+cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef int failed = pool_free_plainly(ptr, stream, failure)
+    restore_capture(mode)
+    return failed
+
+
+cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
+    """The device whose memory this is, -1 if it is not device memory.  May be called during a capture."""
+    cdef cy.CUpointer_attribute attributes[2]
+    cdef void* answers[2]
+    cdef unsigned int kind = 0
+    attributes[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    attributes[1] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    answers[0], answers[1] = &kind, ordinal
+    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(2, attributes, answers, ptr)):
+        return 1
+    if kind != <unsigned int>cy.CU_MEMORYTYPE_DEVICE:
+        ordinal[0] = -1
+    return 0
+
+
+cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:
+    """The CUDA pool that this memory was allocated from, NULL if there is none.  May be called during a capture."""
+    if cy.cuPointerGetAttribute(pool, cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) != cy.CUDA_SUCCESS:
+        pool[0] = NULL
+    return 0
+
+
+cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:
+    """Whether this host memory is registered with the driver, so that copies from it may end after the call returns."""
+    cdef unsigned int kind = 0
+    pinned[0] = cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                         <cy.CUdeviceptr><size_t>ptr) == cy.CUDA_SUCCESS
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- copies
+cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
+                 Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyHtoDAsync", cy.cuMemcpyHtoDAsync(target, source, nbytes, stream))
+
+
+cdef int copy_out(void* target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                  Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyDtoHAsync", cy.cuMemcpyDtoHAsync(target, source, nbytes, stream))
+
+
+cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
+                     Failure* failure) except -1 nogil:
+    return _check(failure, "cuMemcpyDtoDAsync", cy.cuMemcpyDtoDAsync(target, source, nbytes, stream))
+
+
+cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
+              Failure* failure) except -1 nogil:
+    """Set `count` elements of `width` bytes (1, 2 or 4) to a value."""
+    if width == 1:
+        return _check(failure, "cuMemsetD8Async", cy.cuMemsetD8Async(target, <unsigned char>value, count, stream))
+    if width == 2:
+        return _check(failure, "cuMemsetD16Async", cy.cuMemsetD16Async(target, <unsigned short>value, count, stream))
+    return _check(failure, "cuMemsetD32Async", cy.cuMemsetD32Async(target, value, count, stream))

@@ -1,0 +1,190 @@
+# The process: start of the driver, fork and exit, and what the driver and the devices are.
+#
+# CUDA cannot be used in a forked child, so a child of a process that had started it refuses every operation.  At exit
+# the driver may be gone before the last object is.  In both cases finalizers make no driver call.
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    // Checked before any lock is taken: one may be held by a thread that the child does not have.
+    static int xlogmem_started = 0;
+    static volatile int xlogmem_forked = 0;
+    static void xlogmem_in_child() { xlogmem_forked = xlogmem_started; }
+    static int xlogmem_watch_forks() { return pthread_atfork(nullptr, nullptr, xlogmem_in_child); }
+    """
+    const char* XLOGMEM_BUILD_NAME
+    int xlogmem_started
+    int xlogmem_forked
+    int xlogmem_watch_forks()
+
+OLDEST_DRIVER = 12000                       # CUDA 12.0
+BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
+
+cdef bint closing = False
+cdef bint initialized = False
+cdef object starting = threading.Lock()
+
+
+xlogmem_watch_forks()
+
+
+@atexit.register
+def _close():
+    """From here on finalizers make no driver call."""
+    global closing
+    closing = True
+
+
+cdef bint process_is_closing() noexcept nogil:
+    """Whether finalizers must not call the driver: at the end of the process, and in a forked child."""
+    return closing or xlogmem_forked
+
+
+cdef bint process_was_forked() noexcept nogil:
+    """Whether this is the child of a process that had started the driver."""
+    return xlogmem_forked
+
+
+# ---------------------------------------------------------------------------------------------- start
+def initialize():
+    """Load and initialise the driver.  Everything that needs one calls this first; further calls do nothing.
+
+    With ``XLOGMEM_SIMULATE=1`` in the environment the simulated driver is installed before.
+
+    Raises
+    ------
+    DriverNotFoundError
+        There is no driver, no device, or the driver is older than CUDA 12.0.  The next call tries again.
+    DriverError
+        The process was forked from one that had started the driver.
+
+    Notes
+    -----
+    Thread-safe.
+    """
+    global initialized, xlogmem_started
+    if xlogmem_forked:
+        raise DriverError(FORKED)
+    if initialized:
+        return
+    with starting:
+        if initialized:
+            return
+        if os.environ.get("XLOGMEM_SIMULATE", "0") not in ("", "0"):
+            from xlogmem import sim
+
+            sim.install()
+        start_driver()
+        initialized = True
+        xlogmem_started = 1
+
+
+cdef int start_driver() except -1:
+    """Make the first calls, and raise DriverNotFoundError with what to do if they fail."""
+    cdef cy.CUresult result
+    cdef int version = 0
+    try:
+        with nogil:
+            result = cy.cuInit(0)
+        if result == cy.CUDA_SUCCESS:
+            with nogil:
+                result = cy.cuDriverGetVersion(&version)
+    except RuntimeError as error:
+        raise DriverNotFoundError(
+            "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on "
+            "the simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
+    if result != cy.CUDA_SUCCESS:
+        name, text = error_name(result)
+        raise DriverNotFoundError(
+            f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the "
+            "simulated driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
+            call="cuInit", code=int(result), name=name)
+    if version < OLDEST_DRIVER:
+        raise DriverNotFoundError(
+            f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or later")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- driver and devices
+def is_simulated():
+    """Whether the driver of this process is the simulated one."""
+    from xlogmem import sim
+
+    return sim.installed()
+
+
+def driver_version():
+    """The CUDA version that the driver supports, as ``(major, minor)``."""
+    cdef int version = 0, failed
+    cdef Failure failure
+    initialize()
+    with nogil:
+        failed = _check(&failure, "cuDriverGetVersion", cy.cuDriverGetVersion(&version))
+    if failed:
+        raise_failure(&failure)
+    return version // 1000, version % 1000 // 10
+
+
+def device_count():
+    """Number of CUDA devices that the process can see."""
+    cdef int count = 0, failed
+    cdef Failure failure
+    initialize()
+    with nogil:
+        failed = _check(&failure, "cuDeviceGetCount", cy.cuDeviceGetCount(&count))
+    if failed:
+        raise_failure(&failure)
+    return count
+
+
+def device_name(int ordinal):
+    """Name of a device, for example ``"NVIDIA H200"``."""
+    cdef char name[256]
+    cdef int failed
+    cdef Failure failure
+    cdef cy.CUdevice device = context_of(ordinal).device
+    with nogil:
+        failed = _check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
+    if failed:
+        raise_failure(&failure)
+    return (<bytes>name).decode()
+
+
+def supports_memory_pools(int ordinal):
+    """Whether the device has the driver's stream-ordered allocator."""
+    cdef int supported = 0, failed
+    cdef Failure failure
+    cdef cy.CUdevice device = context_of(ordinal).device
+    with nogil:
+        failed = _check(&failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
+            &supported, cy.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device))
+    if failed:
+        raise_failure(&failure)
+    return bool(supported)
+
+
+def active_devices():
+    """Ordinals of the devices whose primary context is active in this process, and of the current context's device."""
+    cdef cy.CUcontext current = NULL
+    cdef cy.CUdevice device = 0
+    cdef Failure failure
+    cdef unsigned int flags = 0
+    cdef int active = 0, ordinal, failed
+    cdef set found = set()
+    for ordinal in range(device_count()):
+        with nogil:
+            failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, ordinal)) or _check(
+                &failure, "cuDevicePrimaryCtxGetState", cy.cuDevicePrimaryCtxGetState(device, &flags, &active))
+        if failed:
+            raise_failure(&failure, f"querying device {ordinal}")
+        if active:
+            found.add(ordinal)
+    with nogil:
+        failed = _check(&failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current))
+        if not failed and current != NULL:
+            failed = _check(&failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
+    if failed:
+        raise_failure(&failure, "querying the current context")
+    if current != NULL:
+        found.add(int(device))
+    return sorted(found)

@@ -1,0 +1,71 @@
+# Streams: creating and destroying them, what the driver says of a handle, and waits on the device.
+#
+# A handle is not an identity: the driver uses it again.  `stream_id` is, but that call spoils a capture, so the capture
+# state is queried before it.
+
+cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil:
+    """Create a stream that is not ordered with the legacy default stream: neither waits for the other."""
+    return _check(failure, "cuStreamCreateWithPriority",
+                  cy.cuStreamCreateWithPriority(stream, cy.CU_STREAM_NON_BLOCKING, priority))
+
+
+cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamDestroy", cy.cuStreamDestroy(stream))
+
+
+cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil:
+    """The driver's id of the stream, which it never uses again.  Spoils a capture on the stream."""
+    cdef unsigned long long value = 0
+    cdef int status = _check(failure, "cuStreamGetId", cy.cuStreamGetId(stream, &value))
+    number[0] = value
+    return status
+
+
+cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamGetFlags", cy.cuStreamGetFlags(stream, flags))
+
+
+cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil:
+    return _check(failure, "cuStreamGetCtx", cy.cuStreamGetCtx(stream, context))
+
+
+cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil:
+    """The device of a stream.  The default streams (handles 0 to 2) are on the current context's, or on device 0 if
+    there is none."""
+    cdef cy.CUcontext context = NULL
+    cdef cy.CUcontext popped
+    cdef cy.CUdevice device = 0
+    cdef int failed
+    if <size_t>stream <= 2:
+        failed = _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&context))
+    else:
+        failed = stream_context(stream, &context, failure)
+    if failed or context == NULL:
+        ordinal[0] = 0
+        return failed
+    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+        return 1
+    failed = _check(failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
+    cy.cuCtxPopCurrent(&popped)
+    ordinal[0] = device
+    return failed
+
+
+cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
+    """Whether a graph is captured on the stream, spoiled captures included.
+
+    While a blocking stream is capturing, the legacy stream may not be used, so it counts as capturing.  The driver
+    answers this query with an error of its own, and spoils nothing (CUDA driver API, cuStreamIsCapturing).
+    """
+    cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
+    cdef cy.CUresult result = cy.cuStreamIsCapturing(stream, &status)
+    if result == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        capturing[0] = True
+        return 0
+    capturing[0] = status != cy.CU_STREAM_CAPTURE_STATUS_NONE
+    return _check(failure, "cuStreamIsCapturing", result)
+
+
+cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:
+    """Have the stream wait, on the device, for the last record of the event."""
+    return _check(failure, "cuStreamWaitEvent", cy.cuStreamWaitEvent(stream, event, 0))

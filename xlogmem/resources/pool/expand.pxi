@@ -1,0 +1,153 @@
+# Memory from upstream: the pool expands by a chunk.
+#
+# A chunk is requested without the lock, so its bytes count as the pool's before: calls that expand at the same time do
+# not pass the maximum together.  What the expanding call does not need of a chunk is free, with a position of the
+# stream on which it was requested.  If upstream has no more, smaller chunks are tried, down to what the call needs.
+
+cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Bytes of the next chunk, `nbytes` at least and not more than the maximum leaves.
+
+    Without a `chunk_size` it is as much as the pool has, within limits.  With a maximum it is half of that, and then
+    the rest: few large chunks, because no span can reach from one chunk into another.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t room = pool.maximum - pool.size
+    cdef size_t wanted = pool.chunk_size
+    if wanted == 0 and pool.maximum < LARGEST_REQUEST:
+        wanted = room // 2 & ~(<size_t>ALIGNMENT - 1) if room > pool.maximum // 2 else room
+    elif wanted == 0:
+        wanted = LEAST_CHUNK if pool.size < LEAST_CHUNK else MOST_CHUNK if pool.size > MOST_CHUNK else pool.size
+    wanted = rounded(wanted)
+    return nbytes if nbytes > wanted else wanted if wanted < room else room
+
+
+cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
+    """A chunk with one span, which is held and has no frontier yet."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Chunk* chunk = new Chunk()
+    chunk.ptr = ptr
+    chunk.nbytes = nbytes
+    chunk.resource_block = resource_block
+    chunk.in_use = 1
+    chunk.index = pool.chunks.size()
+    chunk.first = new_span_locked(pool, chunk, ptr, nbytes)
+    pool.chunks.push_back(chunk)
+    pool.counters.grown += 1
+    return chunk.first
+
+
+cdef int refuse_misaligned(PoolState* pool, uint64_t ptr, size_t nbytes, StreamState* stream,
+                           Failure* failure) except -1 nogil:
+    """Return memory to upstream that the pool cannot use.  Without the lock."""
+    cdef Failure ignored
+    if pool.upstream.deallocate(pool.upstream.self, ptr, nbytes, stream.handle, &ignored):
+        drop_exception(&ignored)
+    snprintf(failure.text, sizeof(failure.text),
+             "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
+             <unsigned long long>ptr, <int>ALIGNMENT)
+    return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
+
+
+cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result,
+                                   Failure* failure) except -1 nogil:
+    """A new chunk of exactly this size, whose bytes count as the pool's already.  Its only span is held and has no
+    frontier yet."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef ResourceTable* upstream = pool.upstream
+    cdef uint64_t ptr = 0
+    cdef void* resource_block = NULL
+    cdef int failed
+    if upstream.ordered != NULL:
+        failed = upstream.ordered.allocate(upstream.self, nbytes, stream, &ptr, &resource_block, failure)
+    else:
+        pool.order.lock.unlock()
+        failed = upstream.allocate(upstream.self, nbytes, stream.handle, &ptr, failure)
+        if not failed and ptr % ALIGNMENT:
+            failed = refuse_misaligned(pool, ptr, nbytes, stream, failure)
+        pool.order.lock.lock()
+    if not failed:
+        result[0] = new_chunk_locked(pool, ptr, nbytes, resource_block)
+    return failed
+
+
+cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result,
+                        Failure* failure) except -1 nogil:
+    """Take a chunk from upstream and hold the first `nbytes` of it."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t wanted
+    cdef int failed
+    if nbytes > pool.maximum - pool.size:
+        return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
+    wanted = next_chunk_size_locked(pool, nbytes)
+    while True:
+        pool.size += wanted                             # no other call may grow into the same room
+        failed = allocate_upstream_unlocks(pool, wanted, stream, result, failure)
+        if not failed:
+            break
+        pool.size -= wanted
+        if wanted == nbytes or not is_out_of_memory(failure):
+            break
+        discard_failure_unlocks(pool, failure)
+        wanted = larger(rounded(wanted // 2), nbytes)
+    if failed:
+        if is_out_of_memory(failure) and failure.kind != PYTHON_RAISED:     # an exception says more than this would
+            fail_out_of_memory_locked(pool, nbytes, failure, "there is no more upstream")
+        return 1
+    if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
+        add_position_locked(pool, result[0], stream.index, advance(stream))
+    split_locked(pool, result[0], nbytes)
+    return 0
+
+
+cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result) except -1 nogil:
+    """`expand_unlocks` where its failure does not matter: returns whether it succeeded."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Failure ignored
+    if expand_unlocks(pool, nbytes, stream, result, &ignored):
+        discard_failure_unlocks(pool, &ignored)
+        return 0
+    return 1
+
+
+cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:
+    """Take the first chunk, of `initial_pool_size` bytes, on the default stream of the runtime.
+
+    The host waits for it, while nothing else can be delayed by that, so that no stream will have to.
+    """
+    cdef StreamState* stream = pool.order.streams[0]
+    cdef Failure ignored
+    cdef Span* span = NULL
+    cdef int failed
+    pool.order.lock.lock()
+    stream.busy += 1
+    pool.size += nbytes
+    failed = allocate_upstream_unlocks(pool, nbytes, stream, &span, failure)
+    if failed:
+        pool.size -= nbytes
+    else:
+        if pool.upstream.order != HOST_SYNCHRONOUS:
+            add_position_locked(pool, span, stream.index, advance(stream))
+            if not order_after_frontier_unlocks(pool, span, NULL, &ignored):        # else its owners wait
+                clear_frontier(span)
+        release_span_locked(pool, span)
+    stream.busy -= 1
+    pool.order.lock.unlock()
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- failures
+cdef int fail_out_of_memory_locked(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
+    check(pool.order.lock.held(), "the lock is held")
+    snprintf(failure.text, sizeof(failure.text),
+             "out of memory: the pool has %zu bytes, %zu of them in use, and its largest free span has %zu, which is "
+             "not enough for %zu; %.60s", pool.size, pool.used, largest_free_locked(pool), nbytes, why)
+    return fail_resource(failure, cy.CUDA_ERROR_OUT_OF_MEMORY)
+
+
+cdef int discard_failure_unlocks(PoolState* pool, Failure* failure) except -1 nogil:
+    """Drop a failure that is not reported.  Its exception needs the GIL, which is not taken under the lock."""
+    check(pool.order.lock.held(), "the lock is held")
+    pool.order.lock.unlock()
+    drop_exception(failure)
+    pool.order.lock.lock()
+    return 0

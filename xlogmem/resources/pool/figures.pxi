@@ -1,0 +1,62 @@
+# What the pool has and has done, for programs and for a person who watches it.
+
+cdef struct FreeMemory:
+    # Free neighbours count as one place, coalesced or not.
+    size_t places
+    size_t largest                  # bytes of the largest place
+    size_t idle                     # bytes of chunks that are free as a whole
+
+
+cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
+    """The figures that take a visit to every span."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef FreeMemory found
+    cdef size_t together, i
+    cdef Span* span
+    found.places = found.largest = found.idle = 0
+    for i in range(pool.chunks.size()):
+        found.idle += pool.chunks[i].nbytes if pool.chunks[i].in_use == 0 else 0
+        span = pool.chunks[i].first
+        together = 0
+        while span != NULL:
+            together = together + span.nbytes if span.free_list != NULL else 0
+            found.places += together != 0 and together == span.nbytes
+            found.largest = larger(found.largest, together)
+            span = span.above
+    return found
+
+
+cdef dict figures_of(PoolState* pool):
+    """See `PoolMemoryResource.statistics`.  Takes the lock."""
+    cdef PoolCounters counters = pool.counters
+    cdef FreeMemory found
+    cdef size_t size = 0, used = 0, peak = 0, chunks = 0
+    found.places = found.largest = found.idle = 0
+    if pool.order != NULL:
+        with nogil:
+            pool.order.lock.lock()
+            counters = pool.counters
+            size, used, peak, chunks = pool.size, pool.used, pool.peak, pool.chunks.size()
+            found = measure_free_memory_locked(pool)
+            pool.order.lock.unlock()
+    return {"pool_size": size, "used_bytes": used, "peak_bytes": peak, "free_bytes": size - used,
+            "largest_free_bytes": found.largest,
+            "fragmentation": 1 - <double>found.largest / <double>(size - used) if size > used else 0.0,
+            "idle_bytes": found.idle, "chunks": chunks, "free_spans": found.places,
+            "allocations": counters.allocations, "waited": counters.waited, "grown": counters.grown,
+            "released": counters.released, "splits": counters.splits, "joins": counters.joins}
+
+
+cdef str summary_of(PoolState* pool):
+    """The figures as text, a line for each subject."""
+    cdef dict figures = figures_of(pool)
+    cdef dict sizes = {name: format_bytes(figures[name]) for name in figures if name.endswith(("_bytes", "_size"))}
+    cdef str limit = "none" if pool.maximum >= LARGEST_REQUEST else format_bytes(pool.maximum)
+    return (f"  from upstream   {sizes['pool_size']:>12} in {figures['chunks']} chunks, limit {limit}\n"
+            f"  in use          {sizes['used_bytes']:>12}, at most {sizes['peak_bytes']} so far\n"
+            f"  free            {sizes['free_bytes']:>12} in {figures['free_spans']} places, the largest "
+            f"{sizes['largest_free_bytes']} (fragmentation {figures['fragmentation']:.0%})\n"
+            f"  idle chunks     {sizes['idle_bytes']:>12}, which trim() would return\n"
+            f"  allocations     {figures['allocations']:>12}, {figures['waited']} had to wait for another stream's "
+            "use of the memory\n"
+            f"  chunks          {figures['grown']:>12} taken, {figures['released']} returned")

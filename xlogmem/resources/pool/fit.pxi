@@ -1,0 +1,94 @@
+# Which free span an allocation takes: waits against memory.
+#
+# As a rule a span that the stream is ordered after comes first, however large, because it costs no wait; then the
+# tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an
+# ordered span is taken only if it wastes little, and free neighbours are coalesced before a larger span is split.
+
+cdef inline bint is_under_pressure_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Whether memory counts more than waits, with so many bytes more in use.  Not while the pool serves a single
+    stream: there are no waits."""
+    check(pool.order.lock.held(), "the lock is held")
+    return pool.used + nbytes > pool.maximum // PRESSURE and (pool.streams_listed > 1 or pool.mixed.rows != 0)
+
+
+cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
+    return span.nbytes - nbytes > nbytes // WASTE
+
+
+cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """A span that the stream is ordered after, NULL if there is none among those that are looked at.
+
+    The tightest of what depends on this stream alone, of what has no dependencies and of what depends on several
+    streams; if these have none, of what depends on one other stream.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* best = NULL
+    cdef Span* span
+    if stream.index < pool.free_lists.size():
+        best = find_fit_locked(pool, pool.free_lists[stream.index], nbytes, NULL, SCAN_LIMIT)
+    span = find_fit_locked(pool, pool.ready, nbytes, NULL, SCAN_LIMIT)
+    if span != NULL and (best == NULL or span.nbytes < best.nbytes):
+        best = span
+    span = find_fit_locked(pool, pool.mixed, nbytes, stream, SCAN_LIMIT)
+    if span != NULL and (best == NULL or span.nbytes < best.nbytes):
+        best = span
+    if best == NULL:
+        best = find_fit_with_frontier_locked(pool, nbytes, stream, SCAN_LIMIT)
+    return best
+
+
+cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Any span that fits, NULL if there is none.
+
+    All spans of a crowded size class are looked at, then pairs are coalesced: first those that a stream can wait for,
+    at last those that need the host to wait.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, NULL, NO_LIMIT)
+    if best == NULL:
+        best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+    if best == NULL:
+        retry_blocked_pairs_locked(pool)
+        if coalesce_reachable_pairs_locked(pool):
+            best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+    if best == NULL and coalesce_all_pairs_locked(pool):
+        best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+    return best
+
+
+cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream,
+                                    Span* ordered) noexcept nogil:
+    """The tightest span, ordered or not, NULL if none fits.
+
+    `ordered` is the best span that the stream is ordered after: NULL, or too large for a pool under pressure.  Under
+    pressure an ordered span of another stream is taken if it wastes little, and free neighbours are coalesced as long
+    as there are any.  A span that needs the host to wait is not preferred to an ordered one.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* best
+    while is_under_pressure_locked(pool, nbytes):
+        best = find_fit_with_frontier_locked(pool, nbytes, stream, SCAN_LIMIT)
+        if best != NULL and (ordered == NULL or best.nbytes < ordered.nbytes):
+            ordered = best
+        if ordered != NULL and not wastes_memory(ordered, nbytes):
+            return ordered
+        pool.requests_since_retry += 1
+        if pool.requests_since_retry >= pool.blocked_count:
+            retry_blocked_pairs_locked(pool)
+        if not coalesce_reachable_pairs_locked(pool):
+            break
+        ordered = find_ordered_fit_locked(pool, nbytes, stream)
+    best = find_fit_with_frontier_locked(pool, nbytes, NULL, SCAN_LIMIT)
+    if ordered != NULL and (best == NULL or best.nbytes >= ordered.nbytes
+                            or needs_host_wait_locked(pool, best, stream)):
+        return ordered
+    return best if best != NULL else find_by_full_scan_locked(pool, nbytes)
+
+
+cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """The free span to be taken, NULL if none fits.  It stays on its free list."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* ordered = find_ordered_fit_locked(pool, nbytes, stream)
+    if ordered != NULL and not (is_under_pressure_locked(pool, nbytes) and wastes_memory(ordered, nbytes)):
+        return ordered
+    return find_tightest_fit_locked(pool, nbytes, stream, ordered)

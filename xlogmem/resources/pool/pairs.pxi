@@ -1,0 +1,102 @@
+# Free neighbours that were not coalesced.
+#
+# Coalescing two spans makes the next owner of one wait for the users of both.  Where that adds a dependency it is put
+# off: the *pair* is noted, under its upper span, and coalesced when memory is short.  A pair is *blocked* if one of the
+# two needs the host to wait; blocked pairs are set aside, so that not every request under pressure looks at them.
+
+cdef inline Span** pair_list_of_locked(PoolState* pool, Span* span) noexcept nogil:
+    check(pool.order.lock.held(), "the lock is held")
+    return &pool.blocked_pairs if span.pair == BLOCKED else &pool.pairs
+
+
+cdef void link_pair_locked(PoolState* pool, Span* span, PairState state) noexcept nogil:
+    """Put the pair of a span and the one below on the list of PAIRED or of BLOCKED ones."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span** newest
+    span.pair = state
+    newest = pair_list_of_locked(pool, span)
+    span.pair_before = NULL
+    span.pair_after = newest[0]
+    if newest[0] != NULL:
+        newest[0].pair_before = span
+    newest[0] = span
+    pool.blocked_count += state == BLOCKED
+
+
+cdef void unlink_pair_locked(PoolState* pool, Span* span) noexcept nogil:
+    """Take the pair of a span (NULL: none) and the one below off its list, if they are a pair."""
+    check(pool.order.lock.held(), "the lock is held")
+    if span == NULL or span.pair == UNPAIRED:
+        return
+    if span.pair_before != NULL:
+        span.pair_before.pair_after = span.pair_after
+    else:
+        pair_list_of_locked(pool, span)[0] = span.pair_after
+    if span.pair_after != NULL:
+        span.pair_after.pair_before = span.pair_before
+    pool.blocked_count -= span.pair == BLOCKED
+    span.pair = UNPAIRED
+
+
+cdef void note_pair_locked(PoolState* pool, Span* span) noexcept nogil:
+    """Link a span (NULL: none) and the one below if both are free."""
+    check(pool.order.lock.held(), "the lock is held")
+    if (span == NULL or span.below == NULL or span.free_list == NULL or span.below.free_list == NULL
+            or span.pair != UNPAIRED):
+        return
+    link_pair_locked(pool, span, PAIRED)
+
+
+cdef void coalesce_pair_locked(PoolState* pool, Span* span) noexcept nogil:
+    """Coalesce a free span with the one below."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* lower = span.below
+    remove(span)
+    remove(lower)
+    insert_locked(pool, coalesce_locked(pool, lower, span))
+
+
+cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
+    """Coalesce the pairs that a stream can wait for, set the others aside, and return whether there were any of the
+    former."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* span
+    cdef Span* following = pool.pairs
+    cdef bint coalesced = False
+    while following != NULL:
+        span = following
+        following = span.pair_after
+        if needs_host_wait_locked(pool, span, NULL) or needs_host_wait_locked(pool, span.below, NULL):
+            unlink_pair_locked(pool, span)
+            link_pair_locked(pool, span, BLOCKED)
+        else:
+            coalesce_pair_locked(pool, span)
+            coalesced = True
+    return coalesced
+
+
+cdef bint coalesce_all_pairs_locked(PoolState* pool) noexcept nogil:
+    """Coalesce every pair, blocked ones too, and return whether there were any."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef bint coalesced = pool.pairs != NULL or pool.blocked_pairs != NULL
+    while pool.pairs != NULL:
+        coalesce_pair_locked(pool, pool.pairs)
+    while pool.blocked_pairs != NULL:
+        coalesce_pair_locked(pool, pool.blocked_pairs)
+    return coalesced
+
+
+cdef void retry_blocked_pairs_locked(PoolState* pool) noexcept nogil:
+    """Count blocked pairs among the others again.
+
+    They may not need the host any more: a fence covers them by now, their stream was unregistered, or the host has seen
+    the work complete.  Under pressure this is done after as many requests as there are blocked pairs, so it costs each
+    request a constant.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* span
+    pool.requests_since_retry = 0
+    while pool.blocked_pairs != NULL:
+        span = pool.blocked_pairs
+        unlink_pair_locked(pool, span)
+        link_pair_locked(pool, span, PAIRED)

@@ -1,0 +1,162 @@
+# Memory back to upstream: idle chunks are returned.
+#
+# A chunk is idle when all of its spans are free.  Its frontier goes with it: an upstream that keeps frontiers takes
+# that over; otherwise the chunk is freed on a stream that is ordered after the frontier, and with a host-synchronous
+# upstream the host waits.  A chunk whose return fails stays in the pool with its frontier.
+
+cdef Span* reserve_chunk_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
+    """Coalesce an idle chunk into one span, which is held."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* span = chunk.first
+    while span.above != NULL:                           # neighbours that are left are pairs
+        remove(span)
+        remove(span.above)
+        insert_locked(pool, coalesce_locked(pool, span, span.above))
+    reserve_locked(pool, span)
+    check(span.nbytes == chunk.nbytes and chunk.in_use == 1, "a chunk that is returned is idle")
+    return span
+
+
+cdef void pass_frontier_upstream_locked(PoolState* pool, Span* span) noexcept nogil:
+    """Return the chunk of a span that is held to an upstream that keeps frontiers itself."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef vector[Dependency] frontier
+    cdef Dependency entry
+    cdef size_t i
+    for i in range(span.count):
+        entry.source = pool.order.streams[position_at(span, i).stream]
+        entry.position = position_at(span, i).position
+        entry.kind = ALLOCATED
+        frontier.push_back(entry)
+    pool.upstream.ordered.deallocate(pool.upstream.self, span.chunk.resource_block, &frontier)
+
+
+cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcept nogil:
+    """The stream that waits least if the span is freed on it: the only one of the frontier, unless its handle may not
+    be used here, else the default stream of the runtime."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef StreamState* only
+    if span.count == 1:
+        only = pool.order.streams[span.first.stream]
+        if only.alive and not may_be_destroyed(only) and only.thread == 0:
+            return only
+    return pool.order.streams[0]
+
+
+cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* stream,
+                                     Failure* failure) except -1 nogil:
+    """Free the chunk of a span that is held on a stream, after its frontier."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef ResourceTable* upstream = pool.upstream
+    cdef StreamState* waiting = stream if upstream.order != HOST_SYNCHRONOUS else NULL      # NULL: the host
+    cdef int failed = 0
+    stream.busy += 1
+    if waiting != NULL:
+        failed = refuse_if_capturing_unlocks(pool.order, stream, STREAM_IS_CAPTURING, failure)
+    if not failed:
+        failed = order_after_frontier_unlocks(pool, span, waiting, failure)
+    if not failed:
+        pool.order.lock.unlock()
+        failed = upstream.deallocate(upstream.self, span.ptr, span.nbytes, stream.handle, failure)
+        pool.order.lock.lock()
+    stream.busy -= 1
+    return failed
+
+
+cdef int release_chunk_unlocks(PoolState* pool, Chunk* chunk, StreamState* stream, Failure* failure) except -1 nogil:
+    """Return an idle chunk to upstream, on a stream (NULL: the one that waits least).  If that fails it stays."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* span = reserve_chunk_locked(pool, chunk)
+    if pool.upstream.ordered != NULL:
+        pass_frontier_upstream_locked(pool, span)
+    else:
+        if stream == NULL:
+            stream = stream_of_frontier_locked(pool, span)
+        if deallocate_upstream_unlocks(pool, span, stream, failure):
+            release_span_locked(pool, span)
+            return 1
+    pool.size -= chunk.nbytes
+    pool.counters.released += 1
+    pool.chunks[chunk.index] = pool.chunks.back()
+    pool.chunks[chunk.index].index = chunk.index
+    pool.chunks.pop_back()
+    pool.spare.push_back(span)
+    del chunk
+    return 0
+
+
+cdef int release_idle_unlocks(PoolState* pool, size_t keep, StreamState* stream,
+                              vector[Failure]* failures) except -1 nogil:
+    """Return idle chunks, the newest first, as long as `keep` bytes are left.  Failures are collected: the other chunks
+    are tried."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef vector[Chunk*] idle
+    cdef Failure failure
+    cdef size_t i, k
+    for i in range(pool.chunks.size()):
+        if pool.chunks[i].in_use == 0:
+            idle.push_back(pool.chunks[i])
+    for i in range(idle.size()):
+        for k in range(pool.chunks.size()):             # another call may have returned it meanwhile, or used it
+            if pool.chunks[k] == idle[idle.size() - 1 - i]:
+                if pool.chunks[k].in_use == 0 and pool.size - pool.chunks[k].nbytes >= keep:
+                    if release_chunk_unlocks(pool, pool.chunks[k], stream, &failure):
+                        failures.push_back(failure)
+                break
+    return 0
+
+
+cdef int drop_failures(vector[Failure]* failures) except -1 nogil:
+    """Drop failures that are not reported.  Without the lock."""
+    cdef size_t i
+    for i in range(failures.size()):
+        drop_exception(&failures[0][i])
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- at the end
+cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
+    """Whether there are foreign streams that the runtime could not unregister when it ended: their owners may have
+    destroyed them by now."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(pool.order.streams.size()):
+        if pool.order.streams[i].driver_id and pool.order.streams[i].alive:
+            return True
+    return False
+
+
+cdef int release_all(PoolState* pool) except -1 nogil:
+    """Return everything when the pool ends: its blocks were freed, so all chunks are idle."""
+    cdef vector[Failure] failures
+    cdef Failure ignored
+    cdef Scope scope
+    if pool.order == NULL or pool.chunks.empty() or enter_context(pool.order.context, &scope, &ignored):
+        return 0
+    pool.order.lock.lock()
+    if not has_live_foreign_streams_locked(pool):
+        release_idle_unlocks(pool, 0, NULL, &failures)
+    pool.order.lock.unlock()
+    drop_failures(&failures)
+    leave_context(&scope)
+    return 0
+
+
+cdef void delete_tables(PoolState* pool) noexcept nogil:
+    """Delete all spans, chunks and free lists.  Chunks that could not be returned to upstream are lost."""
+    cdef Span* span
+    cdef Span* above
+    cdef size_t i
+    for i in range(pool.chunks.size()):
+        span = pool.chunks[i].first
+        while span != NULL:
+            above = span.above
+            del span
+            span = above
+        del pool.chunks[i]
+    for i in range(pool.spare.size()):
+        del pool.spare[i]
+    for i in range(pool.free_lists.size()):
+        del pool.free_lists[i]
+    del pool.ready
+    del pool.mixed
