@@ -67,7 +67,7 @@ def test_every_wrong_token_has_its_own_error(state):
             BufferToken.from_bytes(garbage)
     for wrong in (BufferToken(-1, 0, 1, 0), BufferToken(1 << 128, 0, 1, 0), BufferToken(0, 1 << 32, 1, 0),
                   BufferToken("x", 0, 1, 0), BufferToken(0, 0, 1, -1)):
-        with pytest.raises(ValueError, match="is no token"):
+        with pytest.raises(ValueError, match="is not a token"):
             wrong.to_bytes()
 
 
