@@ -7,7 +7,7 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
-from xlogmem import _table as _table            # PyCapsule_Import finds it as an attribute
+from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.errors import (
