@@ -71,5 +71,5 @@ def test_a_loss_while_the_producer_exports_makes_the_import_stale(state: DeviceS
     assert name_of(producer.made) == producer.name      # not consumed
     assert producer.deleted == 0
     if recovered:
-        assert from_dlpack(Producer(memory), state=state).generation == 2
+        assert from_dlpack(Producer(memory), state=state).epoch == 2
         state.runtime.reap_pending()

@@ -9,7 +9,7 @@ from xlogmem.streams cimport Stream
 
 cdef class DeviceStatus:
     # Whether the memory of a device may be used: read at every access, without the state that owns it.
-    cdef atomic[uint64_t] current       # the generation
+    cdef atomic[uint64_t] current       # the epoch
     cdef flag dropped
     cdef flag closed
     cdef flag gone                      # the context is lost and there is no new one yet
@@ -18,9 +18,9 @@ cdef class DeviceStatus:
 
 
 cdef class DeviceSnapshot:
-    # A device's runtime and generation, taken in one step.
+    # A device's runtime and epoch, taken in one step.
     cdef readonly Core core
-    cdef readonly uint64_t generation
+    cdef readonly uint64_t epoch
     cdef DeviceStatus status
     cdef const char* stale(self) noexcept
     cdef int refuse_stale(self) except -1

@@ -1,7 +1,7 @@
 """`DeviceState`: makes buffers on one device, and survives the loss of its context.
 
-A state owns a runtime, the *context*, and a generation.  When the context is lost to an error, or the program says that
-the device was reset, the generation advances at once, and everything made before is stale; with a new context it
+A state owns a runtime, the *context*, and an epoch.  When the context is lost to an error, or the program says that
+the device was reset, the epoch advances at once, and everything made before is stale; with a new context it
 advances again.  Both change in one step, under the state's lock, and an allocation takes a snapshot of both in one
 step: memory of an old context never carries the number of a new one.
 
@@ -77,7 +77,7 @@ class DeviceState:
 
     def __repr__(self) -> str:
         how = "" if self.accepting_operations else " shutting down"
-        return (f"<DeviceState device={self.device_id} generation={self.generation}{how}"
+        return (f"<DeviceState device={self.device_id} epoch={self.epoch}{how}"
                 f"{' context lost' if self._status.lost else ''}>")
 
     # ------------------------------------------------------------------------------------------ status
@@ -87,10 +87,10 @@ class DeviceState:
         return self._status.ordinal
 
     @property
-    def generation(self) -> int:
+    def epoch(self) -> int:
         """How often the context was lost or replaced, from 0."""
         self._notice_loss()
-        return self._status.generation
+        return self._status.epoch
 
     @property
     def accepting_operations(self) -> bool:
@@ -104,7 +104,7 @@ class DeviceState:
         return self._runtime
 
     def snapshot(self) -> tuple[DeviceRuntime, int]:
-        """The runtime and the generation, taken in one step.
+        """The runtime and the epoch, taken in one step.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class DeviceState:
                 raise StaleBufferError("device shutting down")
             if self._runtime is None:
                 raise StaleBufferError("context lost")
-            return self._runtime, self._status.generation
+            return self._runtime, self._status.epoch
 
     def _take_snapshot(self) -> DeviceSnapshot:
         """What a buffer is made from; see `snapshot`."""
@@ -157,7 +157,7 @@ class DeviceState:
         Returns
         -------
         int
-            The new generation.
+            The new epoch.
 
         Raises
         ------
@@ -190,10 +190,10 @@ class DeviceState:
             self._runtime = runtime
             self._status.advance(False)
             self._changed.notify_all()
-            return self._status.generation
+            return self._status.epoch
 
     def watch(self) -> Watch:
-        """Follow the generation; see `Watch`."""
+        """Follow the epoch; see `Watch`."""
         return Watch(self)
 
     # ------------------------------------------------------------------------------------------ buffers
@@ -244,25 +244,25 @@ class DeviceState:
 
 
 class Watch:
-    """Follows the generation of a device state; generations that pass between two looks are not reported.
+    """Follows the epoch of a device state; epochs that pass between two looks are not reported.
 
     Attributes
     ----------
     seen : int
-        The generation that this watch has reported last.
+        The epoch that this watch has reported last.
     """
 
     def __init__(self, state: DeviceState) -> None:
         self._state = state
-        self.seen = state.generation
+        self.seen = state.epoch
 
     @property
     def changed(self) -> bool:
-        """Whether there is a generation that was not seen."""
-        return self._state.generation != self.seen
+        """Whether there is an epoch that was not seen."""
+        return self._state.epoch != self.seen
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for a generation that was not seen, and return it; None after `timeout` seconds, or once the device is
+        """Wait for an epoch that was not seen, and return it; None after `timeout` seconds, or once the device is
         shutting down."""
         state = self._state
         end = None if timeout is None else time.monotonic() + timeout
@@ -272,7 +272,7 @@ class Watch:
                 if left <= 0 or not state.accepting_operations:
                     return None
                 state._changed.wait(left)
-            self.seen = state.generation
+            self.seen = state.epoch
             return self.seen
 
 

@@ -34,14 +34,14 @@ class BufferToken(NamedTuple):
         The device's ordinal there.
     buffer : int
         The buffer; numbers are not used again.
-    generation : int
+    epoch : int
         That of the device's state when the buffer was made.
     """
 
     node: int
     device: int
     buffer: int
-    generation: int
+    epoch: int
 
     def to_bytes(self) -> bytes:
         """The token as bytes of constant length, which sort as tokens do.
@@ -53,7 +53,7 @@ class BufferToken(NamedTuple):
         """
         try:
             return _FORM.pack(_MAGIC, _VERSION, self.node.to_bytes(16, "big"), self.device, 0, self.buffer,
-                              self.generation)
+                              self.epoch)
         except (struct.error, OverflowError, AttributeError, TypeError) as error:
             raise ValueError(f"{self!r} is not a token: {error}") from None
 
@@ -69,12 +69,12 @@ class BufferToken(NamedTuple):
         data = bytes(memoryview(data).cast("B"))
         if len(data) != _FORM.size:
             raise ValueError(f"a buffer token has {_FORM.size} bytes, not {len(data)}")
-        magic, version, node, device, zero, buffer, generation = _FORM.unpack(data)
+        magic, version, node, device, zero, buffer, epoch = _FORM.unpack(data)
         if magic != _MAGIC or zero != 0 or buffer == 0:
             raise ValueError("the bytes are not a buffer token")
         if version != _VERSION:
             raise ValueError(f"a buffer token of version {version}, but only version {_VERSION} is supported")
-        return cls(int.from_bytes(node, "big"), device, buffer, generation)
+        return cls(int.from_bytes(node, "big"), device, buffer, epoch)
 
     def resolve(self) -> Buffer:
         """The buffer, in the process that has it.
@@ -88,7 +88,7 @@ class BufferToken(NamedTuple):
         UnknownBufferError
             It is gone.
         StaleBufferError
-            It must not be used any more, or the generation is another one.
+            It must not be used any more, or the epoch is another one.
         """
         if self.node != _node:
             raise UnknownNodeError(f"the token's buffer is in another process ({self.node:032x}, this is {_node:032x})")
@@ -98,7 +98,7 @@ class BufferToken(NamedTuple):
         if buffer is None or buffer.device_id not in (self.device, None):
             raise UnknownBufferError(f"buffer {self.buffer} of device {self.device} is gone")
         buffer.access()
-        if buffer.generation != self.generation:
+        if buffer.epoch != self.epoch:
             raise StaleBufferError("context rebuilt")
         return buffer
 
@@ -106,7 +106,7 @@ class BufferToken(NamedTuple):
 def token_of(buffer: Buffer) -> BufferToken:
     """A buffer's token, which can be resolved as long as the buffer exists."""
     _buffers[buffer.number] = buffer
-    return BufferToken(_node, buffer.device_id or 0, buffer.number, buffer.generation)
+    return BufferToken(_node, buffer.device_id or 0, buffer.number, buffer.epoch)
 
 
 def _in_child() -> None:

@@ -42,9 +42,9 @@ cdef class ArrayView(BlockView):
         return self.stale() != NULL
 
     @property
-    def generation(self):
-        """The generation of the device's state when the buffer was made; it never changes."""
-        return self.device.generation if self.device is not None else 0
+    def epoch(self):
+        """The epoch of the device's state when the buffer was made; it never changes."""
+        return self.device.epoch if self.device is not None else 0
 
     def access(self):
         """The block, if it may be used.
@@ -127,7 +127,7 @@ cdef class ArrayView(BlockView):
             return "<Buffer that was never made>"
         extra = ", consumed" if self.consumed else f", {(<bytes>self.stale()).decode()}" if self.stale() != NULL else ""
         return (f"<Buffer {self.dtype} shape={self.shape} len={self.size} device={self.device_id} "
-                f"generation={self.generation}{extra}>")
+                f"epoch={self.epoch}{extra}>")
 
 
 # ---------------------------------------------------------------------------------------------- how buffers are made

@@ -1,17 +1,17 @@
 # Whether the memory of a device may be accessed.  `DeviceState` owns a `DeviceStatus` and changes it; buffers hold a
 # `DeviceSnapshot`, which says when they were made, and compare the two without a lock.  Whatever makes a buffer takes
-# one snapshot and uses nothing else, so memory of one context never carries the generation of another.
+# one snapshot and uses nothing else, so memory of one context never carries the epoch of another.
 
 @cython.final
 @cython.no_gc
 cdef class DeviceStatus:
-    """Whether a device accepts operations, and the generation of its context."""
+    """Whether a device accepts operations, and the epoch of its context."""
 
     def __cinit__(self, int ordinal):
         self.ordinal = ordinal
 
     @property
-    def generation(self):
+    def epoch(self):
         """How often the context was lost or replaced."""
         return self.current.load()
 
@@ -31,7 +31,7 @@ cdef class DeviceStatus:
         return self.accesses.load()
 
     def advance(self, bint lost):
-        """The context is lost, or there is a new one: what was made before is stale.  Returns the generation."""
+        """The context is lost, or there is a new one: what was made before is stale.  Returns the epoch."""
         self.gone.store(lost)
         return self.current.fetch_add(1) + 1
 
@@ -47,12 +47,12 @@ cdef class DeviceStatus:
 @cython.final
 @cython.no_gc_clear                         # stale() needs both
 cdef class DeviceSnapshot:
-    """The runtime of a device and its generation, taken in one step."""
+    """The runtime of a device and its epoch, taken in one step."""
 
-    def __cinit__(self, DeviceStatus status not None, Core core not None, uint64_t generation):
+    def __cinit__(self, DeviceStatus status not None, Core core not None, uint64_t epoch):
         self.status = status
         self.core = core
-        self.generation = generation
+        self.epoch = epoch
 
     cdef const char* stale(self) noexcept:
         """Why memory of this snapshot must not be accessed, NULL if it may be."""
@@ -61,7 +61,7 @@ cdef class DeviceSnapshot:
             return "device state dropped"
         if status.closed:
             return "device shutting down"
-        if self.generation != status.current.load():
+        if self.epoch != status.current.load():
             return "context lost" if status.gone else "context rebuilt"
         if self.core.state.lost.load():
             return "context lost"
