@@ -54,7 +54,8 @@ def from_arrow(array, /, *, stream=None, state=None):
         ordered = device.core.stream_of(stream)
         if source.sync_event != NULL:
             wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
-        return adopt(device, layout, take_array(pair[1]), None, ordered)
+        taken = take_array(pair[1])                     # if this fails, it is released in the caller's context
+        return adopt(device, layout, taken, None, ordered)
     finally:
         leave(&scope)
 

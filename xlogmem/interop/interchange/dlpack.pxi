@@ -78,6 +78,7 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
     enter(device.core, &scope)
     try:
         refuse_memory(device.core, layout, "the tensor")
-        return adopt(device, layout, take_tensor(capsule), producer, ordered)
+        taken = take_tensor(capsule)                    # if this fails, its deleter runs in the caller's context
+        return adopt(device, layout, taken, producer, ordered)
     finally:
         leave(&scope)
