@@ -54,6 +54,7 @@ def test_the_context_of_the_caller_is_restored_by_every_import(state: DeviceStat
         assert calls_without_a_context(driver, _context, work)["cuCtxPushCurrent"] > 0
 
 
+@pytest.mark.promise(189, 218)
 @pytest.mark.parametrize("recovered", [False, True])
 def test_a_loss_while_the_producer_exports_makes_the_import_stale(state: DeviceState, memory, recovered):
     """The import goes on with the runtime that it began with: nothing of the old context gets into the new one."""

@@ -2,6 +2,8 @@ from typing import SupportsIndex, final
 
 from xlogmem.interop._dtypes import DType
 
+__all__ = ["ArrayLayout", "shape_of"]
+
 @final
 class ArrayLayout:
     @property

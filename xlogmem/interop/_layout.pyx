@@ -13,6 +13,8 @@ from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t
 
 from xlogmem.interop._dtypes import dtype_of
 
+__all__ = ["ArrayLayout", "shape_of"]
+
 
 cdef tuple c_strides(tuple shape, object itemsize):
     """The strides of a contiguous array, in bytes, the last dimension fastest."""
@@ -66,6 +68,7 @@ cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class ArrayLayout:
     """Where the elements of an array are, and what they are."""
 

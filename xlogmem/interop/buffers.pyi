@@ -3,6 +3,7 @@ from types import EllipsisType, TracebackType
 from typing import Any, Never, Protocol, SupportsIndex, TypeAlias, final, type_check_only
 
 from typing_extensions import Buffer as _HostBuffer
+from typing_extensions import disjoint_base
 
 from xlogmem.blocks import Access, BlockView, Core, DeviceBlock
 from xlogmem.interop._dtypes import DType
@@ -50,6 +51,7 @@ class DeviceSnapshot:
     @property
     def epoch(self) -> int: ...
 
+@disjoint_base
 class ArrayView(BlockView):
     def __init__(self, _: Never, /) -> None: ...  # cannot be called
     @property

@@ -4,6 +4,7 @@
 cdef ArrayLayout NOTHING = new_layout(DTYPES["uint8"], 0, (0,), None, False)
 
 
+@cython.auto_pickle(False)
 cdef class ArrayView(BlockView):
     """A typed part of a block; what users hold is `Buffer`."""
 
