@@ -67,6 +67,34 @@ cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides
     return layout
 
 
+cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple strides):
+    """Some elements of an array, the first of them at this offset: inside of the address space as the whole is."""
+    cdef ArrayLayout part = ArrayLayout.__new__(ArrayLayout)
+    cdef int64_t length, reach, below = 0, above = 0
+    cdef size_t size = 1
+    part.dtype = whole.dtype
+    part.itemsize = whole.itemsize
+    part.readonly = whole.readonly
+    part.shape = shape
+    part.strides = strides
+    if whole.size == 0 or 0 in shape:
+        return part
+    for extent, stride in zip(shape, strides):
+        length = extent
+        size *= <size_t>length
+        if length > 1:                                  # else the stride may be any integer
+            reach = (length - 1) * <int64_t>stride
+            if reach < 0:
+                below += reach
+            else:
+                above += reach
+    part.ptr = whole.ptr + <int64_t>offset
+    part.size = size
+    part.start = part.ptr + below
+    part.extent = above - below + whole.itemsize
+    return part
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class ArrayLayout:
@@ -124,7 +152,7 @@ cdef class ArrayLayout:
                 if not -extent <= number < extent:
                     raise IndexError(f"index {number} is out of bounds for {extent} elements")
                 offset += number % extent * stride
-        return new_layout(self.dtype, self.ptr + offset, tuple(shape), tuple(strides), self.readonly)
+        return part_of(self, offset, tuple(shape), tuple(strides))
 
     cdef ArrayLayout seen_as(self, object dtype, object shape):
         """The same bytes as another dtype or shape; None: as it is."""
