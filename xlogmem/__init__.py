@@ -7,11 +7,9 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
-from xlogmem import _table as _table            # PyCapsule_Import finds it as an attribute
+from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
-from xlogmem.interop.buffers import Buffer
-from xlogmem.interop.devices import BufferToken, DeviceState, Watch, get_device_state
 from xlogmem.errors import (
     BlockingStreamWarning,
     DeviceLostError,
@@ -28,7 +26,10 @@ from xlogmem.errors import (
     UseAfterFreeError,
     XlogmemError,
 )
+from xlogmem.interop.buffers import Buffer
+from xlogmem.interop.devices import DeviceState, Watch, get_device_state
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
+from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
 from xlogmem.resources import (
     AsyncMemoryResource,

@@ -1,32 +1,32 @@
-"""Whose stream is it?  What other libraries know and their handles do not say; imports none of them.
+"""Streams of other libraries: on which one a library works, and which object keeps one alive.  Imports none of them.
 
-Their arrays come without the stream that the work on them was queued on, and they name streams by bare handles.  While
-the object behind a handle is held, the stream lives.
+Arrays come without the stream that the work on them was enqueued on, and streams are named by bare handles.  As long as
+the object behind a handle is held, its stream is not destroyed.
 """
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-__all__ = ["find_owner", "keeps", "stream_of"]
+__all__ = ["find_owner", "find_producer_stream", "owns_stream"]
 
 LEGACY = 1                                  # CU_STREAM_LEGACY
 
 
-def stream_of(array: Any) -> Any:
-    """The stream, as its library's object, on which the library goes on working on an array; None if nobody says."""
+def find_producer_stream(array: Any) -> Any:
+    """The stream, as its library's object, on which the library goes on working with an array; None if not known."""
     library = type(array).__module__.partition(".")[0]
     if library == "torch":
         return sys.modules["torch"].cuda.current_stream(array.device)
     if library == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream()
     if library == "numba":
-        return getattr(array, "stream", 0) or LEGACY   # its interface says None there, as if nothing were to wait for
+        return getattr(array, "stream", 0) or LEGACY    # its interface says None there, as if nothing were enqueued
     return None
 
 
 def owns_stream(stream: Any) -> bool:
-    """Does the object keep its stream alive?  CuPy's and PyTorch's ``ExternalStream`` and what Numba's
+    """Whether the object keeps its stream alive.  CuPy's and PyTorch's ``ExternalStream`` and what Numba's
     ``external_stream`` gives only name one, as an int does."""
     return (getattr(stream, "external", None) is not True
             and all(kind.__name__ != "ExternalStream" for kind in type(stream).__mro__))
@@ -44,7 +44,7 @@ def find_owner(handle: int, ordinal: int) -> Any:
         stream = torch.cuda.current_stream(ordinal)
         if stream.cuda_stream == handle and owns_stream(stream):
             return stream
-    bridge = sys.modules.get("jax._src.xla_bridge")     # asking JAX for its devices would start it
+    bridge = sys.modules.get("jax._src.xla_bridge")     # querying JAX for its devices would start it
     if bridge is not None and bridge.backends_are_initialized():
         for device in sys.modules["jax"].local_devices():
             if (device.platform == "gpu" and device.local_hardware_id == ordinal

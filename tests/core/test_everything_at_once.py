@@ -25,7 +25,7 @@ from xlogmem import (
 )
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
-from xlogmem.interop.buffers import make_buffer
+from xlogmem.interop.buffers import DeviceSnapshot, make_buffer
 
 THREADS = 12
 
@@ -91,7 +91,8 @@ class Worker:
 
     def buffer(self) -> Buffer:
         block = self.pick()
-        return make_buffer(self.shared.state._status, self.runtime, 0, block, (block.nbytes,), DTYPES["uint8"])
+        device = DeviceSnapshot(self.shared.state._status, self.runtime, 0)
+        return make_buffer(device, block, (block.nbytes,), DTYPES["uint8"])
 
     # ------------------------------------------------------------------------------------------ blocks and uses
     def launch(self, stream: object) -> None:

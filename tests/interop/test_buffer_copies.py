@@ -18,8 +18,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
+from xlogmem.interop._dtypes import DTYPES
 
 
 @pytest.mark.promise(120, 121)

@@ -21,11 +21,11 @@ from xlogmem import (
 
 @pytest.mark.promise(124)
 def test_a_token_names_its_buffer_and_nothing_else(state):
-    """Node, device, buffer, generation: constant size, no address, the order of the fields."""
+    """Node, device, buffer, epoch: constant size, no address, the order of the fields."""
     buffer = state.full(4, 1, "int32")
     token = buffer.token
     assert token == buffer.token
-    assert (token.device, token.buffer, token.generation) == (0, buffer.number, 0)
+    assert (token.device, token.buffer, token.epoch) == (0, buffer.number, 0)
     data = token.to_bytes()
     assert len(data) == 48
     assert buffer.access().ptr.to_bytes(8, "little") not in data
@@ -50,7 +50,7 @@ def test_every_wrong_token_has_its_own_error(state):
         token._replace(device=7).resolve()
     with pytest.raises(UnknownBufferError):
         token._replace(buffer=1 << 40).resolve()
-    assert reason(token._replace(generation=1).resolve) == "context rebuilt"
+    assert reason(token._replace(epoch=1).resolve) == "context rebuilt"
     state.begin_shutdown()
     assert reason(token.resolve) == "device shutting down"
     del buffer
@@ -67,7 +67,7 @@ def test_every_wrong_token_has_its_own_error(state):
             BufferToken.from_bytes(garbage)
     for wrong in (BufferToken(-1, 0, 1, 0), BufferToken(1 << 128, 0, 1, 0), BufferToken(0, 1 << 32, 1, 0),
                   BufferToken("x", 0, 1, 0), BufferToken(0, 0, 1, -1)):
-        with pytest.raises(ValueError, match="is no token"):
+        with pytest.raises(ValueError, match="is not a token"):
             wrong.to_bytes()
 
 

@@ -230,9 +230,9 @@ def test_what_is_not_an_array_is_refused(state, memory):
         with pytest.raises(TypeError):
             from_dlpack(what, stream=1, state=state)
     for name in (b"another", b"dltensor "):
-        with pytest.raises(BufferError, match="is no DLPack capsule"):
+        with pytest.raises(BufferError, match="is not a DLPack capsule"):
             from_dlpack(Producer(memory, (4,), name=name).capsule(), stream=1, state=state)
-    with pytest.raises(BufferError, match="is no CUDA device"):
+    with pytest.raises(BufferError, match="is not a CUDA device"):
         from_dlpack(np.arange(3), state=state)
     block = state.runtime.adopt(memory + 32, 64)
     with pytest.raises(StreamMisuseError, match="overlaps"):

@@ -73,18 +73,18 @@ def test_the_reasons_are_looked_at_in_their_order(driver):
 def test_what_describes_a_buffer_works_on_a_stale_one(driver):
     state = DeviceState(DeviceRuntime())
     buffer = state.full((3, 5), 2, "int16")
-    before = (buffer.generation, buffer.size, buffer.shape, buffer.strides, buffer.dtype, buffer.nbytes, len(buffer),
+    before = (buffer.epoch, buffer.size, buffer.shape, buffer.strides, buffer.dtype, buffer.nbytes, len(buffer),
               buffer.is_empty, buffer.device_id, buffer.readonly, buffer.ndim, buffer.itemsize)
     assert before == (0, 15, (3, 5), (10, 2), "int16", 30, 3, False, 0, False, 2, 2)
     ptr = buffer.access().ptr
     text = repr(buffer)
-    assert "generation=0" in text
+    assert "epoch=0" in text
     assert "len=15" in text
     assert f"{ptr:x}" not in text
     assert str(ptr) not in text
     state.mark_lost()
-    assert state.generation == 1
-    after = (buffer.generation, buffer.size, buffer.shape, buffer.strides, buffer.dtype, buffer.nbytes, len(buffer),
+    assert state.epoch == 1
+    after = (buffer.epoch, buffer.size, buffer.shape, buffer.strides, buffer.dtype, buffer.nbytes, len(buffer),
              buffer.is_empty, buffer.device_id, buffer.readonly, buffer.ndim, buffer.itemsize)
     assert after == before
     assert repr(buffer) == text.replace(">", ", context lost>")
@@ -96,20 +96,20 @@ def test_what_describes_a_buffer_works_on_a_stale_one(driver):
 
 
 @pytest.mark.promise(125, 216, 217)
-def test_generations_are_followed(state):
-    """The generation starts at 0 and goes up; watchers see the newest one, whatever they missed."""
-    assert state.generation == 0
+def test_epochs_are_followed(state):
+    """The epoch starts at 0 and goes up; watchers see the newest one, whatever they missed."""
+    assert state.epoch == 0
     watch, late = state.watch(), state.watch()
     assert not watch.changed
     assert watch.wait(0.01) is None
     state.mark_lost()
     assert state.runtime is None
-    assert state.generation == 1
+    assert state.epoch == 1
     assert watch.changed
     assert watch.wait() == 1
     assert watch.wait(0.01) is None
     assert state.recover() == 2
-    assert state.generation == 2
+    assert state.epoch == 2
     assert watch.wait(30) == 2
     assert late.wait(30) == 2                           # coalesced
     seen = []
@@ -137,7 +137,7 @@ def test_a_new_context_makes_what_was_before_stale(state):
     old_runtime = state.runtime
     state.mark_lost()
     state.mark_lost()                                   # once
-    assert state.generation == 1
+    assert state.epoch == 1
     assert reason(old.access) == "context lost"
     assert reason(lambda: state.empty(1)) == "context lost"
     with pytest.raises(DeviceLostError):
@@ -151,9 +151,9 @@ def test_a_new_context_makes_what_was_before_stale(state):
     assert state.recover(runtime) == 2
     assert state.runtime is runtime
     assert reason(old.access) == "context rebuilt"
-    assert (old.generation, old.size) == (0, 8)
+    assert (old.epoch, old.size) == (0, 8)
     new = state.full(8, 2, "int32")
-    assert new.generation == 2
+    assert new.epoch == 2
     assert new.to_numpy().tolist() == [2] * 8
     assert reason(old.access) == "context rebuilt"
     give_up(block.ptr)                                  # this device was not reset: its memory is still there
@@ -195,7 +195,7 @@ def test_memory_of_an_old_context_never_carries_the_new_number(driver, when):
     with pytest.raises(StaleBufferError, match="context rebuilt") as error:
         state.empty(64, "uint8")
     block = next(entry.frame.f_locals["block"] for entry in error.traceback if "block" in entry.frame.f_locals)
-    assert state.empty(64, "uint8").generation == 2
+    assert state.empty(64, "uint8").epoch == 2
     ptr = block.ptr                                     # which a runtime that is lost cannot free
     del error, block
     give_up(ptr)
@@ -234,7 +234,7 @@ try:
     buffer.to_numpy()
 except xlogmem.StaleBufferError as error:
     print(error.reason)
-assert state.recover() == 2 == state.generation
+assert state.recover() == 2 == state.epoch
 assert xlogmem.get_runtime() is state.runtime and xlogmem.get_device_state() is state
 again = state.from_numpy(np.arange(100))
 assert again.to_numpy().tolist() == list(range(100))

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from xlogmem.blocks cimport Core, DeviceBlock, Export
+from xlogmem.blocks cimport DeviceBlock, Export
+from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder
-from xlogmem.streams cimport Stream
 
 cdef enum:
     ARROW_DEVICE_CUDA = 2
@@ -44,12 +44,14 @@ cdef struct ArrowDeviceArray:
 
 
 cdef class ArrowImport:
-    # An array that was moved out of its capsule: released when this goes.
+    # An array that was moved out of its capsule: released when this is deallocated.
     cdef ArrowDeviceArray array
 
 
-cdef object schema_capsule(str text)
-cdef object array_capsule(DeviceBlock block, LaunchRecorder recorder, size_t ptr, size_t length, int ordinal)
-cdef ArrowSchema* look_into_schema(object capsule) except NULL
-cdef ArrowDeviceArray* look_into_array(object capsule) except NULL
+cdef object schema_capsule(ArrayLayout layout)
+cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder)
+cdef ArrowSchema* peek_schema(object capsule) except NULL
+cdef ArrowDeviceArray* peek_array(object capsule) except NULL
+cdef object schema_dtype(ArrowSchema* schema)
+cdef ArrayLayout array_layout(ArrowArray* array, object dtype)
 cdef ArrowImport take_array(object capsule)

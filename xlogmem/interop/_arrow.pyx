@@ -1,30 +1,35 @@
-"""Arrow device arrays, out and in: the capsules of the C device data interface.
+"""Arrow device arrays: the capsules of the C device data interface in both directions, and its arrays as layouts.
 
-An array carries one event.  Ours is recorded on a stream that was ordered after all who wrote the memory, and goes back
-to the spare ones when the array is released: on any thread, with or without the GIL, so the release gives back a
+An array carries one event.  Ours is recorded on a stream that was ordered after all writers of the memory, and returns
+to the spare events when the array is released: on any thread, with or without the GIL, so the release only releases an
 `Export`, as a DLPack deleter does.
 
-What the arrays mean stands in `buffers` and `interchange`; here are the structs and who owns them.
+`buffers` and `interchange` order the streams; here are the structs, who owns them, and what they describe.
 """
 cimport cython
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 
 from xlogmem._core cimport LAUNCHED
 from xlogmem._driver cimport Scope, enter_context, event_record, leave_context, take_event
 from xlogmem._failures cimport Failure
-from xlogmem.blocks cimport release_export
+from xlogmem.blocks cimport Core, release_export
+from xlogmem.interop._layout cimport ArrayLayout, new_layout
+from xlogmem.streams cimport Stream
+
+from xlogmem.interop._dtypes import dtype_of_arrow
 
 cdef const char* SCHEMA = "arrow_schema"
 cdef const char* ARRAY = "arrow_device_array"
 
 cdef cppclass ArrowExport:
-    # What a consumer's array hangs on; the consumer has moved the struct itself somewhere else.
+    # What a consumer's array points to; the consumer may move the struct itself to another place.
     Export base
-    const void* buffers[2]      # which elements are valid: all; the data
+    const void* buffers[2]      # the validity bitmap (none: all elements are valid), the data
 
 
 # ---------------------------------------------------------------------------------------------- schemas
@@ -40,9 +45,18 @@ cdef void drop_schema(object capsule) noexcept:
     free(schema)
 
 
-cdef object schema_capsule(str text):
-    """A column of this format, without nulls and without a name."""
-    cdef bytes encoded = text.encode()
+cdef str format_of(ArrayLayout layout):
+    """Arrow's name for the dtype; TypeError if Arrow has no such array."""
+    if layout.dtype.arrow is None:
+        raise TypeError(f"Arrow has no such fixed-width type: {layout.dtype.name}")
+    if len(layout.shape) != 1 or not layout.is_contiguous():
+        raise TypeError("an Arrow array has one dimension and is contiguous")
+    return layout.dtype.arrow
+
+
+cdef object schema_capsule(ArrayLayout layout):
+    """A column of this array's format, without nulls and without a name."""
+    cdef bytes encoded = format_of(layout).encode()
     cdef const char* format = encoded
     cdef ArrowSchema* schema = <ArrowSchema*>malloc(sizeof(ArrowSchema))
     cdef char* copy = <char*>malloc(strlen(format) + 1)
@@ -54,7 +68,7 @@ cdef object schema_capsule(str text):
     return PyCapsule_New(schema, SCHEMA, drop_schema)
 
 
-# ---------------------------------------------------------------------------------------------- arrays out
+# ---------------------------------------------------------------------------------------------- exports
 cdef void delete_export(void* shell) noexcept nogil:
     cdef ArrowExport* export = <ArrowExport*>shell
     del export
@@ -73,16 +87,16 @@ cdef void drop_array(object capsule) noexcept:
     free(device)
 
 
-cdef object array_capsule(DeviceBlock block, LaunchRecorder recorder, size_t ptr, size_t length, int ordinal):
-    """An array over the memory, which the recorder's stream is ordered after (None: zero elements)."""
+cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder):
+    """An array over part of a block.  Its event is recorded in the recorder's use (None: there are no elements)."""
     cdef ArrowDeviceArray* device = <ArrowDeviceArray*>malloc(sizeof(ArrowDeviceArray))
     cdef ArrowExport* export = new ArrowExport()
     memset(export, 0, sizeof(ArrowExport))
     memset(device, 0, sizeof(ArrowDeviceArray))
     export.base.shell = export
     export.base.destroy = delete_export
-    export.buffers[1] = <const void*>ptr
-    device.array.length = length
+    export.buffers[1] = <const void*>layout.ptr
+    device.array.length = layout.size
     device.array.n_buffers = 2
     device.array.buffers = export.buffers
     device.array.private_data = export
@@ -120,39 +134,67 @@ cdef int record_event(Core core, Stream stream, Export* export) except -1:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------- arrays in
+# ---------------------------------------------------------------------------------------------- imports
 @cython.final
 @cython.no_gc
 cdef class ArrowImport:
-    """Somebody else's array, ours to release."""
+    """A foreign array that this object releases."""
 
     def __dealloc__(self):
         if self.array.array.release != NULL:
             self.array.array.release(&self.array.array)
 
 
-cdef ArrowSchema* look_into_schema(object capsule) except NULL:
+cdef ArrowSchema* peek_schema(object capsule) except NULL:
+    """The schema in a capsule that was not consumed yet; it stays the capsule's."""
     cdef ArrowSchema* schema
     if not PyCapsule_IsValid(capsule, SCHEMA):
-        raise TypeError(f"{capsule!r} is no capsule of an Arrow schema")
+        raise TypeError(f"{capsule!r} is not a capsule of an Arrow schema")
     schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, SCHEMA)
     if schema.release == NULL:
-        raise BufferError("the Arrow schema was used before: each is taken once")
+        raise BufferError("the Arrow schema was used before: each is consumed once")
     return schema
 
 
-cdef ArrowDeviceArray* look_into_array(object capsule) except NULL:
+cdef ArrowDeviceArray* peek_array(object capsule) except NULL:
+    """The array in a capsule that was not consumed yet; it stays the capsule's."""
     cdef ArrowDeviceArray* device
     if not PyCapsule_IsValid(capsule, ARRAY):
-        raise TypeError(f"{capsule!r} is no capsule of an Arrow device array")
+        raise TypeError(f"{capsule!r} is not a capsule of an Arrow device array")
     device = <ArrowDeviceArray*>PyCapsule_GetPointer(capsule, ARRAY)
     if device.array.release == NULL:
-        raise BufferError("the Arrow array was used before: each is taken once")
+        raise BufferError("the Arrow array was used before: each is consumed once")
     return device
 
 
+cdef object schema_dtype(ArrowSchema* schema):
+    """The dtype of a column; TypeError if a buffer cannot have it."""
+    dtype = dtype_of_arrow((<bytes>schema.format).decode(errors="replace")) if schema.format != NULL else None
+    if dtype is None or schema.n_children or schema.dictionary != NULL:
+        raise TypeError(f"Arrow's format {schema.format if schema.format != NULL else None!r} is not a supported dtype")
+    return dtype
+
+
+cdef ArrayLayout array_layout(ArrowArray* array, object dtype):
+    """What a column of this dtype describes; BufferError if that is not an array that a buffer can have."""
+    cdef ArrayLayout layout
+    if (array.n_buffers != 2 or array.buffers == NULL or array.n_children or array.dictionary != NULL
+            or array.length < 0 or array.offset < 0):
+        raise BufferError("the array is not of a fixed-width type")
+    if array.null_count > 0 or (array.null_count < 0 and array.buffers[0] != NULL):
+        raise BufferError("the array has nulls")
+    if array.length and array.buffers[1] == NULL:
+        raise BufferError("the array has elements, and no memory")
+    ptr = int(<uint64_t>array.buffers[1]) + array.offset * dtype.itemsize
+    layout = new_layout(dtype, ptr, (array.length,), None, True)
+    if not layout.is_aligned():
+        raise BufferError(f"the array's memory ({layout.ptr:#x}) is not aligned to its elements of {layout.itemsize} "
+                          "bytes")
+    return layout
+
+
 cdef ArrowImport take_array(object capsule):
-    """Own what `look_into_array` found."""
+    """Own what `peek_array` found."""
     cdef ArrowDeviceArray* device = <ArrowDeviceArray*>PyCapsule_GetPointer(capsule, ARRAY)
     cdef ArrowImport taken = ArrowImport.__new__(ArrowImport)
     taken.array = device[0]

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem.blocks cimport Export
+from xlogmem.interop._layout cimport ArrayLayout
 
 cdef enum:
     CPU = 1                     # DLDeviceType
@@ -54,7 +55,7 @@ cdef struct DLManagedTensorVersioned:
 
 
 cdef cppclass DLPackExport:
-    # What a consumer is given, in one piece: it goes when the export is collected.
+    # What a consumer gets, in one piece: deleted when the release of the export is filed.
     DLManagedTensor plain
     DLManagedTensorVersioned versioned
     vector[int64_t] extents     # the shape, then the strides
@@ -63,12 +64,14 @@ cdef cppclass DLPackExport:
 
 
 cdef class Import:
-    # A tensor that was taken out of a capsule: the producer's deleter runs when this goes.
+    # A tensor that was taken out of a capsule: the producer's deleter runs when this is deallocated.
     cdef DLManagedTensor* plain
     cdef DLManagedTensorVersioned* versioned
 
 
 cdef DLPackExport* new_export() noexcept nogil
+cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1
 cdef object capsule_of(DLPackExport* export, bint versioned)
-cdef DLTensor* look_into(object capsule, bint* read_only) except NULL
-cdef Import take(object capsule)
+cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL
+cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only)
+cdef Import take_tensor(object capsule)

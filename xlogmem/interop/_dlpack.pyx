@@ -1,10 +1,10 @@
-"""DLPack capsules, out and in.
+"""DLPack: its capsules in both directions, and its tensors as layouts.
 
 A capsule is named ``dltensor``, or ``dltensor_versioned`` since DLPack 1.0, until its consumer renames it and owns what
-is inside.  From then on the deleter is his to call: on any thread, with or without the GIL, at the end of the process
-or never.  Ours gives back a `Export`, which takes no lock, makes no driver call and waits for nothing.
+is inside.  From then on the consumer calls the deleter: on any thread, with or without the GIL, at the end of the
+process or never.  Ours releases an `Export`, which takes no lock, makes no driver call and waits for nothing.
 
-What shapes and dtypes mean stands in `buffers` and `interchange`; here are the structs and who owns them.
+`buffers` and `interchange` order the streams; here are the structs, who owns them, and what they describe.
 """
 cimport cython
 
@@ -15,9 +15,13 @@ from cpython.pycapsule cimport (
     PyCapsule_New,
     PyCapsule_SetName,
 )
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from xlogmem.blocks cimport release_export
+from xlogmem.interop._layout cimport ArrayLayout, new_layout
+
+from xlogmem.interop._dtypes import dtype_of_dlpack
 
 cdef const char* PLAIN = "dltensor"
 cdef const char* VERSIONED = "dltensor_versioned"
@@ -25,7 +29,7 @@ cdef const char* USED_PLAIN = "used_dltensor"
 cdef const char* USED_VERSIONED = "used_dltensor_versioned"
 
 
-# ---------------------------------------------------------------------------------------------- out
+# ---------------------------------------------------------------------------------------------- exports
 cdef DLPackExport* new_export() noexcept nogil:
     cdef DLPackExport* export = new DLPackExport()
     memset(&export.plain, 0, sizeof(export.plain))
@@ -50,7 +54,7 @@ cdef void delete_versioned(DLManagedTensorVersioned* tensor) noexcept nogil:
 
 
 cdef void drop_plain(object capsule) noexcept:
-    """A capsule that nobody took."""
+    """Delete what is in a capsule that was not consumed."""
     cdef DLManagedTensor* tensor
     if PyCapsule_IsValid(capsule, PLAIN):
         tensor = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)
@@ -64,9 +68,29 @@ cdef void drop_versioned(object capsule) noexcept:
         tensor.deleter(tensor)
 
 
+cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1:
+    """Describe an array whose first element is at `data`."""
+    cdef DLTensor* tensor = &export.plain.dl_tensor
+    cdef size_t i, ndim = len(layout.shape)
+    export.extents.resize(2 * ndim)
+    for i in range(ndim):
+        export.extents[i] = layout.shape[i]
+        export.extents[ndim + i] = layout.strides[i] // <int64_t>layout.itemsize
+    tensor.data = data
+    tensor.device = device
+    tensor.ndim = ndim
+    tensor.dtype.code = layout.dtype.code
+    tensor.dtype.bits = 8 * layout.itemsize
+    tensor.dtype.lanes = 1
+    if ndim:
+        tensor.shape = export.extents.data()
+        tensor.strides = export.extents.data() + ndim
+    return 0
+
+
 cdef object capsule_of(DLPackExport* export, bint versioned):
-    """The capsule of an export whose tensor is filled in (`plain.dl_tensor`, `versioned.flags`).  On a failure the
-    export is given back."""
+    """The capsule of an export whose tensor and `versioned.flags` are filled in.  On a failure the export is released.
+    """
     try:
         if versioned:
             export.versioned.dl_tensor = export.plain.dl_tensor
@@ -83,11 +107,11 @@ cdef object capsule_of(DLPackExport* export, bint versioned):
         raise
 
 
-# ---------------------------------------------------------------------------------------------- in
+# ---------------------------------------------------------------------------------------------- imports
 @cython.final
 @cython.no_gc
 cdef class Import:
-    """Somebody else's tensor, ours to delete."""
+    """A foreign tensor that this object deletes."""
 
     def __dealloc__(self):
         if self.plain != NULL and self.plain.deleter != NULL:
@@ -96,10 +120,10 @@ cdef class Import:
             self.versioned.deleter(self.versioned)
 
 
-cdef DLTensor* look_into(object capsule, bint* read_only) except NULL:
-    """The tensor in a capsule that nobody took yet; it stays the capsule's.
+cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:
+    """The tensor in a capsule that was not consumed yet; it stays the capsule's.
 
-    Raises BufferError for what is no such capsule, or of a version that nobody here knows.
+    Raises BufferError for other capsules and for unknown versions, TypeError for what is not a capsule.
     """
     cdef DLManagedTensorVersioned* versioned
     cdef const char* name
@@ -109,21 +133,46 @@ cdef DLTensor* look_into(object capsule, bint* read_only) except NULL:
     if PyCapsule_IsValid(capsule, VERSIONED):
         versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
         if versioned.version.major != 1:
-            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}; 1 is "
-                              "known here, and was asked for")
+            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}, but 1.0 "
+                              "was requested, and 1 is the only version that is supported")
         read_only[0] = versioned.flags & READ_ONLY
         return &versioned.dl_tensor
     if PyCapsule_IsValid(capsule, USED_PLAIN) or PyCapsule_IsValid(capsule, USED_VERSIONED):
-        raise BufferError("the DLPack capsule was used before: each is taken once")
+        raise BufferError("the DLPack capsule was used before: each is consumed once")
     if type(capsule).__name__ != "PyCapsule":
-        raise TypeError(f"{type(capsule).__name__} is no DLPack capsule, and has no __dlpack__")
+        raise TypeError(f"{type(capsule).__name__} is not a DLPack capsule, and has no __dlpack__")
     name = PyCapsule_GetName(capsule)
-    raise BufferError(f"a capsule named {name.decode(errors='replace') if name != NULL else None!r} is no DLPack "
+    raise BufferError(f"a capsule named {name.decode(errors='replace') if name != NULL else None!r} is not a DLPack "
                       "capsule")
 
 
-cdef Import take(object capsule):
-    """Own what `look_into` found."""
+cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
+    """What a tensor describes; BufferError if that is not an array that a buffer can have."""
+    cdef ArrayLayout layout
+    cdef int i
+    dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits)
+    if dtype is None or tensor.dtype.lanes != 1:
+        raise BufferError(f"DLPack code {tensor.dtype.code} with {tensor.dtype.bits} bits and {tensor.dtype.lanes} "
+                          "lane(s) is not a supported dtype")
+    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
+        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
+    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    if any(extent < 0 for extent in shape):
+        raise BufferError(f"a shape has no negative extents: {shape}")
+    strides = None
+    if tensor.strides != NULL:
+        strides = tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)])
+    if 0 not in shape and tensor.data == NULL:
+        raise BufferError("the tensor has elements, and no memory")
+    layout = new_layout(dtype, int(<uint64_t>tensor.data) + int(tensor.byte_offset), shape, strides, read_only)
+    if not layout.is_aligned() or (layout.size and <uint64_t>tensor.data % layout.itemsize):
+        raise BufferError(f"the tensor's memory ({layout.ptr:#x}) is not aligned to its elements of {layout.itemsize} "
+                          "bytes")
+    return layout
+
+
+cdef Import take_tensor(object capsule):
+    """Own what `peek_tensor` found."""
     cdef Import taken = Import.__new__(Import)
     if PyCapsule_IsValid(capsule, PLAIN):
         taken.plain = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)

@@ -1,4 +1,4 @@
-"""What the elements of a buffer are: one table, in the words of everybody who asks.
+"""What the elements of a buffer are: one table, with the name of each dtype in every standard.
 
 Nothing here needs NumPy.
 """
@@ -13,7 +13,7 @@ INT, UINT, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6         # DLDataTypeC
 
 
 class DType(NamedTuple):
-    """One kind of element.
+    """One dtype.
 
     `typestr` is that of the CUDA array interface, `arrow` the format of Arrow's C data interface, `pack` the letter of
     the struct module; None where there is none.
@@ -61,12 +61,12 @@ _ARROW = {row.arrow: row for row in DTYPES.values() if row.arrow}
 
 
 def dtype_of(what: Any) -> DType:
-    """The row for a name, a typestr, or a dtype of NumPy or of anybody whose dtypes have a name.
+    """The row for a name, a typestr, or a dtype of NumPy or of another library whose dtypes have a name.
 
     Raises
     ------
     TypeError
-        There is no such kind of element here.
+        Buffers do not have this dtype.
     """
     if isinstance(what, DType):
         return what
@@ -93,7 +93,7 @@ def element(dtype: DType, value: Any) -> bytes:
     Raises
     ------
     TypeError, ValueError
-        The value is none of this kind.
+        The value is not of this dtype.
     """
     try:
         if dtype.code == COMPLEX:
@@ -108,4 +108,4 @@ def element(dtype: DType, value: Any) -> bytes:
             raise TypeError(f"no value can be written as {dtype.name}: copy from memory instead")
         return struct.pack(f"<{dtype.pack}", value)
     except (struct.error, OverflowError) as error:
-        raise ValueError(f"{value!r} is no {dtype.name}: {error}") from None
+        raise ValueError(f"{value!r} is not a {dtype.name}: {error}") from None

@@ -1,61 +1,55 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag
-from xlogmem._failures cimport Failure
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock
+from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
 
 
 cdef class DeviceStatus:
-    # How things stand with a device: what every access looks at, without the state that owns it.
-    cdef atomic[uint64_t] current
+    # Whether the memory of a device may be used: read at every access, without the state that owns it.
+    cdef atomic[uint64_t] current       # the epoch
     cdef flag dropped
     cdef flag closed
-    cdef flag gone              # the context is lost and there is no new one yet
+    cdef flag gone                      # the context is lost and there is no new one yet
     cdef atomic[uint32_t] accesses
     cdef readonly int ordinal
 
 
-cdef class Buffer(BlockView):
-    cdef readonly uint64_t generation
-    cdef readonly tuple shape
-    cdef readonly tuple strides
-    cdef readonly bint readonly
-    cdef readonly size_t itemsize
-    cdef readonly size_t size
+cdef class DeviceSnapshot:
+    # A device's runtime and epoch, taken in one step.
+    cdef readonly Core core
+    cdef readonly uint64_t epoch
     cdef DeviceStatus status
-    cdef object kind            # DType
-    cdef uint64_t ptr           # of the first element
-    cdef object owner           # of memory that is part of a block somebody else owns
-    cdef bint consumed
-    cdef Stream last_interface_stream            # that an interface named last: whoever read it may not keep it
-    cdef uint64_t _number       # 0: nobody asked yet
-    cdef object __weakref__
     cdef const char* stale(self) noexcept
-    cdef bint contiguous(self)
-    cdef Buffer part(self, uint64_t ptr, tuple shape, tuple strides, object kind)
-    cdef Stream resolve_stream(self, object stream)
-    cdef tuple extent(self)
-    cdef LaunchRecorder window(self, Stream stream, int access)
-    cdef int wait(self, Stream stream, uint64_t position) except -1
-    cdef int upload(self, const void* source, size_t nbytes, Stream stream, bint wait) except -1
-    cdef int download(self, void* target, uint64_t source, size_t nbytes, Stream stream) except -1
-    cdef uint64_t copy_host(self, void* host, uint64_t device, size_t nbytes, Stream stream, int access) except? 0
+    cdef int refuse_stale(self) except -1
+
+
+cdef class ArrayView(BlockView):
+    cdef DeviceSnapshot device          # when it was made
+    cdef ArrayLayout layout
+    cdef bint consumed
+    cdef const char* stale(self) noexcept
+    cdef int refuse_consumed(self) except -1
     cdef int refuse_writing(self, str what) except -1
-    cdef int export_to(self, Stream stream, bint waits, Export* export) except -1
-    cdef Stream interface_stream(self)
-    cdef int fail(self, Failure* failure, str what) except -1
-    cdef object host_capsule(self, bint versioned)
+
+
+cdef class Buffer(ArrayView):
+    cdef object owner                   # of memory that lies in a block with another owner
+    cdef Stream last_interface_stream   # its readers may not keep it alive
+    cdef uint64_t _number               # 0: no token was made yet
+    cdef object __weakref__
+    cdef Stream resolve_stream(self, object stream)
+    cdef LaunchRecorder new_recorder(self, Stream stream, int access)
 
 
 cdef class Pointer:
     cdef Buffer buffer
+    cdef DeviceStatus status
     cdef LaunchRecorder recorder
     cdef bint entered
     cdef int leave(self) except -1
 
 
-cdef tuple c_strides(tuple shape, object itemsize)
-cdef Buffer view_of(DeviceStatus status, Core core, uint64_t generation, DeviceBlock block, uint64_t ptr, tuple shape,
-                    tuple strides, object kind, bint readonly, object owner)
+cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout layout, object owner)

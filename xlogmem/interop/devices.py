@@ -1,43 +1,35 @@
-"""What becomes of a device: `DeviceState`, from which buffers are made, and the tokens that name buffers elsewhere.
+"""`DeviceState`: makes buffers on one device, and survives the loss of its context.
 
-A state owns a runtime, the *context*, and a generation.  When the context is lost to an error, or somebody says that he
-reset the device, the generation advances at once, and everything made before is stale; with a new context it advances
-again.  Both change in one step, under the state's lock, and whoever allocates takes both in one step: memory of an old
-context never carries the number of a new one.
+A state owns a runtime, the *context*, and an epoch.  When the context is lost to an error, or the program says that
+the device was reset, the epoch advances at once, and everything made before is stale; with a new context it
+advances again.  Both change in one step, under the state's lock, and an allocation takes a snapshot of both in one
+step: memory of an old context never carries the number of a new one.
 
-Buffers do not hold the state; what they need to know of it is in its `DeviceStatus` (see `buffers`).
+Buffers do not hold the state; what they need to know of it is in its `DeviceStatus` (see `buffers/status.pxi`).
 """
 from __future__ import annotations
 
+import math
 import os
-import struct
 import threading
 import time
-import uuid
 import weakref
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 from xlogmem._driver import forget_context
-from xlogmem.interop._dtypes import dtype_of
 from xlogmem.blocks import Core
-from xlogmem.interop.buffers import Buffer, DeviceStatus, make_buffer, mark_lost, shape_of
-from xlogmem.errors import (
-    StaleBufferError,
-    StreamMisuseError,
-    UnknownBufferError,
-    UnknownDeviceError,
-    UnknownNodeError,
-)
+from xlogmem.errors import StaleBufferError, StreamMisuseError
+from xlogmem.interop._dtypes import dtype_of
+from xlogmem.interop._layout import shape_of
+from xlogmem.interop.buffers import Buffer, DeviceSnapshot, DeviceStatus, make_buffer, mark_lost
 from xlogmem.runtime import DeviceRuntime, get_runtime, set_runtime
 
-__all__ = ["BufferToken", "DeviceState", "Watch", "get_device_state"]
+__all__ = ["DeviceState", "Watch", "get_device_state"]
 
-LOOK_EVERY = 0.05                           # seconds: a loss that nobody told of is looked for by whoever waits for one
+POLL_INTERVAL = 0.05                        # seconds: a loss that is not reported is noticed by polling while waiting
 
-_node = uuid.uuid4().int                    # this process; a child of fork has no buffers to be named
 _states: weakref.WeakKeyDictionary[Core, weakref.ref[DeviceState]] = weakref.WeakKeyDictionary()
 _own: dict[int, DeviceState] = {}           # the process's own, by device
-_named: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
@@ -47,7 +39,7 @@ def _state_of(runtime: Core) -> DeviceState | None:
 
 
 class DeviceState:
-    """Makes buffers on one device, and knows whether they may still be used.
+    """Makes buffers on one device, and says whether they may still be used.
 
     Parameters
     ----------
@@ -57,12 +49,12 @@ class DeviceState:
     Raises
     ------
     StreamMisuseError
-        The runtime has a state already (W74).
+        The runtime has a state already.
 
     Notes
     -----
-    Keep it as long as its buffers are to be used: they do not.  Thread-safe.  `get_device_state` gives the process's
-    own, which is kept.
+    Keep it as long as its buffers are used: they do not keep it, and are stale without it.  Thread-safe.
+    `get_device_state` returns the process's own, which is kept.
     """
 
     def __init__(self, runtime: DeviceRuntime) -> None:
@@ -85,34 +77,34 @@ class DeviceState:
 
     def __repr__(self) -> str:
         how = "" if self.accepting_operations else " shutting down"
-        return (f"<DeviceState device={self.device_id} generation={self.generation}{how}"
+        return (f"<DeviceState device={self.device_id} epoch={self.epoch}{how}"
                 f"{' context lost' if self._status.lost else ''}>")
 
-    # ------------------------------------------------------------------------------------------ how things stand
+    # ------------------------------------------------------------------------------------------ status
     @property
     def device_id(self) -> int:
         """The device ordinal."""
         return self._status.ordinal
 
     @property
-    def generation(self) -> int:
+    def epoch(self) -> int:
         """How often the context was lost or replaced, from 0."""
-        self._look()
-        return self._status.generation
+        self._notice_loss()
+        return self._status.epoch
 
     @property
     def accepting_operations(self) -> bool:
-        """Whether `begin_shutdown` was not called yet."""
+        """Whether operations are accepted: `begin_shutdown` was not called yet."""
         return not self._status.shutting_down
 
     @property
     def runtime(self) -> DeviceRuntime | None:
         """The current runtime, None between the loss of a context and the next one."""
-        self._look()
+        self._notice_loss()
         return self._runtime
 
     def snapshot(self) -> tuple[DeviceRuntime, int]:
-        """The runtime and the generation, taken in one step (W66).
+        """The runtime and the epoch, taken in one step.
 
         Raises
         ------
@@ -120,15 +112,19 @@ class DeviceState:
             ``device shutting down``, or ``context lost``.
         """
         with self._changed:
-            self._look()
+            self._notice_loss()
             if not self.accepting_operations:
                 raise StaleBufferError("device shutting down")
             if self._runtime is None:
                 raise StaleBufferError("context lost")
-            return self._runtime, self._status.generation
+            return self._runtime, self._status.epoch
 
-    def _look(self) -> None:
-        """Notice that the runtime has found its context broken: whatever was made in it is stale from now on (W67)."""
+    def _take_snapshot(self) -> DeviceSnapshot:
+        """What a buffer is made from; see `snapshot`."""
+        return DeviceSnapshot(self._status, *self.snapshot())
+
+    def _notice_loss(self) -> None:
+        """If the runtime has found its context broken, whatever was made in it is stale from now on."""
         with self._changed:
             if self._runtime is not None and self._runtime.lost:
                 self._lost, self._runtime = self._runtime, None
@@ -136,22 +132,22 @@ class DeviceState:
                 self._changed.notify_all()
 
     def begin_shutdown(self) -> None:
-        """Accept nothing any more, for good.  Buffers keep their memory and are stale."""
+        """Accept no more operations, for good.  Buffers keep their memory and are stale."""
         with self._changed:
             self._status.close()
             self._changed.notify_all()
 
     def mark_lost(self) -> None:
-        """Say that the context is gone, because somebody reset the device: nobody may touch its memory any more."""
+        """Say that the context is gone, because other code reset the device: its memory must not be accessed."""
         with self._changed:
             if self._runtime is not None:
                 mark_lost(self._runtime)
-            self._look()
+            self._notice_loss()
 
     def recover(self, runtime: DeviceRuntime | None = None) -> int:
-        """Go on in a new context after the old one was lost, and the device was reset by whoever does that.
+        """Go on in a new context after the old one was lost and the program has reset the device.
 
-        xlogmem resets no device: the primary context is everybody's.
+        xlogmem does not reset devices: other libraries use the primary context too.
 
         Parameters
         ----------
@@ -161,23 +157,22 @@ class DeviceState:
         Returns
         -------
         int
-            The new generation.
+            The new epoch.
 
         Raises
         ------
         StreamMisuseError
-            The context is not lost, the state is shutting down, or pointers of buffers are still given out (W69);
-            nothing changed.
+            The context is not lost, the state is shutting down, or pointers of buffers are in use; nothing changed.
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
         with self._changed:
-            self._look()
+            self._notice_loss()
             old = self._runtime
             if not self.accepting_operations:
                 raise StreamMisuseError("the device is shutting down")
             if old is not None:
-                raise StreamMisuseError("the context is not lost; call mark_lost() if somebody has reset the device")
+                raise StreamMisuseError("the context is not lost; call mark_lost() if other code has reset the device")
             if self._status.in_use:
                 raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
             if runtime is None:
@@ -192,13 +187,13 @@ class DeviceState:
                     set_runtime(runtime, instead_of=self._lost)
                 _states[runtime] = weakref.ref(self)
             self._lost = None
-            self._runtime = runtime                     # before the number: nobody takes one without the other
+            self._runtime = runtime
             self._status.advance(False)
             self._changed.notify_all()
-            return self._status.generation
+            return self._status.epoch
 
     def watch(self) -> Watch:
-        """Follow the generation; see `Watch`."""
+        """Follow the epoch; see `Watch`."""
         return Watch(self)
 
     # ------------------------------------------------------------------------------------------ buffers
@@ -211,7 +206,7 @@ class DeviceState:
         shape : int or tuple of int
             Zero elements need no memory.
         dtype : dtype
-            A name (``"float32"``), or anything that NumPy calls a dtype.
+            A name (``"float32"``), or a NumPy dtype or type.
         stream : stream, optional
             Where the memory may be used at once; the default is the runtime's.
         tag : str, optional
@@ -220,17 +215,15 @@ class DeviceState:
         Raises
         ------
         StaleBufferError
-            The device is not accepting operations, or its context was lost meanwhile; the memory was given back.
+            The device is not accepting operations, or its context was lost meanwhile; the memory was freed.
         OutOfDeviceMemoryError, DriverError, StreamMisuseError
             See `DeviceRuntime.allocate`.
         """
-        kind, dimensions = dtype_of(dtype), shape_of(shape)
-        runtime, generation = self.snapshot()
-        nbytes = kind.itemsize
-        for extent in dimensions:
-            nbytes *= extent
-        block = runtime.allocate(nbytes, stream, tag=tag) if nbytes else None
-        buffer = make_buffer(self._status, runtime, generation, block, dimensions, kind)
+        row, dimensions = dtype_of(dtype), shape_of(shape)
+        device = self._take_snapshot()
+        nbytes = row.itemsize * math.prod(dimensions)
+        block = device.core.allocate(nbytes, stream, tag=tag) if nbytes else None
+        buffer = make_buffer(device, block, dimensions, row)
         buffer.access()                                 # it may be another context's by now
         return buffer
 
@@ -251,40 +244,40 @@ class DeviceState:
 
 
 class Watch:
-    """The newest generation of a device state, for those who follow it; slow ones miss what was in between.
+    """Follows the epoch of a device state; epochs that pass between two looks are not reported.
 
     Attributes
     ----------
     seen : int
-        The generation that this watch has told of last.
+        The epoch that this watch has reported last.
     """
 
     def __init__(self, state: DeviceState) -> None:
         self._state = state
-        self.seen = state.generation
+        self.seen = state.epoch
 
     @property
     def changed(self) -> bool:
-        """Whether there is a generation that was not seen."""
-        return self._state.generation != self.seen
+        """Whether there is an epoch that was not seen."""
+        return self._state.epoch != self.seen
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for a generation that was not seen, and return it; None after `timeout` seconds, or once the device is
+        """Wait for an epoch that was not seen, and return it; None after `timeout` seconds, or once the device is
         shutting down."""
         state = self._state
         end = None if timeout is None else time.monotonic() + timeout
         with state._changed:
             while not self.changed:
-                left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
+                left = POLL_INTERVAL if end is None else min(POLL_INTERVAL, end - time.monotonic())
                 if left <= 0 or not state.accepting_operations:
                     return None
                 state._changed.wait(left)
-            self.seen = state.generation
+            self.seen = state.epoch
             return self.seen
 
 
 def get_device_state(ordinal: SupportsIndex = 0) -> DeviceState:
-    """The process's own state of a device, over its own runtime; made at the first call.  See `get_runtime`."""
+    """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`."""
     runtime = get_runtime(ordinal)
     with _lock:
         state = _own.get(runtime.ordinal)
@@ -293,103 +286,16 @@ def get_device_state(ordinal: SupportsIndex = 0) -> DeviceState:
         return state
 
 
-# ---------------------------------------------------------------------------------------------- tokens
-_FORM = struct.Struct(">4sI16sIIQQ")        # big endian: tokens sort as their fields do
-_MAGIC, _VERSION = b"XLBT", 1
-
-
-class BufferToken(NamedTuple):
-    """Names a buffer to another thread, process or machine; says nothing of where it is.
-
-    Attributes
-    ----------
-    node : int
-        The process that has the buffer.
-    device : int
-        The device's ordinal there.
-    buffer : int
-        The buffer; numbers are not used again.
-    generation : int
-        That of the device's state when the buffer was made.
-    """
-
-    node: int
-    device: int
-    buffer: int
-    generation: int
-
-    def to_bytes(self) -> bytes:
-        """48 bytes, whatever is in them; they sort as tokens do.
-
-        Raises
-        ------
-        ValueError
-            A field is out of its range.
-        """
-        try:
-            return _FORM.pack(_MAGIC, _VERSION, self.node.to_bytes(16, "big"), self.device, 0, self.buffer,
-                              self.generation)
-        except (struct.error, OverflowError, AttributeError, TypeError) as error:
-            raise ValueError(f"{self!r} is no token: {error}") from None
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> BufferToken:
-        """The token that these bytes are.
-
-        Raises
-        ------
-        ValueError
-            They are none, or of a version that nobody knows here.
-        """
-        data = bytes(memoryview(data).cast("B"))
-        if len(data) != _FORM.size:
-            raise ValueError(f"a buffer token has {_FORM.size} bytes, not {len(data)}")
-        magic, version, node, device, zero, buffer, generation = _FORM.unpack(data)
-        if magic != _MAGIC or zero != 0 or buffer == 0:
-            raise ValueError("the bytes are no buffer token")
-        if version != _VERSION:
-            raise ValueError(f"a buffer token of version {version}; {_VERSION} is known here")
-        return cls(int.from_bytes(node, "big"), device, buffer, generation)
-
-    def resolve(self) -> Buffer:
-        """The buffer.
-
-        Raises
-        ------
-        UnknownNodeError
-            Another process has it.
-        UnknownDeviceError
-            The device has no state here.
-        UnknownBufferError
-            It is gone.
-        StaleBufferError
-            It must not be used any more, or the generation is another one.
-        """
-        if self.node != _node:
-            raise UnknownNodeError(f"the token's buffer is in another process ({self.node:032x}, this is {_node:032x})")
-        with _lock:
-            states = [reference() for reference in _states.values()]
-        if not any(state is not None and state.device_id == self.device for state in states):
-            raise UnknownDeviceError(f"device {self.device} has no state in this process")
-        buffer = _named.get(self.buffer)
-        if buffer is None or buffer.device_id not in (self.device, None):
-            raise UnknownBufferError(f"buffer {self.buffer} of device {self.device} is gone")
-        buffer.access()
-        if buffer.generation != self.generation:
-            raise StaleBufferError("context rebuilt")
-        return buffer
-
-
-def name(buffer: Buffer) -> BufferToken:
-    """The token of a buffer, which can be resolved as long as somebody holds the buffer."""
-    _named[buffer.number] = buffer
-    return BufferToken(_node, buffer.device_id or 0, buffer.number, buffer.generation)
+def has_state(ordinal: int) -> bool:
+    """Whether there is a state of this device."""
+    with _lock:
+        states = [reference() for reference in _states.values()]
+    return any(state is not None and state.device_id == ordinal for state in states)
 
 
 def _in_child() -> None:
-    """A forked child is another process, and has none of the buffers."""
-    global _node, _lock
-    _node = uuid.uuid4().int
+    """The thread that held the lock is not in a forked child."""
+    global _lock
     _lock = threading.RLock()
 
 

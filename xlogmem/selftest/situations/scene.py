@@ -5,9 +5,9 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from xlogmem.interop._dtypes import DTYPES
 from xlogmem.blocks import BlockState, DeviceBlock
-from xlogmem.interop.buffers import Buffer, make_buffer
+from xlogmem.interop._dtypes import DTYPES
+from xlogmem.interop.buffers import Buffer, DeviceSnapshot, make_buffer
 from xlogmem.interop.devices import DeviceState
 from xlogmem.launch import LaunchRecorder
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
@@ -76,7 +76,7 @@ class Scene:
 
     def buffer(self, block: DeviceBlock) -> Buffer:
         """Over the whole of a block."""
-        return make_buffer(self.state._status, self.runtime, 0, block, (NBYTES // 4,), DTYPES["uint32"])
+        return make_buffer(DeviceSnapshot(self.state._status, self.runtime, 0), block, (NBYTES // 4,), DTYPES["uint32"])
 
     def read_interface(self, block: DeviceBlock, stream: Any) -> None:
         """A consumer reads the interface of a block, which names this stream."""

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from xlogmem.interop._dtypes import DTYPES
-from xlogmem.interop.buffers import Buffer, make_buffer
+from xlogmem.interop.buffers import Buffer, DeviceSnapshot, make_buffer
 from xlogmem.interop.devices import DeviceState
 from xlogmem.interop.interchange import from_dlpack
 from xlogmem.launch import use
@@ -25,7 +25,7 @@ def buffer_of(world: World, item: Item) -> Buffer:
     if world.state is None:
         world.state = DeviceState(world.runtime)
     assert item.block is not None
-    return make_buffer(world.state._status, world.runtime, 0, item.block, (item.nbytes // 4,), WORD)
+    return make_buffer(DeviceSnapshot(world.state._status, world.runtime, 0), item.block, (item.nbytes // 4,), WORD)
 
 
 def choose_idle(world: World, rng: Random, stream: ProgramStream) -> Item:

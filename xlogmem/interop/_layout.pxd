@@ -1,0 +1,29 @@
+# How an array lies in memory; see _layout.pyx.
+
+from libc.stdint cimport uint64_t
+
+
+cdef class ArrayLayout:
+    cdef readonly object dtype          # DType
+    cdef readonly uint64_t ptr          # of the first element; 0: there are no elements
+    cdef readonly tuple shape
+    cdef readonly tuple strides         # in bytes
+    cdef readonly bint readonly
+    cdef readonly size_t itemsize
+    cdef readonly size_t size           # elements
+    cdef readonly uint64_t start        # the elements are in `extent` bytes from here
+    cdef readonly size_t extent
+    cdef size_t nbytes(self) noexcept
+    cdef bint is_contiguous(self) except -1
+    cdef bint is_aligned(self) except -1
+    cdef bint has_whole_strides(self) except -1
+    cdef int refuse_strided(self, str what) except -1
+    cdef int refuse_other(self, object dtype, tuple shape) except -1
+    cdef ArrayLayout at(self, uint64_t ptr)
+    cdef ArrayLayout item(self, object key)
+    cdef ArrayLayout seen_as(self, object dtype, object shape)
+    cdef ArrayLayout without_elements(self)
+
+
+cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides, bint readonly)
+cdef tuple c_strides(tuple shape, object itemsize)

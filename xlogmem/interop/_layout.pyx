@@ -1,0 +1,192 @@
+"""How an array lies in memory: an `ArrayLayout` is its dtype, address, shape, strides, and whether it may be written.
+
+Each standard describes an array in its own terms.  An import parses these into a layout, a `Buffer` holds one, and an
+export writes one in the terms of its standard; so the arithmetic of addresses stands here alone.
+
+A layout is immutable, and every layout that exists lies inside of the address space: `new_layout` refuses others,
+whatever integers it is given.  A layout says nothing of who owns the memory.
+"""
+cimport cython
+
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t
+
+from xlogmem.interop._dtypes import dtype_of
+
+__all__ = ["ArrayLayout", "shape_of"]
+
+
+cdef tuple c_strides(tuple shape, object itemsize):
+    """The strides of a contiguous array, in bytes, the last dimension fastest."""
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def shape_of(what):
+    """A shape as a tuple: an int is one dimension."""
+    shape = (PyNumber_Index(what),) if PyIndex_Check(what) else tuple([PyNumber_Index(extent) for extent in what])
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"a shape has no negative extents: {shape}")
+    return shape
+
+
+cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides, bint readonly):
+    """The layout of an array with these strides (in bytes; None: contiguous).
+
+    Raises BufferError if the elements do not lie inside of the address space.
+    """
+    cdef ArrayLayout layout = ArrayLayout.__new__(ArrayLayout)
+    itemsize = dtype.itemsize
+    size = 1
+    for length in shape:
+        size *= length
+    layout.dtype = dtype
+    layout.shape = shape
+    layout.strides = c_strides(shape, itemsize) if strides is None else strides
+    layout.readonly = readonly
+    layout.itemsize = itemsize
+    if size == 0:
+        return layout
+    low = high = ptr
+    for length, stride in zip(shape, layout.strides, strict=True):
+        if stride < 0:
+            low += (length - 1) * stride
+        else:
+            high += (length - 1) * stride
+    extent = high - low + itemsize
+    if low <= 0 or low + extent > UINT64_MAX or max(size * itemsize, extent) > INT64_MAX:
+        raise BufferError(f"{size} elements of {itemsize} bytes, the first of them at {ptr:#x}, do not lie in the "
+                          f"address space: [{low:#x}, {low + extent:#x})")
+    layout.ptr = ptr
+    layout.size = size
+    layout.start = low
+    layout.extent = extent
+    return layout
+
+
+cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple strides):
+    """Some elements of an array, the first of them at this offset: inside of the address space as the whole is."""
+    cdef ArrayLayout part = ArrayLayout.__new__(ArrayLayout)
+    cdef int64_t length, reach, below = 0, above = 0
+    cdef size_t size = 1
+    part.dtype = whole.dtype
+    part.itemsize = whole.itemsize
+    part.readonly = whole.readonly
+    part.shape = shape
+    part.strides = strides
+    if whole.size == 0 or 0 in shape:
+        return part
+    for extent, stride in zip(shape, strides):
+        length = extent
+        size *= <size_t>length
+        if length > 1:                                  # else the stride may be any integer
+            reach = (length - 1) * <int64_t>stride
+            if reach < 0:
+                below += reach
+            else:
+                above += reach
+    part.ptr = whole.ptr + <int64_t>offset
+    part.size = size
+    part.start = part.ptr + below
+    part.extent = above - below + whole.itemsize
+    return part
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class ArrayLayout:
+    """Where the elements of an array are, and what they are."""
+
+    cdef size_t nbytes(self) noexcept:
+        """Bytes of all elements together; `extent` has the gaps between them too."""
+        return self.size * self.itemsize
+
+    # ------------------------------------------------------------------------------------------ checks
+    cdef bint is_contiguous(self) except -1:
+        full_strides = c_strides(self.shape, self.itemsize)
+        return self.size == 0 or all(
+            stride == full or extent == 1
+            for stride, full, extent in zip(self.strides, full_strides, self.shape, strict=True))
+
+    cdef bint has_whole_strides(self) except -1:
+        """Whether the strides are whole numbers of elements."""
+        return all(stride % <int64_t>self.itemsize == 0 for stride in self.strides)
+
+    cdef bint is_aligned(self) except -1:
+        """Whether every element is at a multiple of its size."""
+        return self.size == 0 or (self.ptr % self.itemsize == 0 and self.has_whole_strides())
+
+    cdef int refuse_strided(self, str what) except -1:
+        if not self.is_contiguous():
+            raise ValueError(what)
+        return 0
+
+    cdef int refuse_other(self, object dtype, tuple shape) except -1:
+        """Raise if an array of this dtype and shape cannot be copied to or from here."""
+        if dtype is not self.dtype:
+            raise TypeError(f"dtype {dtype.name} is not the buffer's, {self.dtype.name}")
+        if shape != self.shape:
+            raise ValueError(f"shape {shape} is not the buffer's, {self.shape}")
+        return 0
+
+    # ------------------------------------------------------------------------------------------ other layouts
+    cdef ArrayLayout at(self, uint64_t ptr):
+        """The same array in other memory, which may be written."""
+        return new_layout(self.dtype, ptr, self.shape, self.strides, False)
+
+    cdef ArrayLayout item(self, object key):
+        """The part that integers, slices and an ellipsis select."""
+        offset, shape, strides = 0, [], []
+        for item, extent, stride in zip(expand_key(key, len(self.shape)), self.shape, self.strides, strict=True):
+            if isinstance(item, slice):
+                start, stop, step = item.indices(extent)
+                length = len(range(start, stop, step))
+                offset += start * stride if length else 0
+                shape.append(length)
+                strides.append(step * stride)
+            else:
+                number = PyNumber_Index(item)
+                if not -extent <= number < extent:
+                    raise IndexError(f"index {number} is out of bounds for {extent} elements")
+                offset += number % extent * stride
+        return part_of(self, offset, tuple(shape), tuple(strides))
+
+    cdef ArrayLayout seen_as(self, object dtype, object shape):
+        """The same bytes as another dtype or shape; None: as it is."""
+        row = self.dtype if dtype is None else dtype_of(dtype)
+        nbytes = self.nbytes()
+        self.refuse_strided("only a contiguous buffer can be seen as another one")
+        if shape is None:
+            if row is self.dtype:
+                shape = self.shape
+            elif nbytes % row.itemsize:
+                raise ValueError(f"{nbytes} bytes are not a whole number of {row.name}")
+            else:
+                shape = (nbytes // row.itemsize,)
+        shape = shape_of(shape)
+        wanted = row.itemsize
+        for extent in shape:
+            wanted *= extent
+        if wanted != nbytes:
+            raise ValueError(f"{nbytes} bytes cannot be seen as {row.name} of shape {shape}")
+        return new_layout(row, self.ptr, shape, None, self.readonly)
+
+    cdef ArrayLayout without_elements(self):
+        """As many dimensions, and nothing in them."""
+        return new_layout(self.dtype, 0, (0,) * max(1, len(self.shape)), None, self.readonly)
+
+
+cdef list expand_key(object key, Py_ssize_t ndim):
+    """One item for each dimension: an ellipsis, or the end of the key, stands for all of those left out."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    dots = [at for at, item in enumerate(keys) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index has one ellipsis at most")
+    if len(keys) - len(dots) > ndim:
+        raise IndexError(f"too many indices: {len(keys) - len(dots)} for {ndim} dimension(s)")
+    at = dots[0] if dots else len(keys)
+    keys[at:at + len(dots)] = [slice(None)] * (ndim - len(keys) + len(dots))
+    return keys

@@ -1,0 +1,154 @@
+# What a buffer is.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, and says whether
+# its memory may still be accessed.  It does nothing with the memory; `Buffer` does.
+
+cdef ArrayLayout NOTHING = new_layout(DTYPES["uint8"], 0, (0,), None, False)
+
+
+@cython.auto_pickle(False)
+cdef class ArrayView(BlockView):
+    """A typed part of a block; what users hold is `Buffer`."""
+
+    def __cinit__(self):
+        self.layout = NOTHING
+
+    # ------------------------------------------------------------------------------------------ status
+    cdef const char* stale(self) noexcept:
+        """Why the memory must not be accessed, NULL if it may be."""
+        cdef const char* reason
+        if self.device is None:
+            return "device state dropped"
+        reason = self.device.stale()
+        if reason == NULL and self.consumed:
+            return "consumed"
+        return reason
+
+    cdef int refuse_stale(self) except -1:
+        cdef const char* reason = self.stale()
+        if reason != NULL:
+            raise StaleBufferError((<bytes>reason).decode())
+        return 0
+
+    cdef int refuse_consumed(self) except -1:
+        """Parts of a stale buffer may be made, but those of one that has no memory may not."""
+        return self.refuse_stale() if self.device is None or self.consumed else 0
+
+    cdef int refuse_writing(self, str what) except -1:
+        if self.layout.readonly:
+            raise ValueError(f"{what}: the buffer is read-only")
+        return 0
+
+    @property
+    def is_stale(self):
+        """Whether the memory must not be accessed any more; `access` raises the reason."""
+        return self.stale() != NULL
+
+    @property
+    def epoch(self):
+        """The epoch of the device's state when the buffer was made; it never changes."""
+        return self.device.epoch if self.device is not None else 0
+
+    def access(self):
+        """The block, if it may be used.
+
+        Returns
+        -------
+        DeviceBlock or None
+            None for zero bytes.
+
+        Raises
+        ------
+        StaleBufferError
+            ``device state dropped``, ``device shutting down``, ``context lost`` or ``context rebuilt``, in this order,
+            or ``consumed``.
+        """
+        self.refuse_stale()
+        return self.block
+
+    # ------------------------------------------------------------------------------------------ description
+    @property
+    def shape(self):
+        """Elements in each dimension, a tuple of int."""
+        return self.layout.shape
+
+    @property
+    def strides(self):
+        """Bytes from one element to the next in each dimension, a tuple of int."""
+        return self.layout.strides
+
+    @property
+    def readonly(self):
+        """Whether the memory must not be written through this buffer."""
+        return self.layout.readonly
+
+    @property
+    def itemsize(self):
+        """Bytes of one element."""
+        return self.layout.itemsize
+
+    @property
+    def size(self):
+        """How many elements there are."""
+        return self.layout.size
+
+    @property
+    def dtype(self):
+        """The kind of the elements, by NumPy's name for it."""
+        return self.layout.dtype.name
+
+    @property
+    def ndim(self):
+        """How many dimensions there are."""
+        return len(self.layout.shape)
+
+    @property
+    def nbytes(self):
+        """Bytes of all elements together."""
+        return self.layout.nbytes()
+
+    @property
+    def is_empty(self):
+        """Whether there are no elements."""
+        return self.layout.size == 0
+
+    @property
+    def device_id(self):
+        """The device ordinal, None once the device's state was dropped."""
+        return self.device.status.ordinal if self.device is not None and not self.device.status.dropped else None
+
+    def __len__(self):
+        if not self.layout.shape:
+            raise TypeError("a buffer without dimensions has no length")
+        return self.layout.shape[0]
+
+    def __bool__(self):
+        raise TypeError("the truth value of a buffer is on the device; use its size")
+
+    def __repr__(self):
+        if self.device is None:
+            return "<Buffer that was never made>"
+        extra = ", consumed" if self.consumed else f", {(<bytes>self.stale()).decode()}" if self.stale() != NULL else ""
+        return (f"<Buffer {self.dtype} shape={self.shape} len={self.size} device={self.device_id} "
+                f"epoch={self.epoch}{extra}>")
+
+
+# ---------------------------------------------------------------------------------------------- how buffers are made
+cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout layout, object owner):
+    """A buffer over part of a block (None: there are no elements)."""
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    buffer.device = device
+    buffer.core = device.core
+    buffer.block = block
+    buffer.layout = layout
+    buffer.owner = owner
+    return buffer
+
+
+def set_token_maker(maker):
+    """Let `Buffer.token` call ``maker(buffer)``."""
+    global token_maker
+    token_maker = maker
+
+
+def make_buffer(DeviceSnapshot device not None, DeviceBlock block, shape, dtype):
+    """A contiguous buffer from the start of a block (None: there are no elements)."""
+    return new_buffer(device, block, new_layout(dtype, block.ptr if block is not None else 0, shape, None, False), None)

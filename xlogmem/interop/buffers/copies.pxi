@@ -1,0 +1,215 @@
+# Fills and copies.  Each is one piece of `Work`, enqueued inside a use of the buffers that it touches, so it is ordered
+# as any launch is.  Host memory may be used when the call returns: what the driver still reads or writes then is waited
+# for, on the host, at the position of this work alone.
+
+cdef enum WorkKind:
+    FILL
+    COPY_IN                                 # from the host
+    COPY_OUT                                # to the host
+    COPY_ACROSS
+
+
+cdef struct Work:
+    WorkKind kind
+    uint64_t target                         # addresses, of host memory too
+    uint64_t source
+    size_t nbytes
+    uint32_t word                           # of a fill: the value, in `width` bytes
+    int width
+
+
+cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1 nogil:
+    if work.kind == FILL:
+        return fill(work.target, work.word, work.width, work.nbytes // work.width, stream.state.handle, failure)
+    if work.kind == COPY_IN:
+        return copy_in(work.target, <void*>work.source, work.nbytes, stream.state.handle, failure)
+    if work.kind == COPY_OUT:
+        return copy_out(<void*>work.target, work.source, work.nbytes, stream.state.handle, failure)
+    return copy_across(work.target, work.source, work.nbytes, stream.state.handle, failure)
+
+
+cdef uint64_t enqueue(LaunchRecorder recorder, const Work* work, str what) except? 0:
+    """Enqueue work as the recorder's launch; the position that it was filed at."""
+    cdef Core core = recorder.runtime
+    cdef Stream stream = recorder.stream
+    cdef Failure failure
+    cdef Scope scope
+    cdef int failed
+    recorder.open()
+    try:
+        with nogil:
+            failed = enter_context(core.state.order.context, &scope, &failure)
+            if not failed:
+                failed = start_work(work, stream, &failure)
+                leave_context(&scope)
+    finally:
+        recorder.finish(LAUNCHED)
+    if failed:
+        fail(core, &failure, what)
+    return recorder.window.position
+
+
+cdef int host_wait(Stream stream, uint64_t position, Core core) except -1:
+    """The host waits for a position of this stream, and for nothing else."""
+    cdef OrderState* order = core.state.order
+    cdef Failure failure
+    cdef Scope scope
+    cdef int failed
+    with nogil:
+        failed = enter_context(order.context, &scope, &failure)
+        if not failed:
+            order.lock.lock()
+            failed = host_wait_unlocks(order, stream.state, position, &failure)
+            order.lock.unlock()
+            leave_context(&scope)
+    if failed:
+        fail(core, &failure, f"waiting for {stream!r}")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- fills
+cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
+    cdef bytes pattern = element(buffer.layout.dtype, value)
+    cdef ArrayLayout layout = buffer.layout
+    cdef Stream resolved
+    cdef Work work
+    buffer.refuse_stale()
+    buffer.refuse_writing("fill")
+    if layout.size == 0:
+        return 0
+    layout.refuse_strided("only a contiguous buffer can be filled")
+    resolved = buffer.resolve_stream(stream)
+    for width in (1, 2, 4):
+        if len(pattern) % width == 0 and pattern == pattern[:width] * (len(pattern) // width):
+            break
+    else:                                               # wider than the driver's fills, and not uniform
+        pattern *= layout.size
+        upload(buffer, <const char*>pattern, resolved)
+        return 0
+    work.kind, work.target, work.nbytes, work.width = FILL, layout.ptr, layout.nbytes(), width
+    work.word = int.from_bytes(pattern[:width], "little")
+    enqueue(buffer.new_recorder(resolved, WRITE), &work, "filling a buffer")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- host memory
+cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flags) except -1:
+    """The memory of a host object that has to fit the layout; release it with `PyBuffer_Release`."""
+    if not PyObject_CheckBuffer(host):
+        raise TypeError(f"{type(host).__name__} has no buffer of host memory; import arrays on the device with "
+                        "from_dlpack() or from_cuda_array()")
+    dtype = getattr(host, "dtype", None)
+    if dtype is not None:
+        layout.refuse_other(dtype_of(dtype), tuple(host.shape))
+    try:
+        PyObject_GetBuffer(host, view, PyBUF_C_CONTIGUOUS | flags)
+    except BufferError as error:
+        raise ValueError(f"the host memory cannot be used: {error}") from None
+    if <size_t>view.len != layout.nbytes():
+        length = view.len
+        PyBuffer_Release(view)
+        raise ValueError(f"{length} bytes are not the buffer's {layout.nbytes()}")
+    return 0
+
+
+cdef uint64_t upload(Buffer buffer, const void* source, Stream stream) except? 0:
+    """Copy the whole of the buffer's contents from the host; the position of the copy."""
+    cdef Work work
+    work.kind, work.target, work.nbytes = COPY_IN, buffer.layout.ptr, buffer.layout.nbytes()
+    work.source = <uint64_t>source
+    return enqueue(buffer.new_recorder(stream, WRITE), &work, "copying from the host")
+
+
+cdef int download(Buffer buffer, void* target, Stream stream) except -1:
+    """Copy all bytes that the elements are in, and wait for them."""
+    cdef Work work
+    work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
+    work.target = <uint64_t>target
+    return host_wait(stream, enqueue(buffer.new_recorder(stream, READ), &work, "copying to the host"), buffer.core)
+
+
+cdef int copy_from_host(Buffer target, object source, object stream) except -1:
+    cdef Stream resolved
+    cdef Py_buffer view
+    cdef uint64_t position
+    cdef bint pinned = False
+    acquire_host(source, target.layout, &view, 0)
+    try:
+        if target.layout.size:
+            host_is_pinned(view.buf, &pinned)
+            resolved = target.resolve_stream(stream)
+            position = upload(target, view.buf, resolved)
+            if pinned:                                  # the driver reads it later than the call returns
+                host_wait(resolved, position, target.core)
+    finally:
+        PyBuffer_Release(&view)
+    return 0
+
+
+cdef int copy_to_host(Buffer source, object target, object stream) except -1:
+    cdef Py_buffer view
+    acquire_host(target, source.layout, &view, PyBUF_WRITABLE)
+    try:
+        if source.layout.size:
+            download(source, view.buf, source.resolve_stream(stream))
+    finally:
+        PyBuffer_Release(&view)
+    return 0
+
+
+cdef object copy_to_numpy(Buffer source, object stream):
+    """A NumPy array with the buffer's shape and strides, over a copy of all bytes that its elements are in."""
+    import numpy
+
+    cdef ArrayLayout layout = source.layout
+    cdef bytearray host
+    source.refuse_stale()
+    if layout.dtype.pack is None:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(f"NumPy has {layout.dtype.name} with the package ml_dtypes only; see it as another dtype "
+                            "with view()") from None
+        dtype = numpy.dtype(getattr(ml_dtypes, layout.dtype.name))
+    else:
+        dtype = numpy.dtype(layout.dtype.name)
+    if layout.size == 0:
+        return numpy.empty(layout.shape, dtype)
+    host = bytearray(layout.extent)
+    download(source, <char*>host, source.resolve_stream(stream))
+    return numpy.ndarray(layout.shape, dtype, host, layout.ptr - layout.start, layout.strides)
+
+
+# ---------------------------------------------------------------------------------------------- other buffers
+cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
+    cdef ArrayLayout to = target.layout, origin = source.layout
+    cdef LaunchRecorder recorder
+    cdef Work work
+    source.refuse_stale()
+    if source.core is not target.core:
+        raise StreamMisuseError(f"{source!r} belongs to another runtime than {target!r}: import it with from_dlpack()")
+    to.refuse_other(origin.dtype, origin.shape)
+    origin.refuse_strided("only a contiguous buffer can be copied from; to_numpy() copies others")
+    if origin.size == 0:
+        return 0
+    if to.start < origin.start + origin.extent and origin.start < to.start + to.extent:
+        raise ValueError("the buffers overlap")
+    work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, to.ptr, origin.ptr, origin.nbytes()
+    recorder = target.new_recorder(target.resolve_stream(stream), WRITE)
+    recorder.add_use(source, READ, "read", source)
+    enqueue(recorder, &work, "copying between buffers")
+    return 0
+
+
+cdef Buffer copy_of(Buffer source):
+    """A buffer in a block of its own with the same contents."""
+    cdef DeviceBlock block = None
+    cdef Buffer made
+    source.refuse_stale()
+    if not source.layout.is_contiguous():
+        raise BufferError("only a contiguous buffer can be copied on the device")
+    if source.layout.size:
+        block = source.core.allocate(source.layout.nbytes(), source.resolve_stream(None))
+    made = new_buffer(source.device, block, source.layout.at(block.ptr if block is not None else 0), None)
+    copy_device(made, source, None)
+    return made

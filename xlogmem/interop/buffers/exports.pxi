@@ -1,0 +1,159 @@
+# How other libraries get the memory.  Each way orders a stream after all uses so far; what is known later differs.
+#
+# * A DLPack capsule pins the block until its deleter runs; until then the consumer may enqueue unrecorded work on the
+#   stream that it named.
+# * The CUDA array interface names one of our streams; its reader holds the buffer, and may use that stream until the
+#   block is freed.
+# * An Arrow device array carries an event; on which stream its consumer works is never known.
+
+cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
+    """Export the memory on a stream that is ordered after all uses so far (NULL: until the block is freed)."""
+    cdef LaunchRecorder recorder
+    if buffer.block is None:
+        buffer.refuse_stale()
+    recorder = buffer.new_recorder(consumer, READ if buffer.layout.readonly else READ_WRITE)
+    recorder.open()
+    try:
+        buffer.core.export_block(buffer.block, consumer.state, not buffer.layout.readonly, export)
+    finally:
+        recorder.finish(LAUNCHED)
+    return 0
+
+
+cdef int export_unordered(Buffer buffer, Export* export) except -1:
+    """Export the memory to a consumer that orders its own work, and does not say on which stream."""
+    if buffer.block is None:
+        buffer.refuse_stale()
+    return buffer.core.export_block(buffer.block, NULL, not buffer.layout.readonly, export)
+
+
+# ---------------------------------------------------------------------------------------------- DLPack
+cdef tuple pair_of(object what, str name):
+    try:
+        first, second = what
+        return PyNumber_Index(first), PyNumber_Index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
+
+
+cdef object parse_consumer(object stream):
+    """The stream that a consumer names: a handle, -1, or a stream object."""
+    if stream is None:
+        return LEGACY
+    if not PyIndex_Check(stream) and hasattr(stream, "__cuda_stream__"):
+        return stream
+    if not PyIndex_Check(stream) or isinstance(stream, bool):
+        raise TypeError(f"stream is an integer: 1, 2, -1 or a handle; not {stream!r}")
+    handle = PyNumber_Index(stream)
+    if handle == 0:
+        raise ValueError("stream 0 is ambiguous, and the standard does not allow it: use 1 for the legacy default "
+                         "stream, 2 for the per-thread default stream")
+    if not -1 <= handle < 1 << 64:
+        raise ValueError(f"{handle} is not a CUDA stream handle")
+    return handle
+
+
+cdef object export_dlpack(Buffer buffer, object stream, object dl_device, object copy, object max_version):
+    cdef bint versioned = max_version is not None and pair_of(max_version, "max_version") >= (1, 0)
+    cdef int flags = 0
+    here = buffer.__dlpack_device__()
+    device = here if dl_device is None else pair_of(dl_device, "dl_device")
+    handle = parse_consumer(stream)
+    if device == (CPU, 0):
+        if copy is not None and not copy:
+            raise BufferError("the memory is on the device: host memory can only be a copy")
+        return export_host_copy(buffer, versioned)
+    if device != here:
+        raise BufferError(f"the memory is on device {here} and cannot be exported to {device}")
+    if copy:
+        buffer = copy_of(buffer)
+        flags |= COPIED
+    if buffer.layout.readonly:
+        if not versioned:
+            raise BufferError("the buffer is read-only, for which DLPack before 1.0 has no word: request "
+                              "max_version=(1, 0), or a copy")
+        flags |= READ_ONLY
+    if not buffer.layout.has_whole_strides():
+        raise BufferError("the strides are not whole numbers of elements")
+    return export_on_device(buffer, handle, versioned, flags)
+
+
+cdef object export_on_device(Buffer buffer, object handle, bint versioned, int flags):
+    cdef ArrayLayout layout = buffer.layout
+    cdef Stream consumer = None
+    cdef DLPackExport* export
+    cdef DLDevice device
+    if layout.size and handle != -1:
+        consumer = buffer.core.owned_stream(handle) or buffer.core.stream_of(handle)
+    device.device_type, device.device_id = CUDA, buffer.device.status.ordinal
+    export = new_export()
+    try:
+        if consumer is not None:
+            export_ordered(buffer, consumer, &export.base)
+        elif layout.size:
+            export_unordered(buffer, &export.base)
+        fill_tensor(export, layout, <void*>layout.ptr, device)
+    except BaseException:
+        release_export(&export.base)
+        raise
+    export.versioned.flags = flags
+    return capsule_of(export, versioned)
+
+
+cdef object export_host_copy(Buffer buffer, bint versioned):
+    """A capsule with a copy in host memory, for which the host waits."""
+    cdef ArrayLayout layout = buffer.layout
+    cdef DLPackExport* export = new_export()
+    cdef DLDevice device
+    cdef void* first = NULL
+    device.device_type, device.device_id = CPU, 0
+    try:
+        buffer.refuse_stale()
+        export.host.resize(layout.extent)
+        if layout.size:
+            download(buffer, export.host.data(), buffer.resolve_stream(None))
+            first = export.host.data() + <size_t>(layout.ptr - layout.start)
+        fill_tensor(export, layout, first, device)
+    except BaseException:
+        release_export(&export.base)
+        raise
+    export.versioned.flags = COPIED
+    return capsule_of(export, versioned)
+
+
+# ---------------------------------------------------------------------------------------------- interfaces
+cdef Stream choose_stream(Buffer buffer):
+    """A stream to name to other libraries: it lives as long as the runtime, or its owner is known, or this buffer,
+    which named it last, keeps it."""
+    cdef Stream newest = buffer.last_write_stream
+    if newest is None or (newest.state.unowned and newest.state.thread == 0) or is_other_threads_default(newest.state):
+        newest = buffer.resolve_stream(None)
+    return newest
+
+
+cdef dict export_interface(Buffer buffer):
+    cdef ArrayLayout layout = buffer.layout
+    cdef Stream named = None
+    if layout.dtype.typestr is None:
+        raise AttributeError(f"the CUDA array interface has no name for {layout.dtype.name}: export it with DLPack")
+    buffer.refuse_stale()
+    if layout.size:
+        named = choose_stream(buffer)
+        buffer.last_interface_stream = named if named.foreign else None     # own ones live as long as the runtime
+        export_ordered(buffer, named, NULL)
+    return {"version": 3, "shape": layout.shape, "typestr": layout.dtype.typestr,
+            "data": (layout.ptr, bool(layout.readonly)),
+            "strides": None if layout.is_contiguous() else layout.strides, "mask": None,
+            "stream": (named.handle or LEGACY) if named is not None else LEGACY}
+
+
+cdef tuple export_arrow(Buffer buffer, dict keywords):
+    cdef LaunchRecorder recorder = None
+    buffer.refuse_stale()
+    schema = schema_capsule(buffer.layout)
+    unknown = [name for name, value in keywords.items() if value is not None]
+    if unknown:
+        raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
+    if buffer.layout.size:
+        recorder = buffer.new_recorder(choose_stream(buffer), READ)
+    return schema, array_capsule(buffer.layout, buffer.device.status.ordinal, buffer.block, recorder)

@@ -1,0 +1,71 @@
+# Arrow device arrays: the array carries an event, which our stream waits for.  On which stream the producer goes on
+# working is never known, so the host waits for our uses before the array is released.
+
+def from_arrow(array, /, *, stream=None, state=None):
+    """Import an Arrow array on the device; it is tracked, shares the memory and is read-only.
+
+    Parameters
+    ----------
+    array : object with ``__arrow_c_device_array__``, or its pair of capsules
+        One dimension of a fixed-width type, without nulls.
+    stream : stream, optional
+        Where the buffer may be used at once: it waits for the array's event.  The default is the runtime's.
+    state : DeviceState, optional
+        The default is the process's own.
+
+    Returns
+    -------
+    Buffer
+        Strict recorders accept it.  The host waits for the uses made here before the array is released.
+
+    Raises
+    ------
+    TypeError
+        This is not an array, or of a type that buffers do not have.
+    BufferError
+        It is not on the device, has nulls or children, lies outside of the address space, or was consumed.
+    StaleBufferError
+        The device is not accepting operations.
+    """
+    cdef ArrowSchema* schema
+    cdef ArrowDeviceArray* source
+    cdef DeviceSnapshot device
+    cdef ArrayLayout layout
+    cdef Stream ordered
+    cdef Scope scope
+    exporter = getattr(array, "__arrow_c_device_array__", None)
+    pair = array if exporter is None else exporter()
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(f"{type(array).__name__} has no __arrow_c_device_array__")
+    schema = peek_schema(pair[0])
+    source = peek_array(pair[1])
+    dtype = schema_dtype(schema)
+    if source.device_type != <int>ARROW_DEVICE_CUDA:
+        raise BufferError(f"the array is on Arrow device type {source.device_type}, which is not CUDA: copy it with "
+                          "copy_from()")
+    device = take_snapshot(state, source.device_id)
+    refuse_device(device.core, source.device_id)
+    layout = array_layout(&source.array, dtype)
+    if layout.size == 0:
+        return adopt(device, layout, take_array(pair[1]), None, device.core.stream_of(stream))
+    enter(device.core, &scope)
+    try:
+        refuse_memory(device.core, layout, "the array")
+        ordered = device.core.stream_of(stream)
+        if source.sync_event != NULL:
+            wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
+        taken = take_array(pair[1])                     # if this fails, it is released in the caller's context
+        return adopt(device, layout, taken, None, ordered)
+    finally:
+        leave(&scope)
+
+
+cdef int wait_event(Core core, Stream stream, cy.CUevent event) except -1:
+    """Order a stream after an event.  The context is current."""
+    cdef Failure failure
+    cdef int failed
+    with nogil:
+        failed = stream_wait(stream.state.handle, event, &failure)
+    if failed:
+        core.fail(&failure, f"having {stream!r} wait for the array's event")
+    return 0

@@ -1,0 +1,147 @@
+# The CUDA array interface: a dictionary.  It names a stream, on which the producer goes on working if it is known to
+# live on; a bare handle may be destroyed, so its stream is used once, to order one of ours after it.
+
+cdef class Interface:
+    # What a CUDA array interface says.
+    cdef ArrayLayout layout
+    cdef object version
+    cdef object handle                  # of the stream, None: not named
+
+
+def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
+    """Import an array by the CUDA array interface; it is tracked, and shares the memory.
+
+    Parameters
+    ----------
+    array : object with ``__cuda_array_interface__``
+        It is held as long as the buffer.
+    stream : stream, optional
+        Where the buffer may be used at once; elsewhere `use` orders it.
+    producer : stream, optional
+        Where the producer's work with the memory was and will be enqueued.  The default is the current stream of its
+        library (CuPy, Numba, PyTorch), else the one that the interface names.
+    state : DeviceState, optional
+        The default is the process's own.
+
+    Returns
+    -------
+    Buffer
+        Strict recorders accept it.
+
+    Raises
+    ------
+    ValueError, TypeError, BufferError
+        The interface is malformed, or not of memory that can be used here: an unknown dtype, a mask, stream 0, which is
+        ambiguous, ...
+    StreamMisuseError
+        An interface before version 3 names no stream, and neither does the caller; or the memory overlaps a tracked
+        block in part.
+    StaleBufferError
+        The device is not accepting operations.
+    """
+    cdef DeviceSnapshot device
+    cdef Interface interface
+    cdef Scope scope
+    cdef Core core
+    cdef Stream owner = None, ordered = None
+    said = getattr(array, "__cuda_array_interface__", None)
+    if said is None:
+        raise TypeError(f"{type(array).__name__} has no __cuda_array_interface__")
+    interface = parse_interface(said)
+    device = take_snapshot(state, 0)
+    core = device.core
+    if interface.layout.size:
+        enter(core, &scope)
+        try:
+            refuse_memory(core, interface.layout, "the array")
+        finally:
+            leave(&scope)
+    if stream is not None:
+        ordered = core.stream_of(stream)
+    what = producer if producer is not None else find_producer_stream(array)
+    if what is not None:
+        owner = core.stream_of(what)
+    elif interface.handle is not None:
+        owner = core.owned_stream(interface.handle)
+        if owner is None:                               # it may be destroyed: order one of ours after it now
+            if ordered is None:
+                ordered = core.stream_pool.default
+            order_now(core, ordered, core.stream_of(interface.handle))
+    elif interface.version < 3:
+        raise StreamMisuseError(f"an interface of version {interface.version} does not say on which stream the array "
+                                "is ready: say producer=, or import it with from_dlpack()")
+    return adopt(device, interface.layout, array, owner, ordered)
+
+
+cdef Interface parse_interface(object said):
+    cdef Interface interface = Interface.__new__(Interface)
+    if not isinstance(said, Mapping):
+        raise TypeError(f"a CUDA array interface is a dictionary, not {type(said).__name__}")
+    missing = [name for name in ("shape", "typestr", "data", "version") if name not in said]
+    if missing:
+        raise ValueError(f"the CUDA array interface lacks {', '.join(missing)}")
+    interface.version = integer(said["version"], "version")
+    if interface.version < 0:
+        raise ValueError(f"{interface.version} is not a version of the CUDA array interface")
+    interface.layout = interface_layout(said)
+    interface.handle = parse_stream(said.get("stream"))
+    return interface
+
+
+cdef ArrayLayout interface_layout(object said):
+    """The array that an interface describes."""
+    cdef ArrayLayout layout
+    dtype = parse_typestr(said["typestr"])
+    if said.get("mask") is not None:
+        raise ValueError("masked arrays cannot be imported")
+    shape = integers(said["shape"], "shape")
+    if any(extent < 0 for extent in shape) or len(shape) > <int>MOST_DIMENSIONS:
+        raise ValueError(f"{shape} is not a shape")
+    strides = said.get("strides")
+    if strides is not None:
+        strides = integers(strides, "strides")
+        if len(strides) != len(shape):
+            raise ValueError(f"{len(strides)} strides for {len(shape)} dimension(s)")
+    data = said["data"]
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise TypeError(f"data is a pair of an address and whether it is read-only, not {data!r}")
+    ptr = integer(data[0], "the address") if data[0] is not None else 0
+    if not 0 <= ptr <= UINT64_MAX or (0 not in shape and ptr == 0):
+        raise ValueError(f"{ptr} is not a device address")
+    layout = new_layout(dtype, ptr, shape, strides, bool(data[1]))
+    if not layout.is_aligned():
+        raise ValueError("the memory is not aligned to its elements")
+    return layout
+
+
+cdef object parse_typestr(object typestr):
+    if not isinstance(typestr, str):
+        raise TypeError(f"typestr is a string, not {type(typestr).__name__}")
+    dtype = dtype_of(typestr)
+    if dtype.typestr is None or typestr[:1] not in ("<", "|", "="):
+        raise TypeError(f"typestr {typestr!r} is unknown here")
+    return dtype
+
+
+cdef object parse_stream(object handle):
+    if handle is None:
+        return None
+    handle = integer(handle, "stream")
+    if handle == 0:
+        raise ValueError("stream 0 is ambiguous, and the interface does not allow it: 1 is the legacy default stream, "
+                         "2 the per-thread default stream")
+    if not 0 < handle <= UINT64_MAX:
+        raise ValueError(f"{handle} is not a CUDA stream handle")
+    return handle
+
+
+cdef object integer(object what, str name):
+    if not PyIndex_Check(what) or isinstance(what, bool):
+        raise TypeError(f"{name} is an integer, not {what!r}")
+    return PyNumber_Index(what)
+
+
+cdef tuple integers(object what, str name):
+    if not isinstance(what, (tuple, list)):
+        raise TypeError(f"{name} is a tuple of integers, not {what!r}")
+    return tuple([integer(item, name) for item in what])
