@@ -123,8 +123,8 @@ def rmm_binding() -> list[Extension]:
 
 
 def sources() -> Path:
-    """The folder that has the package's Cython sources, relative to here: the checkout or, where checks are compiled in,
-    a copy with the planted defects."""
+    """The folder that has the package's Cython sources, relative to here: the checkout or, in builds with checks, a
+    copy with the planted defects."""
     if build == "release":
         return Path()
     specification = importlib.util.spec_from_file_location("planted", HERE / "tests/helpers/planted.py")

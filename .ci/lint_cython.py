@@ -1,7 +1,7 @@
 """cython-lint, for modules that are a head and pages:  .ci/lint_cython.py FILE...
 
-A head (`_core.pyx`) includes its pages (`core/*.pxi`), and imports for them: each alone looks as if it imported too much
-or too little.  Here a module is checked as the compiler sees it, with its pages in place; findings name the page.
+A head (`_core.pyx`) includes its pages (`core/*.pxi`), and imports for them: each alone looks as if it imported too
+much or too little.  Here a module is checked as the compiler sees it, with its pages in place; findings name the page.
 """
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def main(names: list[str]) -> int:
             text, origins = joined(head)
             copy = Path(folder, head.name)
             copy.write_text(text)
-            run = subprocess.run(["cython-lint", f"--max-line-length={LENGTH}", str(copy)], capture_output=True, text=True, check=False)
+            command = ["cython-lint", f"--max-line-length={LENGTH}", str(copy)]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
             for line in run.stdout.splitlines():
                 finding = FINDING.match(line)
                 if finding is None:

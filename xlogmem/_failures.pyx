@@ -142,7 +142,7 @@ cdef tuple error_name(cy.CUresult code):
 
 
 cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
-    """A resource in Python raised: it was called with the GIL, so taking it once more is no new danger."""
+    """A resource in Python raised: it was called with the GIL, so taking it again adds no danger."""
     with gil:
         name = type(<object>exception).__name__
         try:

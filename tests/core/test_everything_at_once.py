@@ -23,8 +23,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem.interop._dtypes import DTYPES
 from xlogmem._kernels import check
+from xlogmem.interop._dtypes import DTYPES
 from xlogmem.interop.buffers import DeviceSnapshot, make_buffer
 
 THREADS = 12

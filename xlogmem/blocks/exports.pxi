@@ -13,8 +13,8 @@ cdef ReleasedExports* released_exports = new ReleasedExports()  # never destroye
 
 
 cdef void release_export(Export* export) noexcept nogil:
-    """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, no wait.  The main thread
-    of the interpreter collects, or the next call that needs memory; at the end of the process everything is freed."""
+    """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, no wait.  The main
+    thread of the interpreter collects, or the next call that needs memory; at its end the process frees everything."""
     push(released_exports.exports, export)
     if process_is_closing():
         return

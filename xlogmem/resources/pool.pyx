@@ -59,7 +59,6 @@ from xlogmem._order cimport (
     is_ordered_after_locked,
     may_be_destroyed,
     needs_context_sync_locked,
-    order_after_unlocks,                        # for a defect of tests/defects.toml
     order_or_sync_unlocks,
     refuse_if_capturing_unlocks,
 )

@@ -42,9 +42,8 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
-from xlogmem.resources import ForeignMemoryResource
 from xlogmem.blocks import Core
-from xlogmem.resources import DeviceMemoryResource, PoolMemoryResource
+from xlogmem.resources import DeviceMemoryResource, ForeignMemoryResource, PoolMemoryResource
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
