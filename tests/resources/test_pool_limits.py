@@ -12,6 +12,7 @@ from xlogmem import (
     AsyncMemoryResource,
     DeviceMemoryResource,
     DeviceRuntime,
+    DeviceState,
     DriverError,
     OutOfDeviceMemoryError,
     PoolMemoryResource,
@@ -29,6 +30,23 @@ def test_sizes_and_addresses_are_multiples_of_256():
     assert runtime.live_bytes == 1 + 255 + 256 + 257 + 1000 + 5
     ends = sorted((block.ptr, block.ptr + block.nbytes) for block in blocks)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ends))
+
+
+def test_neighbours_that_are_complete_are_coalesced_before_the_pool_grows():
+    """The span of both depends on no stream any more, so it is on the list of spans that are ready."""
+    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=WHOLE))
+    sealed, other = runtime.acquire_stream(discipline="sealed"), runtime.acquire_stream()
+    state = DeviceState(runtime)
+    ends = [state.empty(HALF, "uint8", stream) for stream in (sealed, other)]       # to wait for: the first chunk
+    runtime.allocate(WHOLE, other).free()
+    lower, upper = runtime.allocate(HALF, sealed), runtime.allocate(HALF, other)
+    ends[0].to_numpy(sealed)                            # the host has seen all that the sealed free passes on
+    upper.free()
+    lower.free()
+    ends[1].to_numpy(other)
+    whole = runtime.allocate(WHOLE, sealed)
+    assert whole.ptr == lower.ptr
+    assert (runtime.resource.statistics()["joins"], runtime.resource.statistics()["grown"]) == (1, 2)
 
 
 def test_it_grows_by_chunks_and_what_is_larger_gets_a_chunk_of_its_own():

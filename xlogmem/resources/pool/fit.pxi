@@ -44,16 +44,22 @@ cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes) noexcept nog
     at last those that need the host to wait.
     """
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, NULL, NO_LIMIT)
-    if best == NULL:
-        best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+    cdef Span* best = find_any_fit_locked(pool, nbytes)
     if best == NULL:
         retry_blocked_pairs_locked(pool)
         if coalesce_reachable_pairs_locked(pool):
-            best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+            best = find_any_fit_locked(pool, nbytes)
     if best == NULL and coalesce_all_pairs_locked(pool):
-        best = find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+        best = find_any_fit_locked(pool, nbytes)
     return best
+
+
+cdef Span* find_any_fit_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Any span that fits as spans are now.  One that was coalesced may have no dependencies left, because the host has
+    seen them complete meanwhile."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, NULL, NO_LIMIT)
+    return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
 
 
 cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream,
