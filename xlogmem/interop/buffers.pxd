@@ -1,7 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock
+from xlogmem.blocks cimport BlockView, DeviceBlock, Runtime
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
@@ -19,7 +19,7 @@ cdef class DeviceStatus:
 
 cdef class DeviceSnapshot:
     # A device's runtime and epoch, taken in one step.
-    cdef readonly Core core
+    cdef readonly Runtime core
     cdef readonly uint64_t epoch
     cdef DeviceStatus status
     cdef const char* stale(self) noexcept

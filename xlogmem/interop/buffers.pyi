@@ -5,7 +5,7 @@ from typing import Any, Never, Protocol, SupportsIndex, TypeAlias, final, type_c
 from typing_extensions import Buffer as _HostBuffer
 from typing_extensions import disjoint_base
 
-from xlogmem.blocks import Access, BlockView, Core, DeviceBlock
+from xlogmem.blocks import Access, BlockView, Core, DeviceBlock, Runtime
 from xlogmem.interop._dtypes import DType
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.streams import Stream, _StreamLike
@@ -45,9 +45,9 @@ class DeviceStatus:
 
 @final
 class DeviceSnapshot:
-    def __new__(cls, status: DeviceStatus, core: Core, epoch: int) -> DeviceSnapshot: ...
+    def __new__(cls, status: DeviceStatus, core: Runtime, epoch: int) -> DeviceSnapshot: ...
     @property
-    def core(self) -> Core: ...
+    def core(self) -> Runtime: ...
     @property
     def epoch(self) -> int: ...
 

@@ -43,7 +43,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport Failure, is_sticky
 from xlogmem._order cimport OrderState, host_wait_unlocks, is_other_threads_default
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, release_export
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem.interop._dlpack cimport (
     COPIED,

@@ -5,12 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from random import Random
 from types import ModuleType
+from typing import TypeVar
 
 from xlogmem.selftest.world import World
 
 __all__ = ["Action", "Registry", "situation", "step"]
 
 Action = Callable[[World, Random], None]
+_Action = TypeVar("_Action", bound=Action)
 
 
 class Registry:
@@ -19,7 +21,7 @@ class Registry:
     def __init__(self) -> None:
         self.by_module: defaultdict[str, list[Action]] = defaultdict(list)
 
-    def __call__(self, action: Action) -> Action:
+    def __call__(self, action: _Action) -> _Action:
         self.by_module[action.__module__].append(action)
         return action
 

@@ -49,7 +49,7 @@ cdef class DeviceStatus:
 cdef class DeviceSnapshot:
     """The runtime of a device and its epoch, taken in one step."""
 
-    def __cinit__(self, DeviceStatus status not None, Core core not None, uint64_t epoch):
+    def __cinit__(self, DeviceStatus status not None, Runtime core not None, uint64_t epoch):
         self.status = status
         self.core = core
         self.epoch = epoch
