@@ -45,7 +45,6 @@ cdef cppclass StreamState:
     Discipline discipline
     flag alive
     flag unowned                    # nothing keeps the handle alive: under adaptive every commit records its fence
-    bint in_registry                 # the registry of foreign streams points here: not deleted before it looked
     uint64_t number             # the id that people see, never used again in this runtime
     uint64_t driver_id          # the driver's own number of the stream, never used again either; 0: a stream of ours
     uint64_t unrecorded_until             # taken when its discipline changed last: see `change_discipline_unlocks`

@@ -34,7 +34,7 @@ from xlogmem._core cimport (
     tear_down,
 )
 from xlogmem._cpp cimport atomic, check, push, vector
-from xlogmem._driver cimport give_event, process_is_closing
+from xlogmem._driver cimport PER_THREAD, give_event, process_is_closing
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
@@ -48,7 +48,7 @@ from xlogmem._order cimport (
     OrderState,
 )
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport Registration, handle_of, parse
+from xlogmem.streams cimport handle_of, parse
 
 from xlogmem._stream_owners import find_owner
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
@@ -100,10 +100,6 @@ cdef object resolver_of(object what):
 cdef object refuse_many(object what):
     if resolver_of(what) is not None:
         raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")
-
-
-cdef enum:
-    PER_THREAD = 2                          # as in streams.pyx
 
 
 cdef object id_of(Core core, object what):
@@ -312,15 +308,13 @@ cdef class Core:
     cdef Stream owned_stream(self, object handle):
         """The registration of a stream that is known to live on: ours, a default stream, one whose object is held here
         or can be found.  None for another one's handle."""
-        cdef Registration known
         cdef Stream own
         if not isinstance(handle, int) or handle <= PER_THREAD:
             return self.stream_of(handle)
         own = self.streams.own(parse(handle), False)
         if own is not None:
             return own
-        known = self.streams.by_handle.get(handle)
-        if known is None or known.owner is None or not known.state.alive:
+        if not self.streams.owns(parse(handle)):
             handle = find_owner(handle, self.ordinal)
         return self.stream_of(handle) if handle is not None else None
 

@@ -32,6 +32,7 @@ from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
 from xlogmem.interop._dlpack cimport COPIED, CPU, CUDA, READ_ONLY, DLPackExport, capsule_of, new_export
 from xlogmem._driver cimport (
+    LEGACY,
     Scope,
     copy_across,
     copy_in,
@@ -49,9 +50,6 @@ from xlogmem.blocks import Access
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 
 __all__ = ["Buffer"]
-
-cdef enum:
-    LEGACY = 1                  # as in streams.pyx
 
 numbers = itertools.count(1)                # of buffers, in this process; never used again
 METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}
