@@ -6,6 +6,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._cpp cimport mutex, vector
 from xlogmem._failures cimport Failure
 
+cdef enum:
+    # Handles of the default streams.  0 means the legacy one too; everything behind `parse` and the C table has 1.
+    LEGACY = 1                  # CU_STREAM_LEGACY
+    PER_THREAD = 2              # CU_STREAM_PER_THREAD: another stream in each thread
+
 cdef struct Scope:
     # What `leave_context` has to restore.
     bint pushed

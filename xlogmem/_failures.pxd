@@ -8,6 +8,7 @@ cdef enum FailureKind:
     DRIVER_FAILED               # code, call
     STREAM_IS_CAPTURING         # stream: the one that should do the work
     SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
+    STREAM_IS_ELSEWHERE         # stream (its handle): it is on another device, or in another context
     STREAM_IS_DEAD              # stream: it was unregistered
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed

@@ -118,6 +118,9 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == SOURCE_IS_CAPTURING:
         snprintf(text, size, "stream %llu, which this work has to wait for, is capturing a graph",
                  <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_ELSEWHERE:
+        snprintf(text, size, "stream %#llx belongs to another context or device than this runtime",
+                 <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_DEAD:
         snprintf(text, size, "stream %llu was unregistered", <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_IN_USE:

@@ -50,7 +50,6 @@ cdef cppclass StreamState:
     Discipline discipline
     flag alive
     flag unowned                # no object is held that keeps the handle alive: adaptive commits record at once
-    bint in_registry            # the registry of foreign streams points here: not deleted before it looked
     uint64_t number             # the id that users see, never used again in this runtime
     uint64_t driver_id          # the driver's id of the stream, never used again either; 0: a stream of the pool
     uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`

@@ -4,9 +4,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._core cimport Block, CoreState, Found
 from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
+from xlogmem._foreign cimport StreamRegistry
 from xlogmem._order cimport Ordering, StreamState
 from xlogmem.resources.base cimport DeviceMemoryResource
-from xlogmem.streams cimport Stream, StreamPool, StreamRegistry
+from xlogmem.streams cimport Stream, StreamPool
 
 
 cdef cppclass Export:

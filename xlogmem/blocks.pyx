@@ -37,7 +37,7 @@ from xlogmem._core cimport (
     tear_down,
 )
 from xlogmem._cpp cimport atomic, push, vector
-from xlogmem._driver cimport give_event, process_is_closing
+from xlogmem._driver cimport PER_THREAD, give_event, process_is_closing
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
@@ -51,15 +51,12 @@ from xlogmem._order cimport (
     OrderState,
 )
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport Registration, handle_of, parse
+from xlogmem.streams cimport handle_of, parse
 
 from xlogmem._stream_owners import find_owner
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
-
-cdef enum:
-    PER_THREAD = 2                          # as in streams.pyx
 
 include "blocks/resolvers.pxi"              # how objects of other types name their memory
 include "blocks/exports.pxi"                # what consumers released

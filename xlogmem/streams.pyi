@@ -15,14 +15,14 @@ class _CudaStream(Protocol):
     @property
     def __cuda_stream__(self) -> Any: ...
 
-# Whatever people call a stream: one of ours, a handle, an object that follows the protocol.  `Any` stands for those
-# that only look like one at run time: PyTorch (`cuda_stream`), older CuPy (`ptr`), older Numba (`handle`), older RMM
+# What is accepted as a stream: one of ours, a handle, an object that follows the protocol.  `Any` stands for those that
+# only look like one at run time: PyTorch (`cuda_stream`), older CuPy (`ptr`), older Numba (`handle`), older RMM
 # (`value()`) and cuda.bindings (`int()`).  So a type checker refuses nothing here; the alias says what is meant.
 _StreamLike: TypeAlias = Stream | SupportsIndex | _CudaStream | Any
 
 @final
 class Stream:
-    def __init__(self, _: Never, /) -> None: ...  # nobody can call it
+    def __init__(self, _: Never, /) -> None: ...  # not to be called
     @property
     def id(self) -> int: ...
     @property

@@ -57,9 +57,9 @@ ALLOCATE: list[tuple[str, type[Exception], str, Call]] = [
     ("a fraction", TypeError, "", lambda w: w.mine.allocate(64.0)),
     ("nothing", TypeError, "", lambda w: w.mine.allocate(None)),
     ("a tag of bytes", TypeError, "", lambda w: w.mine.allocate(64, tag=b"x")),
-    ("a stream of text", TypeError, "no CUDA stream", lambda w: w.mine.allocate(64, "x")),
-    ("a negative stream", ValueError, "no CUDA stream handle", lambda w: w.mine.allocate(64, -5)),
-    ("a huge stream", ValueError, "no CUDA stream handle", lambda w: w.mine.allocate(64, 1 << 64)),
+    ("a stream of text", TypeError, "not a CUDA stream", lambda w: w.mine.allocate(64, "x")),
+    ("a negative stream", ValueError, "not a CUDA stream handle", lambda w: w.mine.allocate(64, -5)),
+    ("a huge stream", ValueError, "not a CUDA stream handle", lambda w: w.mine.allocate(64, 1 << 64)),
     ("a foreign stream", StreamMisuseError, "another runtime", lambda w: w.mine.allocate(64, w.foreign)),
     ("an unregistered stream", StreamMisuseError, "unregistered", lambda w: w.mine.allocate(64, w.gone)),
 ]
@@ -72,7 +72,7 @@ FREE: list[tuple[str, type[Exception], str, Call]] = [
     ("twice", UseAfterFreeError, "use-after-free on generation", lambda w: w.freed.free()),
     ("on a foreign stream", StreamMisuseError, "another runtime", lambda w: w.block.free(w.foreign)),
     ("on an unregistered stream", StreamMisuseError, "unregistered", lambda w: w.block.free(w.gone)),
-    ("on no stream", TypeError, "no CUDA stream", lambda w: w.block.free("x")),
+    ("on no stream", TypeError, "not a CUDA stream", lambda w: w.block.free("x")),
     ("a forged block", StreamMisuseError, "", lambda w: w.mine.deallocate(DeviceBlock.__new__(DeviceBlock))),
 ]
 USE: list[tuple[str, type[Exception], str, Call]] = [
@@ -91,7 +91,7 @@ USE: list[tuple[str, type[Exception], str, Call]] = [
     ("a stale identity", UseAfterFreeError, "argument 2", lambda w: use(w.stream, read=[w.block, w.stale]).preflight()),
     ("an unregistered stream", StreamMisuseError, "unregistered", lambda w: use(w.gone, read=w.block).preflight()),
     ("no stream", TypeError, "", lambda w: use(None, read=w.block)),
-    ("a stream of text", TypeError, "no CUDA stream", lambda w: use("x", read=w.block)),
+    ("a stream of text", TypeError, "not a CUDA stream", lambda w: use("x", read=w.block)),
     ("a mode", ValueError, "mode", lambda w: use(w.stream, mode="careless")),
     ("a late use", StreamMisuseError, "recorded after preflight", lambda w: w.late.read(w.block)),
     ("a late address", StreamMisuseError, "recorded after preflight", lambda w: w.late.write(4711)),
@@ -121,7 +121,7 @@ SINGLE: list[tuple[str, type[Exception], str, Call]] = [
     ("adopt: inside out", ValueError, "not a range", lambda w: w.mine.adopt(1 << 40, -1)),
     ("adopt: overlap", StreamMisuseError, "overlaps", lambda w: w.mine.adopt(w.block.ptr + 32, 64)),
     ("adopt: unregistered stream", StreamMisuseError, "unregistered", lambda w: w.mine.adopt(1 << 40, 64, w.gone)),
-    ("register: text", TypeError, "no CUDA stream", lambda w: w.mine.register_stream("x")),
+    ("register: text", TypeError, "not a CUDA stream", lambda w: w.mine.register_stream("x")),
     ("unregister: our own", StreamMisuseError, "pool's own", lambda w: w.mine.unregister_stream(w.stream)),
     ("unregister: twice", StreamMisuseError, "not registered", lambda w: w.mine.unregister_stream(w.gone)),
 ]

@@ -8,7 +8,7 @@ from c_table import Refused
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 
-from xlogmem import use
+from xlogmem import DriverError, use
 from xlogmem._kernels import check
 
 
@@ -116,8 +116,38 @@ def test_python_detects_a_reused_handle_of_a_stream_that_only_the_table_saw(four
 
 
 @pytest.mark.simulator
-def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_yet(four_and_hold, driver):
-    """Another call may have memory there already."""
+def test_a_former_stream_that_cannot_be_unregistered_yet_is_tried_again(four_and_hold, driver):
+    """The new registration stays, and is the one that the next call finds."""
+    b, hold = four_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    handle = int(former)
+    hold.free(hold.allocate(8, handle), handle)
+    known = b.runtime.register_stream(handle)
+    kept = come_back(former)
+    for calls in (1, 2):
+        driver.fail("cuCtxSynchronize", 1, 999)
+        with pytest.raises(Refused, match="cuCtxSynchronize"):
+            hold.allocate(8, handle)
+        assert known.registered
+        assert driver.calls("cuCtxSynchronize") == calls
+    count = b.runtime.stream_count()
+    driver.fail("cuCtxSynchronize", 1, 999)
+    with pytest.raises(DriverError, match=r"cuCtxSynchronize.*registering stream"):
+        b.runtime.register_stream(handle)
+    anew = b.runtime.register_stream(handle)
+    assert not known.registered
+    assert b.runtime.stream_count() == count
+    ptr = hold.allocate(8, handle)
+    assert b.runtime.find_block(ptr).alloc_stream == anew
+    hold.free(ptr, handle)
+    assert driver.calls("cuCtxSynchronize") == 4
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+def test_two_calls_unregister_one_former_stream(four_and_hold, driver):
+    """The one that comes second does it; the first is held up, fails, and finds it done."""
     b, hold = four_and_hold
     former = check(cuda.cuStreamCreate(1))
     handle = int(former)
@@ -125,27 +155,49 @@ def test_a_stream_stays_registered_when_the_former_one_of_its_handle_cannot_go_y
     kept = come_back(former)
     held_up = driver.hold("cuCtxSynchronize")
     driver.fail("cuCtxSynchronize", 1, 999)
-    refused = []
-
-    def run() -> None:
-        try:
-            hold.allocate(8, handle)
-        except Refused as refusal:
-            refused.append(refusal)
-
-    thread = threading.Thread(target=run)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(hold.allocate(8, handle)))
     thread.start()
     assert held_up.reached()
     block = b.runtime.allocate(8, handle)
     assert held_up.release()
     thread.join()
-    assert "cuCtxSynchronize" in str(refused[0])
+    assert b.runtime.find_block(made[0]).alloc_stream == block.stream
     block.free()
-    before = driver.calls("cuCtxSynchronize")
-    hold.free(hold.allocate(8, handle), handle)         # tries again
-    assert driver.calls("cuCtxSynchronize") == before + 1
+    hold.free(made[0], handle)
     b.runtime.reap_pending()
     assert b.runtime.live_bytes == 0
+    for stream in kept:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("second", ["python", "table"])
+@pytest.mark.parametrize("first", ["python", "table"])
+@pytest.mark.parametrize("call", ["cuStreamIsCapturing", "cuStreamGetId", "cuStreamGetCtx", "cuCtxSynchronize"])
+def test_two_calls_that_see_a_stream_first_register_it_once(four_and_hold, driver, call, first, second):
+    """The second comes while the first is in a driver call, the last of them because the handle was reused."""
+    b, hold = four_and_hold
+    former = check(cuda.cuStreamCreate(1))
+    handle = int(former)
+    hold.free(hold.allocate(8, handle), handle)
+    kept = come_back(former)
+    b.runtime.reap_pending()
+    seen = []
+
+    def see(door: str) -> None:
+        if door == "python":
+            seen.append(b.runtime.register_stream(handle))
+        else:
+            ptr = hold.allocate(8, handle)
+            seen.append(b.runtime.find_block(ptr).alloc_stream)
+            hold.free(ptr, handle)
+
+    driver.on_call(call, lambda: see(second))
+    see(first)
+    assert len(seen) == 2
+    assert seen[0] == seen[1] == b.runtime.register_stream(handle)
+    assert seen[0].registered
     for stream in kept:
         check(cuda.cuStreamDestroy(stream))
 
@@ -225,7 +277,7 @@ def test_a_stream_of_another_device_is_refused(four_and_hold, driver):
     check(cuda.cuCtxPushCurrent(context))
     stream = check(cuda.cuStreamCreate(1))
     check(cuda.cuCtxPopCurrent())
-    with pytest.raises(Refused, match="is of another context or device"):
+    with pytest.raises(Refused, match="belongs to another context or device"):
         hold.allocate(8, int(stream))
     check(cuda.cuStreamDestroy(stream))
     check(cuda.cuDevicePrimaryCtxRelease(1))

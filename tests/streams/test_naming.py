@@ -45,9 +45,9 @@ def test_every_spelling_of_a_stream():
     assert registered.handle == owner.handle
     assert registered.discipline == "ordinary"
     for wrong in ("a stream", "5", 5.0, object(), None, [1], runtime.allocate(64), runtime.allocate(64).id):
-        with pytest.raises(TypeError, match="no CUDA stream"):
+        with pytest.raises(TypeError, match="not a CUDA stream"):
             runtime.register_stream(wrong)
-    with pytest.raises(ValueError, match="no CUDA stream handle"):
+    with pytest.raises(ValueError, match="not a CUDA stream handle"):
         runtime.register_stream(-5)
 
 
@@ -71,6 +71,64 @@ def test_the_per_thread_stream_is_another_in_every_thread():
     thread.start()
     thread.join()
     assert seen[2] != seen[0]
+
+
+def test_one_object_may_stand_for_the_per_thread_streams_of_all_threads():
+    """As CuPy's ``Stream.ptds`` does: it is not the owner of the stream that it was first seen with."""
+    runtime = DeviceRuntime()
+
+    class PerThread:
+        def __cuda_stream__(self):
+            return 0, 2
+
+    what = PerThread()
+    seen = [runtime.register_stream(what), runtime.register_stream(what)]
+    assert seen[0] == seen[1]
+    thread = threading.Thread(target=lambda: seen.append(runtime.register_stream(what)))
+    thread.start()
+    thread.join()
+    assert seen[2] != seen[0] == runtime.register_stream(what)
+
+
+@pytest.mark.simulator
+def test_which_names_need_the_driver(driver):
+    """Default streams, own streams and objects that are held need no call; another handle needs the driver's id."""
+    runtime = DeviceRuntime()
+    owner, bare = ForeignStream(), ForeignStream()
+    own = runtime.acquire_stream()
+    names = [0, 1, 2, own.handle, owner, bare.handle]
+    streams = [runtime.register_stream(name) for name in names]
+    calls = []
+    for name, stream in zip(names, streams, strict=True):
+        before = driver.calls("cuStreamIsCapturing"), driver.calls("cuStreamGetId"), sum(driver.all_calls().values())
+        assert runtime.register_stream(name) == stream
+        calls.append((driver.calls("cuStreamIsCapturing") - before[0], driver.calls("cuStreamGetId") - before[1],
+                      sum(driver.all_calls().values()) - before[2]))
+    assert calls[:-1] == [(0, 0, 0)] * 5
+    assert calls[-1] == (1, 1, 3)                       # and whether the context is current
+
+
+@pytest.mark.simulator
+def test_an_object_that_names_another_stream_by_now_keeps_the_former_one_no_more(driver):
+    runtime = DeviceRuntime()
+    first, second = ForeignStream(), ForeignStream()
+
+    class Current:
+        stream = first
+
+        def __cuda_stream__(self):
+            return 0, self.stream.handle
+
+    what = Current()
+    former = runtime.register_stream(what)
+    what.stream = second
+    assert runtime.register_stream(what) == former      # it is held, so its stream is taken to live
+    assert runtime.register_stream(what, discipline="opaque") != former
+    first.destroy()
+    again = ForeignStream()
+    assert again.handle == former.handle
+    assert runtime.register_stream(again.handle) != former
+    assert not former.registered
 
 
 def test_a_blocking_stream_is_warned_about():

@@ -102,15 +102,13 @@ cdef class Core:
     cdef Stream owned_stream(self, object handle):
         """The registration of a stream that is known to live on: an own stream, a default stream, one whose owner is
         held here or can be found.  None for another handle."""
-        cdef Registration known
         cdef Stream own
         if not isinstance(handle, int) or handle <= PER_THREAD:
             return self.stream_of(handle)
         own = self.streams.own(parse(handle), False)
         if own is not None:
             return own
-        known = self.streams.by_handle.get(handle)
-        if known is None or known.owner is None or not known.state.alive:
+        if not self.streams.owns(parse(handle)):
             handle = find_owner(handle, self.ordinal)
         return self.stream_of(handle) if handle is not None else None
 

@@ -1,7 +1,7 @@
 /* xlogmem's C table: the core for callers without the GIL, and its way to a resource that is not written in Python.
  *
  * A promise to outsiders.  Structures grow at the end only, and then XLOGMEM_TABLE_VERSION stays; it changes when
- * something else does.  Nobody links to xlogmem: the table comes in a capsule.
+ * something else does.  There is nothing to link to: the table comes in a capsule.
  *
  *     xlogmem_table *table = PyCapsule_Import(XLOGMEM_TABLE, 0);
  *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < sizeof(xlogmem_table)) ...refuse
@@ -41,31 +41,31 @@ typedef struct xlogmem_table {
     uint32_t version;
     uint32_t size;                      /* of this structure, as the core was built */
 
-    /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if it is none.  Needs the
-     * GIL. */
+    /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if the object is not one.
+     * Needs the GIL. */
     xlogmem_runtime *(*open)(void *runtime);
     void (*close)(xlogmem_runtime *runtime);
 
-    /* Memory that the runtime tracks, ordered on the stream.  A stream that the runtime does not know yet becomes an
-     * opaque one: somebody queues work there that nobody records.  The legacy default stream cannot be unregistered
-     * from then on while the hold is open.  0 bytes are NULL and no block.  0, or 1 with the error filled in. */
+    /* Memory that the runtime tracks, ordered on the stream.  A stream that is not registered with the runtime becomes
+     * opaque on first use: unrecorded work may be enqueued there.  From then on the legacy default stream cannot be
+     * unregistered while the hold is open.  0 bytes give NULL.  Returns 0, or 1 with the error filled in. */
     int (*allocate)(xlogmem_runtime *runtime, size_t nbytes, void *stream, void **ptr, xlogmem_error *error);
-    /* ... that is ready on every stream: the host has waited.  Its home is the legacy default stream. */
+    /* The same, ready on every stream: the host has waited.  It is freed on the legacy default stream. */
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
 
-    /* Free on the stream, after every recorded use.  What goes wrong is logged and raised by the next
-     * DeviceRuntime.reap_pending; the memory stays allocated, and the free is tried again by later calls. Not so where
-     * the stream cannot be looked at (it captures a graph when it is first seen, or the driver refuses): nobody could
-     * say later what it meant, and the memory stays allocated until the runtime goes. */
+    /* Free on the stream, after every recorded use.  A failure is logged, and raised by the next
+     * DeviceRuntime.reap_pending; the memory stays allocated, and later calls try the free again.  Exception: if the
+     * stream cannot be identified (it captures a graph on first use, or the driver fails), what the handle means now
+     * cannot be found out later.  The memory then stays allocated until the runtime is destroyed. */
     void (*deallocate)(xlogmem_runtime *runtime, void *ptr, void *stream);
     void (*deallocate_sync)(xlogmem_runtime *runtime, void *ptr);
 } xlogmem_table;
 
 enum xlogmem_flags {
-    /* The functions are content with the context that the table's caller has, as RMM's resources are: whoever calls
-     * RMM has made the device current.  Without it they are called with the device's context current. */
+    /* The functions work in the context that the table's caller has current, as RMM's resources do: a caller of RMM has
+     * made the device current.  Without this flag they are called with the device's context current. */
     XLOGMEM_FINDS_DEVICE = 1,
-    /* All memory is cuMemAllocFromPoolAsync's, of one CUDA pool and without anything besides, and is given back to
+    /* All memory comes from cuMemAllocFromPoolAsync, from one CUDA pool and without side effects, and is freed by
      * cuMemFreeAsync.  Then the driver is called directly, in the context in which the functions would be, once the
      * first allocation has shown which pool it is; what the driver refuses goes through the functions. */
     XLOGMEM_CUDA_POOL = 2

@@ -32,6 +32,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
 from xlogmem._driver cimport (
+    LEGACY,
     Scope,
     copy_across,
     copy_in,
@@ -65,9 +66,6 @@ from xlogmem.errors import StaleBufferError, StreamMisuseError
 from xlogmem.interop._dtypes import DTYPES, dtype_of, element
 
 __all__ = ["Buffer"]
-
-cdef enum:
-    LEGACY = 1                          # CU_STREAM_LEGACY
 
 cdef object buffer_numbers = itertools.count(1)         # of this process; a number is not used again
 cdef object token_maker = None                          # set by `tokens`, which stands above

@@ -27,7 +27,7 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
     for i in range(order.streams.size() if order.in_flight == 0 else 0):
         dead = order.streams[i]
         if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
-                and dead.handles.load() == 0 and not dead.in_registry and not is_successor_locked(order, dead)):
+                and dead.handles.load() == 0 and not is_successor_locked(order, dead)):
             stream.index = dead.index
             stream.count = dead.count           # positions of the dead one stay what they were: known to the host
             order.streams[i] = stream

@@ -1,0 +1,44 @@
+# Foreign streams: which registration a handle of another library means.  _foreign.pyx has the idea.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t
+
+from xlogmem._failures cimport Failure
+from xlogmem._order cimport Discipline, Ordering, OrderState, StreamState
+from xlogmem.streams cimport Stream
+
+
+cdef struct Identified:
+    uint32_t likely             # given: the index of what the handle meant before; 0: nothing
+    bint is_new                 # registered by this call
+    StreamState* state
+
+
+cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
+                          Failure* failure) except -1 nogil
+
+
+cdef class Owner:
+    # An object that keeps a registered stream alive.
+    cdef Ordering ordering
+    cdef StreamState* state     # not deleted meanwhile: this counts as one of its handles
+    cdef object held
+
+
+cdef class StreamRegistry:
+    cdef Ordering ordering
+    cdef dict by_owner          # id of the object -> Owner
+    cdef dict by_number         # number of the registration -> Owner
+    cdef int sweep_at           # owners, before those that only the registry references are looked for
+    cdef Stream find(self, object what)
+    cdef Stream register(self, object what, object discipline)
+    cdef Stream own(self, cy.CUstream handle, bint held)
+    cdef Stream foreign(self, cy.CUstream handle, Discipline unknown, object what)
+    cdef Stream with_discipline(self, Stream stream, int discipline)
+    cdef Stream known_as(self, object what)
+    cdef bint owns(self, cy.CUstream handle)
+    cdef int unregister(self, Stream stream, Stream successor) except -1
+    cdef int keep_owner(self, Stream stream, object what) except -1
+    cdef int drop_owner(self, Owner entry) except -1
+    cdef int sweep(self) except -1
+    cdef bint is_unused(self, Owner entry)

@@ -1,0 +1,72 @@
+"""Foreign streams: which registration a handle of another library means, and what keeps its stream alive.
+
+There is one registry: the registrations themselves, in `OrderState`.  `identify_unlocks` finds or adds one, without the
+GIL.  Both doors use it: `StreamRegistry` for streams that come as Python objects, `_table` for those that come as bare
+handles.
+
+A handle is not an identity, because the driver reuses the handle of a destroyed stream.  The driver's own id of a
+stream is one: it is never reused.  So an unowned stream, one without an object that is known to keep it alive, is
+looked up by its id each time that its handle comes.  If the id is new and the handle is known, the stream behind the
+older registration was destroyed.  That one is unregistered, with the new one as its successor, and its handle is not
+touched again.  No id is needed for the runtime's own streams, for streams whose owner is held, and for default streams,
+which live as long as the context or the thread.
+
+A query of the id spoils a graph capture, so the capture state is queried first.  No query is made under the lock.  What
+was looked up before a query is looked up again after it, in the lock acquisition that registers: two threads that see a
+stream first at the same time register it once.
+
+Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
+known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
+"""
+import warnings
+
+cimport cython
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport check
+from xlogmem._driver cimport (
+    LEGACY,
+    PER_THREAD,
+    Scope,
+    enter_context,
+    leave_context,
+    stream_context,
+    stream_flags,
+    stream_id,
+    stream_is_capturing,
+)
+from xlogmem._failures cimport (
+    DRIVER_FAILED,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_ELSEWHERE,
+    fail_stream,
+    raise_failure,
+)
+from xlogmem._order cimport (
+    OPAQUE,
+    ORDINARY,
+    change_discipline_unlocks,
+    own_stream_locked,
+    register_stream_locked,
+    this_thread,
+    thread_is_alive,
+    unregister_lost_unlocks,
+    unregister_stream_unlocks,
+)
+from xlogmem.streams cimport can_own, counted_handle, discipline_now, discipline_of, handle_of, parse
+
+from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject*)
+
+cdef enum:
+    NON_BLOCKING = 1            # CU_STREAM_NON_BLOCKING
+    CROWDED = 64                # streams, before those of ended threads are looked for
+    SWEEP_AT = 32               # owners, before unused ones are looked for
+
+
+include "foreign/identify.pxi"          # which registration a handle means, without the GIL
+include "foreign/registry.pxi"          # streams as Python objects name them, and their owners

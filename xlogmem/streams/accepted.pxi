@@ -1,0 +1,64 @@
+# Which objects are taken for streams, and what handle they have.  No other library is imported: a stream is known by a
+# protocol, or by the name of an attribute.
+
+cdef object value_of(object what):
+    """The ``CUstream`` of a stream object of any library, as an int; None if the object is not a stream.
+
+    The driver crashes on a handle that never was one.  So an object is not taken for a stream because it has a pointer:
+    arrays and blocks have one too.
+    """
+    if PyIndex_Check(what):
+        return PyNumber_Index(what)
+    protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
+    if protocol is not None:
+        return handle_in(protocol() if callable(protocol) else protocol, what)
+    if type(what).__module__.startswith("cuda.bindings"):           # CUstream, cudaStream_t
+        return int(what)
+    if not callable(getattr(what, "synchronize", None)):
+        return None
+    for name in ("cuda_stream", "ptr", "handle"):                   # PyTorch, older CuPy, older Numba
+        value = getattr(what, name, None)
+        if value is not None:
+            value = getattr(value, "value", value)                  # a ctypes pointer; its null is None
+            return 0 if value is None else PyNumber_Index(value)
+    value = getattr(what, "value", None)                            # RMM before it followed the protocol
+    return PyNumber_Index(value()) if callable(value) else None
+
+
+cdef object handle_in(object answer, object what):
+    """The handle that ``__cuda_stream__`` gives: ``(0, handle)``."""
+    if not isinstance(answer, (tuple, list)) or len(answer) < 2 or not PyIndex_Check(answer[0]) or not PyIndex_Check(
+            answer[1]):
+        raise TypeError(f"__cuda_stream__ of {type(what).__name__} gave {answer!r}, not (0, handle)")
+    if answer[0] != 0:
+        raise ValueError(f"__cuda_stream__ of {type(what).__name__} is version {answer[0]}; xlogmem knows version 0")
+    return PyNumber_Index(answer[1])
+
+
+cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
+    """The handle of a stream argument, `LEGACY` instead of 0."""
+    value = value_of(what)
+    if value is None:
+        raise TypeError(f"{type(what).__name__} is not a CUDA stream: give a Stream, an int, or an object with "
+                        "__cuda_stream__ (CuPy, Numba, PyTorch, RMM, cuda.core, cuda.bindings)")
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} is not a CUDA stream handle")
+    return <cy.CUstream><size_t>(value or LEGACY)
+
+
+cdef int device_of(object what) except -1:
+    """The ordinal of a foreign stream's device; of a default stream, the ordinal of the current context's."""
+    cdef cy.CUstream handle = parse(what)
+    cdef Failure failure
+    cdef int ordinal = 0, failed
+    _driver.initialize()
+    with nogil:
+        failed = stream_device(handle, &ordinal, &failure)
+    if failed:
+        raise_failure(&failure, f"looking for the device of stream {<size_t>handle:#x}")
+    return ordinal
+
+
+cdef bint can_own(object what) except -1:
+    """Does the object keep the stream alive that it stands for, as far as is known?"""
+    return not (PyIndex_Check(what) or type(what).__module__.startswith("cuda.bindings")) and owns_stream(what)

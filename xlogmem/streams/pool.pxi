@@ -1,0 +1,183 @@
+# A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed with
+# the pool.  `Stream.__dealloc__` pushes a stream without handles on a list, and the next `acquire` sorts that.
+
+cdef int destroy_own(OrderState* order) except -1 nogil:
+    cdef Failure ignored
+    cdef Scope scope
+    cdef size_t i
+    if enter_context(order.context, &scope, &ignored):
+        return 0
+    for i in range(order.streams.size()):
+        if order.streams[i].driver_id == 0:
+            stream_destroy(order.streams[i].handle, &ignored)
+    leave_context(&scope)
+    return 0
+
+
+@cython.no_gc_clear                         # __dealloc__ needs the ordering
+cdef class StreamPool:
+    """Makes the streams of one runtime.
+
+    All are non-blocking: they neither wait for the legacy default stream nor make it wait.
+
+    Parameters
+    ----------
+    ordinal : int
+        The device.
+    max_streams : int
+        How many streams may be in use at the same time; values below 1 count as 1.  The default stream does not count,
+        and a stream whose last handle is dropped returns to the pool.
+
+    Attributes
+    ----------
+    ordering : object
+        Internal: the streams of the runtime.
+    max_streams : int
+        How many streams may be in use at the same time.
+
+    Raises
+    ------
+    DriverNotFoundError, DriverError
+        The driver or the device was not found, or the default stream could not be created.
+
+    Notes
+    -----
+    Thread-safe.  The CUDA streams are destroyed with the pool, which lives as long as any of its streams or blocks.
+    """
+
+    def __init__(self, ordinal=0, *, max_streams=16):
+        if self.ordering is not None:
+            raise RuntimeError("a stream pool is initialised once")
+        self.max_streams = max(1, PyNumber_Index(max_streams))
+        self.states = []
+        self.spare = {}
+        self.priorities = {}
+        self.lock = threading.RLock()           # the collector may run inside, and finalizers may acquire
+        self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
+        self.make(ORDINARY, 0)
+
+    def __reduce__(self):
+        raise TypeError("a stream pool cannot be copied: it owns its streams")
+
+    def __dealloc__(self):
+        cdef Ordering ordering = self.ordering
+        if ordering is not None and not process_is_closing():
+            with nogil:
+                destroy_own(&ordering.state)
+
+    cdef Stream make(self, int discipline, int priority):
+        cdef cy.CUstream handle = NULL
+        cdef Failure failure
+        cdef Scope scope
+        cdef int failed
+        cdef StreamState* state
+        with nogil:
+            failed = enter_context(self.ordering.context.handle, &scope, &failure)
+            if not failed:
+                failed = stream_create(priority, &handle, &failure)
+                leave_context(&scope)
+        if failed:
+            raise_failure(&failure, "creating a stream")
+        with nogil:
+            self.ordering.state.lock.lock()
+            state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)
+            self.ordering.state.lock.unlock()
+        self.states.append(<size_t>state)
+        self.priorities[<size_t>state] = priority
+        return handle_of(self.ordering, state)
+
+    cdef int collect_idle(self) except -1:
+        """Sort the streams whose last handle is gone."""
+        cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
+        cdef StreamState* following
+        while state != NULL:
+            following = state.next
+            state.idle = False
+            key = (<int>state.discipline, self.priorities[<size_t>state])
+            if state.handles.load() == 0:
+                self.spare.setdefault(key, []).append(<size_t>state)
+            state = following
+        return 0
+
+    def acquire(self, *, str discipline="ordinary", priority=0):
+        """A stream that has no other handle.
+
+        Parameters
+        ----------
+        discipline : {"ordinary", "opaque", "sealed"}
+            Which work may be enqueued there without a recorder; see `Stream.discipline`.
+        priority : int
+            CUDA's stream priority; lower is more urgent.  The driver clamps it to the device's range.
+
+        Returns
+        -------
+        Stream
+            It returns to the pool when its last handle is dropped.  Work that was enqueued there before is not waited
+            for: it comes first in stream order.
+
+        Raises
+        ------
+        StreamMisuseError
+            The pool is at its capacity.
+        DriverError
+            The driver could not create a stream.
+        ValueError
+            The discipline is unknown.
+        """
+        cdef StreamState* state
+        cdef int wanted = discipline_of(discipline)
+        priority = PyNumber_Index(priority)
+        if self.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
+        with self.lock:
+            self.collect_idle()
+            spare = self.spare.get((wanted, priority))
+            while spare:
+                state = <StreamState*><size_t>spare.pop()
+                if state.handles.load():                            # `find_block` made a handle again; it will return
+                    continue
+                with nogil:
+                    self.ordering.state.lock.lock()
+                    state.number = self.ordering.state.registrations
+                    self.ordering.state.registrations += 1
+                    self.ordering.state.lock.unlock()
+                return handle_of(self.ordering, state)
+            if self.acquired >= self.max_streams:
+                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
+                                        "larger max_streams to StreamPool, or share streams")
+            return self.make(wanted, priority)
+
+    @property
+    def acquired(self):
+        """How many streams are in use, without the default stream."""
+        return sum(1 for state in self.states[1:] if (<StreamState*><size_t>state).handles.load())
+
+    @property
+    def default(self):
+        """The stream that allocations use when no other is named.  It has id 0 and is never handed out again."""
+        if self.ordering is None:
+            raise StreamMisuseError("the stream pool was never initialised")
+        return handle_of(self.ordering, <StreamState*><size_t>self.states[0])
+
+    def stream(self, id):
+        """Another handle of the stream that is in use under this id.
+
+        Raises
+        ------
+        StreamMisuseError
+            The id is unknown to this pool, or its stream returned to the pool.
+        """
+        cdef StreamState* state
+        for address in self.states:
+            state = <StreamState*><size_t>address
+            if (state.handles.load() or state.index == 0) and state.number == id:       # a spare one is renumbered
+                return handle_of(self.ordering, state)
+        raise StreamMisuseError(f"stream {id} is unknown to this pool")
+
+    def __len__(self):
+        return self.acquired
+
+    def __repr__(self):
+        if self.ordering is None:
+            return "<StreamPool that was never initialised>"
+        return f"<StreamPool device={self.ordering.context.ordinal} acquired={self.acquired} max={self.max_streams}>"

@@ -1,0 +1,68 @@
+# What needs the GIL, done later: dropping a runtime whose hold was closed, writing lines to the log.
+#
+# The interpreter's main thread runs these as a pending call, when it comes to one.  The next `open` runs them too.
+
+ctypedef int (*DeferredCall)(void*) noexcept        # has the GIL
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(DeferredCall function, void* argument) nogil
+
+
+cdef struct LogLine:
+    char text[256]
+
+
+cdef cppclass DeferredCalls:
+    atomic[uint32_t] scheduled          # the interpreter was requested to run them
+    atomic[RuntimeHold*] closed         # holds to release
+    mutex lock                          # a leaf; of the log lines
+    vector[LogLine] log_lines
+    uint64_t left_out                   # lines that were not kept
+
+cdef DeferredCalls* deferred = new DeferredCalls()      # never destroyed: threads may outlive the interpreter
+
+
+cdef void schedule_deferred() noexcept nogil:
+    if deferred.scheduled.exchange(1) == 0 and Py_AddPendingCall(run_deferred, NULL):
+        deferred.scheduled.store(0)             # the queue is full: the next deferred call tries again
+
+
+cdef int run_deferred(void* _) noexcept:
+    """Release the holds that were closed, and write the log.  Called with the GIL."""
+    cdef RuntimeHold* hold
+    cdef RuntimeHold* following
+    cdef vector[LogLine] log_lines
+    cdef uint64_t left_out
+    cdef size_t i
+    deferred.scheduled.store(0)
+    deferred.lock.lock()                        # a leaf, never held for long
+    log_lines = deferred.log_lines
+    deferred.log_lines.clear()
+    left_out = deferred.left_out
+    deferred.left_out = 0
+    deferred.lock.unlock()
+    hold = deferred.closed.exchange(NULL)
+    while hold != NULL:
+        following = hold.next
+        with nogil:
+            release_legacy(hold)
+        Py_DECREF(<object>hold.owner)
+        del hold
+        hold = following
+    for i in range(log_lines.size()):
+        logger.error("%s", log_lines[i].text.decode(errors="replace"))
+    if left_out:
+        logger.error("and %d more", left_out)
+    return 0
+
+
+cdef void log_later(const char* text) noexcept nogil:
+    cdef LogLine line
+    snprintf(line.text, sizeof(line.text), "%s", text)
+    deferred.lock.lock()
+    if deferred.log_lines.size() < <size_t>LOG_LINES:
+        deferred.log_lines.push_back(line)
+    else:
+        deferred.left_out += 1
+    deferred.lock.unlock()
+    schedule_deferred()

@@ -1,0 +1,219 @@
+# The functions of the table.  What each does for its caller is said in include/xlogmem.h.
+#
+# The usual stream is the legacy one, and the usual call has nothing to do but its own work.  Such a call looks nothing
+# up and, where the resource finds its device itself, makes no driver call but the resource's.
+
+cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
+    error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
+    format_failure(failure, error.text, XLOGMEM_TEXT)
+    if failure.kind == PYTHON_RAISED:
+        core.order.lock.lock()
+        defer_decref_locked(core, failure.exception)
+        core.order.lock.unlock()
+
+
+cdef xlogmem_runtime* table_open(void* runtime) noexcept:
+    cdef RuntimeHold* hold
+    run_deferred(NULL)
+    if not isinstance(<object>runtime, Core):
+        return NULL
+    hold = new RuntimeHold()
+    hold.core = &(<Core><object>runtime).state
+    hold.owner = runtime
+    Py_INCREF(<object>runtime)
+    return <xlogmem_runtime*>hold
+
+
+cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    if process_is_closing():                            # the runtime ends with the process
+        return
+    push(deferred.closed, hold)
+    schedule_deferred()
+
+
+cdef bint has_deferred_work(CoreState* core) noexcept nogil:
+    """Whether a call has more to do than its own work."""
+    return core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
+
+
+cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
+    cdef CoreState* core = hold.core
+    cdef StreamState* state = default_stream(hold, stream)
+    cdef bint capturing = False
+    cdef Scope scope
+    cdef int failed
+    if state != NULL and not has_deferred_work(core):
+        if core.resource.finds_device:                  # xlogmem itself makes no driver call
+            return allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
+        if enter_context(core.order.context, &scope, failure):
+            return 1
+        failed = allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
+        leave_context(&scope)
+        return failed
+    if core.lost.load():
+        failure.kind = DEVICE_IS_LOST
+        return 1
+    if enter_context(core.order.context, &scope, failure):      # fails in a forked child, before the lock
+        return 1
+    drain(core)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    if not failed and capturing:
+        state.busy -= 1
+        failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
+    core.order.lock.unlock()
+    if not failed:
+        failed = allocate_in_call(core, nbytes, state, STREAM_IS_RELEASED, block, failure)
+    leave_context(&scope)
+    return failed
+
+
+cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, void** ptr,
+                        xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef Block* block = NULL
+    cdef Failure failure
+    ptr[0] = NULL
+    if nbytes == 0:
+        return 0
+    if unlikely(allocate_on(hold, nbytes, stream, &block, &failure)):
+        fill_error(hold.core, &failure, error)
+        return 1
+    ptr[0] = <void*>block.ptr
+    return 0
+
+
+cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil:
+    """The memory will be used on streams that are not named here, so its home is the one stream that blocking streams
+    wait for by themselves."""
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef CoreState* core = hold.core
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef Failure ignored
+    cdef Scope scope
+    cdef int failed
+    ptr[0] = NULL
+    if nbytes == 0:
+        return 0
+    failed = allocate_on(hold, nbytes, NULL, &block, &failure)
+    if not failed:
+        failed = enter_context(core.order.context, &scope, &failure)
+        if not failed:
+            core.order.lock.lock()
+            core.order.in_flight += 1
+            failed = host_wait_unlocks(core.order, block.stream, advance(block.stream), &failure)
+            core.order.in_flight -= 1
+            core.order.lock.unlock()
+            leave_context(&scope)
+        if failed:
+            free_block(core, block.slot, block.generation, NULL, &ignored)
+    if failed:
+        fill_error(core, &failure, error)
+        return 1
+    ptr[0] = <void*>block.ptr
+    return 0
+
+
+cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef Block* block = NULL
+    cdef Failure failure
+    if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
+        return
+    if unlikely(free_on(hold, <uint64_t>ptr, stream, &block, &failure)):
+        report_failed_free(hold.core, <uint64_t>ptr, block, &failure)
+
+
+cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
+    """`block` is the one that was found there, if the free succeeds or not; NULL if none was."""
+    cdef CoreState* core = hold.core
+    cdef StreamState* state = default_stream(hold, stream)
+    cdef CaptureCheck check_capture
+    cdef bint capturing = False
+    cdef Scope scope
+    cdef int failed
+    if state != NULL and (core.resource.finds_device or core.resource.ordered != NULL) and not has_deferred_work(core):
+        failed = free_unless_used(core, ptr, state, block, failure)     # xlogmem itself makes no driver call
+        if block[0] != NULL:
+            return failed
+    if core.lost.load():
+        failure.kind = DEVICE_IS_LOST
+        return 1
+    if enter_context(core.order.context, &scope, failure):
+        return 1
+    drain(core)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    if not failed:
+        check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
+        failed = free_at_unlocks(core, ptr, state, check_capture, block, failure)
+        state.busy -= 1
+    core.order.lock.unlock()
+    leave_context(&scope)
+    return failed
+
+
+cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture,
+                         Block** block, Failure* failure) except -1 nogil:
+    """Free the block that is alive at an address, on a stream that is busy."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t nbytes
+    block[0] = live_block_at_locked(core, ptr)
+    if block[0] == NULL:
+        snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
+                 <void*>ptr)
+        return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
+    nbytes = block[0].nbytes
+    if free_found_unlocks(core, block[0], stream, check_capture, failure):
+        return 1
+    if check_capture == CAPTURE_WAS_CHECKED and core.resource.ordered != NULL and may_be_destroyed(stream):
+        fence_after_frees_unlocks(core, stream, nbytes)
+    return 0
+
+
+cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
+    """The stream was alive for this free, and may be destroyed at any time from now on.  What a pool has from it can be
+    waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Failure ignored                                # the next free tries again
+    cdef Fence* fence
+    stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
+    if stream.unfenced_frees >= <uint32_t>FREES_PER_FENCE:
+        core.order.in_flight += 1
+        record_fence_unlocks(core.order, stream, &fence, &ignored)
+        core.order.in_flight -= 1
+    return 0
+
+
+cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
+    """`deallocate` cannot raise.  A block that was found is freed by a later call; NULL if none was."""
+    cdef char[XLOGMEM_TEXT] text
+    cdef char[XLOGMEM_TEXT] line
+    format_failure(failure, text, XLOGMEM_TEXT)
+    core.order.lock.lock()
+    if block != NULL:
+        requeue_free_locked(core, block, failure)
+    else:
+        keep_unreported_locked(core, failure)
+    core.unreported = True
+    core.order.lock.unlock()
+    snprintf(line, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
+             "DeviceRuntime.reap_pending() raises it", <void*>ptr, text)
+    log_later(line)
+
+
+cdef void table_deallocate_sync(xlogmem_runtime* runtime, void* ptr) noexcept nogil:
+    table_deallocate(runtime, ptr, NULL)
+
+
+cdef xlogmem_table functions
+functions.version = XLOGMEM_TABLE_VERSION
+functions.size = sizeof(xlogmem_table)
+functions.open = table_open
+functions.close = table_close
+functions.allocate = table_allocate
+functions.allocate_sync = table_allocate_sync
+functions.deallocate = table_deallocate
+functions.deallocate_sync = table_deallocate_sync
+
+table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

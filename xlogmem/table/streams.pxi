@@ -1,0 +1,120 @@
+# A hold on a runtime, and the streams that were named through it.
+#
+# The legacy default stream is the usual one, and is found without a lock: once it was named, the hold keeps it busy, so
+# that it cannot be unregistered.  Other handles are cached with the number of the registration that they meant.  A
+# cached handle is trusted where no other stream can have it: own streams, default streams, streams whose owner is held.
+# For the rest the driver is queried each time; see `_foreign`.
+
+cdef struct CachedStream:
+    # What a handle meant, the last time that it came through this hold.
+    cy.CUstream handle
+    uint64_t thread             # of a per-thread default stream
+    uint64_t number             # of the registration
+    uint32_t index
+
+
+cdef cppclass RuntimeHold:
+    # What callers of the table know as an xlogmem_runtime.
+    CoreState* core
+    void* owner                 # the Core, a strong reference
+    vector[CachedStream] cached         # under the core's lock
+    atomic[StreamState*] legacy         # the legacy default stream once it was named: busy until the hold is closed
+    RuntimeHold* next           # in the list of those that were closed
+
+
+cdef StreamState* default_stream(RuntimeHold* hold, void* stream) noexcept nogil:
+    """The legacy default stream, if that is meant and was named before: without the lock.
+
+    It never captures itself.  A blocking stream that captures makes it unusable, which the driver reports where the
+    stream is used, as it would without xlogmem.
+    """
+    if <size_t>stream > LEGACY:
+        return NULL
+    return hold.legacy.load()
+
+
+cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
+    cdef StreamState* legacy = hold.legacy.load()
+    if legacy != NULL and not process_was_forked():
+        hold.core.order.lock.lock()
+        legacy.busy -= 1
+        hold.core.order.lock.unlock()
+
+
+cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
+                             Failure* failure) except -1 nogil:
+    """The registration of a stream, and whether a graph is being captured on it.
+
+    The context is current.  Returns with the lock held, failed or not.  The registration is busy, and cannot go, until
+    the caller counts that down.
+    """
+    cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
+    cdef StreamState* known
+    cdef Identified found
+    cdef int failed = 0
+    if <size_t>handle != LEGACY:
+        failed = stream_is_capturing(handle, capturing, failure)
+    hold.core.order.lock.lock()
+    if failed:
+        return 1
+    known = cached_stream_locked(hold, handle)
+    if known != NULL and (capturing[0] or <size_t>handle <= PER_THREAD or not known.unowned):
+        known.busy += 1
+        result[0] = known
+        return 0
+    if capturing[0]:                                    # a query of the id would spoil the capture
+        return fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
+    found.likely = known.index if known != NULL else 0
+    if identify_unlocks(hold.core.order, handle, OPAQUE, &found, failure):
+        return 1
+    if found.state != known:
+        cache_stream_locked(hold, handle, found.state)
+    result[0] = found.state
+    return 0
+
+
+cdef StreamState* cached_stream_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    """The registration that the handle meant before, or an own stream's; NULL if there is none any more."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
+    cdef OrderState* order = hold.core.order
+    cdef StreamState* own
+    cdef CachedStream* entry
+    cdef size_t i
+    for i in range(hold.cached.size()):
+        entry = &hold.cached[i]
+        if entry.handle == handle and entry.thread == thread:
+            if order.streams[entry.index].number == entry.number and order.streams[entry.index].alive:
+                return order.streams[entry.index]
+            hold.cached[i] = hold.cached.back()
+            hold.cached.pop_back()
+            break
+    own = own_stream_locked(order, handle)
+    if own != NULL:
+        cache_stream_locked(hold, handle, own)
+    return own
+
+
+cdef void cache_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState* state) noexcept nogil:
+    """One entry for each handle (and thread).  Entries of registrations that ended are dropped: threads end, and their
+    default streams are never named again."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = hold.core.order
+    cdef CachedStream entry
+    cdef StreamState* other
+    cdef size_t i, kept = 0
+    for i in range(hold.cached.size()):
+        entry = hold.cached[i]
+        other = order.streams[entry.index]
+        if other.number == entry.number and other.alive and other != state:
+            hold.cached[kept] = entry
+            kept += 1
+    hold.cached.resize(kept)
+    entry.handle = handle
+    entry.thread = state.thread
+    entry.number = state.number
+    entry.index = state.index
+    hold.cached.push_back(entry)
+    if <size_t>handle == LEGACY and hold.legacy.load() == NULL:
+        state.busy += 1
+        hold.legacy.store(state)
