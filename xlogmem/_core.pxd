@@ -16,7 +16,7 @@ cdef enum AccessFlags:
 
 cdef enum State:
     LIVE
-    RETIRED                     # freed by its owner inside a window: the last close frees it
+    RETIRED                     # freed by its owner, and not yet: a window or export is open on it, or it was put off
     FREEING
     FREED
 
@@ -30,8 +30,8 @@ cdef enum HandBack:
     HAND_BACK_WRITES
 
 cdef enum AfterCall:
-    STREAM_STAYS_BUSY
-    STREAM_IS_RELEASED
+    KEEP_STREAM_BUSY
+    RELEASE_STREAM
 
 cdef enum CaptureCheck:
     CHECK_CAPTURE
@@ -158,7 +158,7 @@ cdef cppclass CoreState:
     vector[uint32_t] empty      # slots
     vector[vector[Marker]] pending      # by stream index: bytes that a reap may release, oldest first
     CoreCounters counters
-    vector[Dependency] frontier         # scratch of a free
+    vector[Dependency] freed_frontier   # scratch of a free into a pool
     Block* deferred_by_capture          # the newest of those that only a capture put off
     Failure unreported_failure          # the newest failure without a caller: raised by the next reap
     bint unreported             # ... because what failed is not tried again
@@ -168,9 +168,9 @@ cdef cppclass CoreState:
     vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
 
 
-# How a function's name says what it does with the lock: `_locked` needs it held, `_unlocks` needs it and drops it
-# meanwhile, `_locks` returns with it held; without a suffix it is called without the lock.  Where a function is given
-# a block or a stream alone the lock is held as well: there is nothing else to reach these by.
+# How a function's name says what it does with the lock: `_locked` needs it, `_unlocks` needs it and drops it meanwhile,
+# `_locks` returns with it held, no suffix: it does not need the lock.  A function that is given only a block, a window
+# or a stream needs it too; there is no table at hand to check.
 
 # Operations.  Without the GIL; they take the lock themselves and make driver calls.
 cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
@@ -184,7 +184,7 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
                     uint32_t access) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int tear_down(CoreState* core) except -1 nogil
-cdef int drain_if_needed(CoreState* core) except -1 nogil
+cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
 # Inside of these.  The context is current where they need it.
@@ -192,8 +192,8 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, A
                           Failure* failure) except -1 nogil
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
                             Failure* failure) except -1 nogil
-cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
-                          Failure* failure) except -1 nogil
+cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
+                           Failure* failure) except -1 nogil
 
 # No driver call.
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
@@ -207,8 +207,8 @@ cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 
 # Windows are kept for the next recorder: their vectors have the memory that a launch needs.
 cdef Window* take_window() noexcept nogil
-cdef void give_window(Window* window) noexcept nogil
+cdef void return_window(Window* window) noexcept nogil
 
 # For finalizers: no lock, no driver call.
-cdef void drop(CoreState* core, Block* block) noexcept nogil
+cdef void defer_free(CoreState* core, Block* block) noexcept nogil
 cdef void abandon(CoreState* core, Window* window) noexcept nogil

@@ -23,18 +23,20 @@ a block that will be freed there (the *hand-back*), because its owner does not w
 
 A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and
 makes no driver call, and the next owner of the bytes is ordered after it.  Without such a resource most frees make no
-stream wait either: a block that was used only where it is freed takes the short way (`used_at_home_alone_locked`).
+stream wait either: the home of a block that was used nowhere else is ordered after all uses already.
 
 Foreign memory can be *adopted*: it is tracked like a block, and its owner is dropped where a block would be freed.
-Foreign streams can be destroyed: blocks whose *home* (where they are freed) was unregistered are freed on its
-*successor*.  Memory can be *exported* to another library: the consumer may queue unrecorded work on its stream until it
-releases the export, so for this block that stream counts as opaque, and a *pin* puts a free off until then.
+Foreign streams (recognised in `_foreign`) can be destroyed: blocks whose *home* (where they are freed) was unregistered
+are freed on its *successor*.  Memory can be *exported* to another library: the consumer may queue unrecorded work on
+its stream until it releases the export, so for this block that stream counts as opaque, and a *pin* puts a free off
+until then.
 
-Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it there is no driver call, no GIL
-and no Python object.  Every operation is a C function that runs without the GIL, does its bookkeeping in one
-acquisition and makes its driver calls outside.  An open window, a pin or the state FREEING protects what must not
-change meanwhile.  Finalizers never take the lock: they push what they held on a lock-free list, which the next
-operation drains.  Names say what a function does with the lock: see `_core.pxd`.
+Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it no driver call is made, the GIL is
+not acquired and no Python object is touched; and no thread waits for it while it holds the GIL (two short paths try the
+lock and keep the GIL: `Core.find`, `LaunchRecorder.finish`).  Every operation is a C function that runs without the
+GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  An open window, a pin or the state
+FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
+lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
@@ -64,7 +66,7 @@ from xlogmem._failures cimport (
     is_out_of_memory,
     is_sticky,
 )
-from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, successor_of
+from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
@@ -87,7 +89,7 @@ from xlogmem._order cimport (
     order_all_unlocks,
     poll_unlocks,
     record_fence_unlocks,
-    refuse_capturing_unlocks,
+    refuse_capturing_sources_unlocks,
     refuse_if_capturing_unlocks,
     release_tombstone_unlocks,
     sync_context_unlocks,
@@ -102,7 +104,7 @@ cdef enum:
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 
-# The life of a block, in the order of reading.
+# The pages, in the order of reading: what a use does, then how blocks begin and end.
 include "core/frontier.pxi"             # what the next user of a block has to be ordered after
 include "core/prepare.pxi"              # before a launch: windows open, waits are queued
 include "core/finish.pxi"               # after a launch: the use is filed, windows close

@@ -1,7 +1,8 @@
 """What can go wrong, and the words for it: the one vocabulary of failures.
 
 A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
-exception (`raise_failure`); callers of the C table get its sentence as a text (`format_failure`).  Both say the same.
+exception (`raise_failure`): a sentence, with the argument, what the caller was doing and what to do about it.  Callers
+of the C table get the sentence alone (`format_failure`).
 
 The driver's names of its error codes are looked up here, because every room needs them; all other CUDA calls are made
 in `_driver`.

@@ -11,9 +11,9 @@ older registration was destroyed.  That one is unregistered, with the new one as
 touched again.  No id is needed for the runtime's own streams, for streams whose owner is held, and for default streams,
 which live as long as the context or the thread.
 
-A query of the id spoils a graph capture, so the capture state is queried first.  No query is made under the lock.  What
-was looked up before a query is looked up again after it, in the lock acquisition that registers: two threads that see a
-stream first at the same time register it once.
+A query of the id invalidates a graph capture, so the capture state is queried first.  No query is made under the lock.
+What was looked up before a query is looked up again after it, in the lock acquisition that registers: two threads that
+see a stream first at the same time register it once.
 
 Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
 known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
@@ -52,7 +52,7 @@ from xlogmem._order cimport (
     register_stream_locked,
     this_thread,
     thread_is_alive,
-    unregister_lost_unlocks,
+    unregister_by_sync_unlocks,
     unregister_stream_unlocks,
 )
 from xlogmem.streams cimport can_own, counted_handle, discipline_now, discipline_of, handle_of, parse

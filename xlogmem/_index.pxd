@@ -119,7 +119,7 @@ cdef inline Tracked* floor_of(AddressIndex* index, uint64_t address, uint64_t* k
     return &chunk.values[keys - 1]
 
 
-cdef inline Tracked* successor_of(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
+cdef inline Tracked* next_above(AddressIndex* index, uint64_t address, uint64_t* key) noexcept nogil:
     """The smallest key above the address, and its value; NULL if there is none."""
     cdef Place* place = place_of(index, address)
     cdef size_t guide = place.guides - 1 if place.guides else 0

@@ -37,7 +37,7 @@ cdef enum:
     NEAR = 8                                # keys compared one by one before a binary search
 
 
-cdef inline uint32_t position_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
+cdef inline uint32_t lower_bound_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
     """How many keys of a guide's chunk are not above `key`, which is not below the first key of the guide."""
     cdef Guide* guide = &index.guides[place]
     cdef const uint64_t* keys = guide.chunk.keys
@@ -152,7 +152,7 @@ cdef void search(AddressIndex* index, uint64_t address) noexcept nogil:
     cdef Place* place = &index.last
     place.address = address
     place.guides = guide_of(index, address)
-    place.keys = position_of(index, place.guides - 1, address) if place.guides else 0
+    place.keys = lower_bound_of(index, place.guides - 1, address) if place.guides else 0
     place.good = True
 
 

@@ -34,8 +34,8 @@ cdef cppclass Fence:
     cy.CUevent event
     uint64_t position
     vector[uint64_t] clock
-    uint32_t pins               # calls in flight that use the event with the lock released; a tombstone counts as one
-    bint filed                  # in the ring of its stream
+    uint32_t pins               # calls in flight that use the event unlocked; a tombstone and a probe count as one each
+    bint in_ring                # of its stream
 
 
 cdef cppclass StreamState:
@@ -46,7 +46,7 @@ cdef cppclass StreamState:
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     uint32_t index
     uint32_t busy               # calls in flight that use the handle with the lock released
-    uint32_t blocks             # blocks that name it as their stream or their home
+    uint32_t blocks             # references from blocks: as their stream, as their home, for each export
     Discipline discipline
     flag alive
     flag unowned                # no object is held that keeps the handle alive: adaptive commits record at once
@@ -74,7 +74,7 @@ cdef struct Dependency:
     # A stream has to be ordered after (source, position).
     StreamState* source
     uint64_t position
-    uint32_t kind               # EntryKind of the newest entry behind it: see `order_all_unlocks`
+    uint32_t kind               # the latest EntryKind among the entries behind it: see `order_all_unlocks`
 
 
 cdef struct OrderCounters:
@@ -82,7 +82,7 @@ cdef struct OrderCounters:
     uint64_t covered            # waits answered by a fence that was there
     uint64_t records            # fences recorded
     uint64_t waits              # stream waits queued
-    uint64_t host_waits         # the host waited for a fence
+    uint64_t host_waits         # the host waited for a fence, or for the whole context
 
 
 cdef cppclass OrderState:
@@ -121,8 +121,8 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
                                    Failure* failure) except -1 nogil
 cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                                    Failure* failure) except -1 nogil
-cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
-                                 Failure* failure) except -1 nogil
+cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                    Failure* failure) except -1 nogil
 cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
                                    Failure* failure) except -1 nogil
@@ -146,7 +146,7 @@ cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint6
 cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
                                      Failure* failure) except -1 nogil
-cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
-                                  Failure* failure) except -1 nogil
+cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+                                          Failure* failure) except -1 nogil
 cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                            Failure* failure) except -1 nogil

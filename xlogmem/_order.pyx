@@ -25,12 +25,12 @@ ordered after the dead stream waits for that fence; once the host has seen it co
 stream's index is given to the next registration, which goes on counting where the dead one stopped, so that old
 positions mean what they meant.
 
-Under the lock there is no driver call, no GIL and no Python object.  The functions that need the driver drop the lock
-around the call (their names end in ``_unlocks``), and take it back before they touch pins, counts or rings; what they
-say about the state is true again only when they return.  `StreamState` objects are never moved, and freed only while no
-operation is in flight that may hold one.
+Under the lock no driver call is made, the GIL is not acquired and no Python object is touched.  Functions that need the
+driver drop the lock around the call (their names end in ``_unlocks``) and hold it again before they touch pins, counts
+or rings; what they say about the state is true again only when they return.  `StreamState` objects are never moved,
+and are freed only while no operation is in flight that may hold one.
 
-The rules are in docs/ordering.md, one function here for each operation there.
+The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T after (S, n)".
 """
 cimport cython
 
@@ -115,7 +115,7 @@ cdef class Ordering:
         cdef size_t i, k
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
-            if stream.probe != NULL and stream.probe != stream.last and not stream.probe.filed:
+            if stream.probe != NULL and stream.probe != stream.last and not stream.probe.in_ring:
                 discard(&self.state, stream.probe)
             for k in range(stream.ring.size()):
                 discard(&self.state, stream.ring[k])

@@ -21,7 +21,7 @@ from xlogmem._core cimport (
     abandon,
     file_window_locked,
     finish_rest,
-    give_window,
+    return_window,
     prepare,
     take_window,
 )
@@ -101,7 +101,7 @@ cdef class LaunchRecorder:
         if self.window.is_open:                         # filed by the next call to the runtime
             abandon(&self.runtime.state, self.window)
         else:
-            give_window(self.window)
+            return_window(self.window)
 
     def __del__(self):
         if self.window != NULL and self.window.is_open:
@@ -225,14 +225,13 @@ cdef class LaunchRecorder:
         return 0
 
     def commit(self):
-        """File the launch.  Call it after the launch was queued.
-
-        Never refuses to file.
+        """File the launch.  Call it after the launch was queued.  After a successful preflight it always files.
 
         Raises
         ------
         StreamMisuseError
-            There was no successful preflight although something was registered.
+            There was no successful preflight although something was registered, or the recorder was committed or
+            cancelled before.
         DriverError
             An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
             are filed all the same.
@@ -244,7 +243,7 @@ cdef class LaunchRecorder:
         self.finish(LAUNCHED)
 
     def cancel(self):
-        """Say that nothing was launched: close without filing."""
+        """Say that nothing was launched: close without filing.  Raises StreamMisuseError after a commit or cancel."""
         self.finish(CANCELLED)
 
     cdef int finish(self, Outcome outcome) except -1:
@@ -351,8 +350,10 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
 
     Raises
     ------
+    TypeError, StreamMisuseError
+        At the call: an argument is not memory, or belongs to another runtime.
     StreamMisuseError, UseAfterFreeError, DriverError
-        See `LaunchRecorder.preflight`; raised on entry, before anything was queued.
+        On entry; see `LaunchRecorder.preflight`.
 
     Examples
     --------

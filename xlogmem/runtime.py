@@ -170,7 +170,7 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     Raises
     ------
     ValueError
-        The ordinal is out of range; the driver was not raised_to.
+        The ordinal is out of range; the driver was not called.
     DriverNotFoundError, DriverError
         The runtime could not be made.  The next call tries again.
 

@@ -267,11 +267,11 @@ def test_what_one_thread_made_is_dropped_in_another(kernels, _context):
             del thing, block, recorder, stream
         handed.put(None)
 
-    def drop() -> None:
+    def defer_free() -> None:
         while handed.get(timeout=PATIENCE) is not None:
             pass
 
-    together(lambda number: make(number) if number < 4 else drop(), 8)
+    together(lambda number: make(number) if number < 4 else defer_free(), 8)
     nothing_lost(runtime, 4 * made)
     assert runtime.counters()["abandoned"] == runtime.counters()["uses"] == 4 * made
     assert len(runtime.stream_pool) == 4

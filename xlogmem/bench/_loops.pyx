@@ -27,7 +27,7 @@ from xlogmem._core cimport (
     find_by_address_locked,
     finish_rest,
     free_block,
-    give_window,
+    return_window,
     prepare,
     take_window,
 )

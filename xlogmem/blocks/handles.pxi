@@ -37,8 +37,8 @@ cdef class BlockId:
         Device address.
     generation : int
         A number that no other block of this process has.
-    alloc_stream : Stream
-        Where the block was allocated.
+    alloc_stream : Stream or None
+        Where the block was allocated; None for memory adopted without a stream.
     device_ordinal : int
         The device.
     """
@@ -72,20 +72,20 @@ cdef class BlockId:
 @cython.no_gc_clear                         # __dealloc__ needs the core
 @cython.freelist(64)
 cdef class DeviceBlock:
-    """One allocation.  Dropping the last reference frees it, after every recorded use and without waiting on the host.
+    """One allocation.  Dropping the last reference frees it, after every recorded use; see `DeviceRuntime.deallocate`.
 
     Made by `DeviceRuntime.allocate`; the handle is not copied, and it owns the memory until it is freed.
 
     Attributes
     ----------
     ptr : int
-        Device address, aligned to at least 256 bytes.
+        Device address.  Aligned to at least 256 bytes where xlogmem allocated it; of adopted memory as it came.
     nbytes : int
         Size in bytes, as requested.
     generation : int
         Identity: no other block of this process has this number.
-    stream : Stream
-        Where it was allocated.
+    stream : Stream or None
+        Where it was allocated; None for memory adopted without a stream.
     tag : str or None
         The label given to the allocation.
     core : Core
@@ -102,7 +102,7 @@ cdef class DeviceBlock:
 
     def __dealloc__(self):
         if self.block != NULL and not self.released:
-            drop(&self.core.state, self.block)
+            defer_free(&self.core.state, self.block)
 
     def __reduce__(self):
         raise TypeError("a block cannot be copied: it owns its memory")

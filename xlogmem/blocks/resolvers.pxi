@@ -11,16 +11,15 @@ def register_resolver(kind, resolver):
     Parameters
     ----------
     kind : type
-        The type.  A registration for it replaces an earlier one, None as `resolver` takes it back.
+        The type.  A registration for it replaces an earlier one, None as `resolver` removes it.
     resolver : callable
         ``resolver(what, hold)`` returns the parts of `what`: an iterable of anything that `use` takes, other objects
         with a resolver among them; empty for nothing to touch.  ``hold(thing)`` keeps a thing until the use is filed or
         cancelled, for instance a lock that keeps the memory where it is.
 
-    Notes
-    -----
-    Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
-    is not queried for anything else.  The resolver runs while the use is recorded, before the preflight.  Thread-safe.
+    Notes ----- Meant for types whose attributes have side effects, or which are made of several blocks: an object with
+    a resolver is not queried for anything else.  The resolver runs while the use is recorded, before the waits are
+    queued.  Thread-safe.
 
     Raises
     ------

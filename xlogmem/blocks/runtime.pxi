@@ -36,6 +36,8 @@ cdef class Runtime(Core):
 
         Raises
         ------
+        ValueError
+            `nbytes` is negative.
         DriverError
             Zero bytes were requested, or the driver refused.
         OutOfDeviceMemoryError
@@ -76,7 +78,10 @@ cdef class Runtime(Core):
         return self.handle(block, &found, ordered, tag)
 
     def deallocate(self, DeviceBlock block not None, stream=None):
-        """Free a block after every use of it, without waiting on the host.
+        """Free a block after every use of it.
+
+        The free is queued on the device.  The host waits only where the resource frees at once
+        (`DirectMemoryResource`), for memory adopted without a stream, and for work on another thread's default stream.
 
         Parameters
         ----------
@@ -280,7 +285,7 @@ cdef class Runtime(Core):
         """
         if discipline is not None:
             with nogil:
-                drain_if_needed(&self.state)
+                drain_if_abandoned(&self.state)
             self.drop_owners()
             return self.streams.register(stream, discipline)
         return self.streams.find(stream)
@@ -304,7 +309,7 @@ cdef class Runtime(Core):
             The last event could not be recorded; the stream stays registered.
         """
         with nogil:
-            drain_if_needed(&self.state)
+            drain_if_abandoned(&self.state)
         self.drop_owners()
         self.streams.unregister(self.streams.known_as(stream), self.stream_of(successor))
 

@@ -42,8 +42,8 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
 
 
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
-    """Release pending bytes: after the host has waited for each stream's newest free, or of those that are complete
-    now.  Every stream is visited; what failed stays pending and is reported."""
+    """Release pending bytes.  Blocking: wait on the host for each stream's newest free first.  Otherwise: only those
+    whose free is complete.  Every stream is visited; what failed stays pending and is reported."""
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure failure
@@ -52,7 +52,7 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
         failures.push_back(failure)
         return 0
-    if blocking and mark_lost_if_sticky(core, release_unknown_users(core, &failure), &failure):
+    if blocking and mark_lost_if_sticky(core, release_exports_without_stream(core, &failure), &failure):
         failures.push_back(failure)
     drain(core)
     order.lock.lock()
@@ -94,13 +94,14 @@ cdef int reap_stream_unlocks(CoreState* core, StreamState* home, bint blocking, 
 
 # ---------------------------------------------------------------------------------------------- lookup and end
 cdef inline void fill_found_locked(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
+    """What a lookup found, as plain data."""
     check(order.lock.held(), "the lock is held")
     found.ptr = base
     found.generation = known.generation
     found.nbytes = known.nbytes
     found.slot = known.slot
     found.stream = NULL
-    if known.stream != <uint32_t>NO_STREAM:             # its index is not given away while it has blocks
+    if known.stream != <uint32_t>NO_STREAM:             # its index is not reused while it has blocks
         found.stream = order.streams[known.stream]
 
 
@@ -115,6 +116,7 @@ cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) no
 
 
 cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
+    """The structure in a slot, which is never moved."""
     cdef Block* block
     core.order.lock.lock()
     block = core.blocks[slot]
@@ -133,7 +135,7 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     failed = unregister_all_foreign_unlocks(core.order, &ignored)
     core.order.lock.unlock()
     if not failed:                                      # else foreign streams, possibly destroyed, would be touched
-        release_unknown_users(core, &ignored)
+        release_exports_without_stream(core, &ignored)
         drain(core)
     leave_context(&scope)
     return 0

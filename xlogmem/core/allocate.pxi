@@ -4,6 +4,8 @@
 # covers it covers the allocation.
 
 cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
+    """A live block in an empty slot, with a new generation; its allocation entry is a new position of the stream
+    (NULL: it has none)."""
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     cdef Entry* entry
@@ -66,7 +68,7 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
     if failed:
         end_call(core.order, stream)
     else:
-        failed = allocate_in_call(core, nbytes, stream, STREAM_IS_RELEASED, result, failure)
+        failed = allocate_in_call(core, nbytes, stream, RELEASE_STREAM, result, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
@@ -82,7 +84,7 @@ cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, A
     if unlikely(failed) and is_out_of_memory(failure):
         order.lock.unlock()
         failed = allocate_again_locks(core, nbytes, stream, &ptr, &resource_block, failure)
-    if after == STREAM_IS_RELEASED:
+    if after == RELEASE_STREAM:
         stream.busy -= 1
     if not unlikely(failed):
         evict_overlapping_locked(core, ptr, nbytes)
@@ -108,6 +110,7 @@ cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) no
 
 
 cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
+    """The end of `begin_call`."""
     order.lock.lock()
     stream.busy -= 1
     order.lock.unlock()
@@ -117,9 +120,9 @@ cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* str
                                 void** resource_block, Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
-    if core.resource.ordered != NULL:
+    if core.resource.frontiers != NULL:
         core.order.lock.lock()
-        return core.resource.ordered.allocate(core.resource.self, nbytes, stream, ptr, resource_block, failure)
+        return core.resource.frontiers.allocate(core.resource.self, nbytes, stream, ptr, resource_block, failure)
     failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
     prefetch_hot_lines(core, stream)
     core.order.lock.lock()
@@ -142,9 +145,9 @@ cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* strea
         keep_unreported_locked(core, &failures[i])
         core.unreported = True
     core.order.lock.unlock()
-    if core.resource.ordered != NULL:
+    if core.resource.frontiers != NULL:
         core.order.lock.lock()
-        failed = core.resource.ordered.trim(core.resource.self, nbytes, stream, &ignored)
+        failed = core.resource.frontiers.trim(core.resource.self, nbytes, stream, &ignored)
         core.order.lock.unlock()
     elif core.resource.trim != NULL:
         failed = core.resource.trim(core.resource.self, &ignored)
@@ -162,13 +165,14 @@ cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes)
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     if unlikely(known != NULL and ptr - base < known.nbytes):
         evict_locked(core, core.blocks[known.slot])
-    known = successor_of(&core.index, ptr, &base)
+    known = next_above(&core.index, ptr, &base)
     while unlikely(known != NULL and base - ptr < nbytes):
         evict_locked(core, core.blocks[known.slot])
-        known = successor_of(&core.index, ptr, &base)
+        known = next_above(&core.index, ptr, &base)
 
 
 cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
+    """Remove a live block from the index and the accounting, without a free."""
     check(core.order.lock.held(), "the lock is held")
     erase(&core.index, block.ptr)
     unaccount_locked(core, block)
@@ -194,10 +198,11 @@ cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) 
 
 
 cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* failure) noexcept nogil:
+    """The bookkeeping of `adopt`; changes nothing if it refuses."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base = 0, following = 0
     cdef Tracked* below = floor_of(&core.index, memory.ptr, &base)
-    cdef Tracked* above = successor_of(&core.index, memory.ptr, &following)
+    cdef Tracked* above = next_above(&core.index, memory.ptr, &following)
     cdef bint inside = below != NULL and memory.ptr - base < below.nbytes
     cdef Block* block
     result.adopted = False

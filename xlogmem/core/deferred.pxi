@@ -1,10 +1,12 @@
 # What finalizers leave, and frees that failed.
 #
 # A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does
-# nothing else.  Every operation begins by carrying out what is on the lists (`drain`).  A free inside another operation
-# that fails is not that operation's failure: it goes back on the list, and the next reap reports it.
+# nothing else.  Prepare, record, allocate, adopt, free and reap begin by carrying out what is on the lists (`drain`).
+# If a free that they carry out fails, that is not their failure: it goes back on the list, and the next reap reports
+# it.
 
-cdef void drop(CoreState* core, Block* block) noexcept nogil:
+cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
+    """For finalizers: the block is freed by the next operation."""
     push(core.dropped, block)
 
 
@@ -24,7 +26,7 @@ cdef int drain(CoreState* core) except -1 nogil:
     return 0
 
 
-cdef int drain_if_needed(CoreState* core) except -1 nogil:
+cdef int drain_if_abandoned(CoreState* core) except -1 nogil:
     """`drain` by itself: a window whose recorder was dropped keeps its stream in use until it is filed."""
     cdef Failure ignored
     cdef Scope scope
@@ -51,7 +53,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
         if file_window_locked(core, window, LAUNCHED):
             rest.push_back(window)
         else:
-            give_window(window)
+            return_window(window)
         window = following
     order.lock.unlock()
     for i in range(rest.size()):
@@ -60,11 +62,12 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
             keep_unreported_locked(core, &failure)
             core.unreported = True
             order.lock.unlock()
-        give_window(rest[i])
+        return_window(rest[i])
     return 0
 
 
 cdef int drain_blocks(CoreState* core) except -1 nogil:
+    """Free what was dropped; blocks of a home that is capturing stay on the list."""
     cdef StreamState* capturing = NULL                  # just found capturing: queried once for all its blocks
     cdef StreamState* home
     cdef Block* block
@@ -81,7 +84,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
             block.state = RETIRED
             core.counters.deferred_frees += 1
         elif block.state == RETIRED and home == capturing and home != NULL:
-            drop(core, block)
+            defer_free(core, block)
         else:
             core.deferred_by_capture = NULL
             free_deferred_unlocks(core, block)
@@ -109,7 +112,7 @@ cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) n
     puts off is not a failure."""
     check(core.order.lock.held(), "the lock is held")
     block.state = RETIRED
-    drop(core, block)
+    defer_free(core, block)
     if failure.kind == STREAM_IS_CAPTURING:
         core.deferred_by_capture = block
         return
@@ -120,8 +123,8 @@ cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) n
 
 # ---------------------------------------------------------------------------------------------- failures to report
 cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil:
-    """Raised by the next reap.  A Python exception in it is an owned reference: an unreported one is DECREF'd by the
-    next holder of the GIL."""
+    """Raised by the next reap.  A Python exception in it is an owned reference: one that a newer failure replaces is
+    DECREF'd by the next holder of the GIL."""
     check(core.order.lock.held(), "the lock is held")
     drop_unreported_locked(core)
     core.unreported_failure = failure[0]

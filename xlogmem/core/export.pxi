@@ -2,7 +2,7 @@
 #
 # A consumer that is given the memory (DLPack, Arrow, the CUDA array interface) may queue unrecorded work on it, on the
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
-# off.  What a CUDA array interface names is not released: it holds until the block is freed, without a pin.
+# off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
     """A consumer may work on the block on `stream` from now on (NULL: on a stream without a known owner); with a pin
@@ -19,7 +19,7 @@ cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bin
         if block.exports[i].pinned or block.exports[i].stream.alive:
             i += 1
         else:
-            end_exports(block, block.exports[i].stream)     # takes it off the list
+            end_exports_of_dead_stream(block, block.exports[i].stream)     # takes it off the list
     for i in range(block.exports.size() if not pin else 0):
         if block.exports[i].stream == stream and not block.exports[i].pinned:
             return True                                 # once is enough
@@ -65,7 +65,7 @@ cdef bint is_exported(Block* block, StreamState* stream) noexcept nogil:
     return False
 
 
-cdef void end_exports(Block* block, StreamState* dead) noexcept nogil:
+cdef void end_exports_of_dead_stream(Block* block, StreamState* dead) noexcept nogil:
     """No work is queued on an unregistered stream any more: exports there without a pin are over, and its entries stand
     for all of their work."""
     cdef size_t i
@@ -85,14 +85,14 @@ cdef void end_exports(Block* block, StreamState* dead) noexcept nogil:
 
 
 cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
-    """A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
+    """Drop one pin.  A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
     check(core.order.lock.held(), "the lock is held")
     block.pins -= 1
     if block.state == RETIRED and block.windows == 0 and block.pins == 0:
-        drop(core, block)
+        defer_free(core, block)
 
 
-cdef int release_unknown_users(CoreState* core, Failure* failure) except -1 nogil:
+cdef int release_exports_without_stream(CoreState* core, Failure* failure) except -1 nogil:
     """Exports that were released without a known stream: the host waits for the context, then their blocks may be
     freed.  Put off while a graph is being captured.  The context is current."""
     cdef OrderState* order = core.order

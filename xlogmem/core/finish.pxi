@@ -4,6 +4,7 @@
 # (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
 cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
+    """File one use: a write removes its unchanged snapshot, then the new entry is set."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
@@ -17,7 +18,7 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
             if not use.block.exports.empty() and is_exported(use.block, source):
                 if source.alive or seen.position < source.count:
                     continue                            # more may stand behind it
-                end_exports(use.block, source)
+                end_exports_of_dead_stream(use.block, source)
             if source.discipline != OPAQUE:
                 remove_entry(use.block, seen)
     file_access(use.block, stream, use.access, window.position)
@@ -77,6 +78,7 @@ cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept no
 
 
 cdef inline void close_uses(Window* window) noexcept nogil:
+    """Close the window on every block, and claim retired blocks whose last one this was."""
     cdef Use* use
     cdef size_t i
     for i in range(window.uses.size()):
@@ -198,6 +200,7 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
 
 
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil:
+    """The entry of `record_use`; on an unowned stream its fence is recorded at once."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence

@@ -1,8 +1,9 @@
 # Blocks end: where a free waits.
 #
-# A free comes after every use.  Where the block was used on its home alone nothing has to be waited for
-# (`used_at_home_alone_locked`); else the home waits on the device, or the host waits (`wait_for_users_unlocks`); a pool
-# gets the frontier with the bytes, and the next owner waits (`free_into_pool_locked`).
+# A free comes after every use.  Where the frontier is a single entry of the home, nothing has to be waited for
+# (`has_one_entry_at_home_locked`); else the home waits on the device, or the host waits, for what it is not ordered
+# after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
+# (`free_into_pool_locked`).
 
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
                     Failure* failure) except -1 nogil:
@@ -45,8 +46,8 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
     return failed
 
 
-cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
-                          Failure* failure) except -1 nogil:
+cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
+                           Failure* failure) except -1 nogil:
     """The short way, for callers without a handle: free the block that is allocated there if that makes no stream wait;
     else nothing is done, and the result is NULL.  The stream is busy and not capturing."""
     cdef Block* block
@@ -56,7 +57,7 @@ cdef int free_unless_used(CoreState* core, uint64_t ptr, StreamState* stream, Bl
     core.order.lock.lock()
     block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
-            core.resource.ordered != NULL or (block.home == stream and used_at_home_alone_locked(core, block))):
+            core.resource.frontiers != NULL or (block.home == stream and has_one_entry_at_home_locked(core, block))):
         if resolve_home(block) != stream:
             set_home(block, stream)
         result[0] = block
@@ -77,8 +78,9 @@ cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
     return block if block.state == LIVE and not block.adopted else NULL
 
 
-cdef inline bint used_at_home_alone_locked(CoreState* core, Block* block) noexcept nogil:
-    """Whether stream order protects the free: the home has nothing to wait for."""
+cdef inline bint has_one_entry_at_home_locked(CoreState* core, Block* block) noexcept nogil:
+    """A quick test: True if the whole frontier is one entry of the home, so stream order protects the free.  False does
+    not mean that a wait is needed: a block that was also read at home has two entries."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
@@ -105,7 +107,8 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     3. (no lock) the resource gets the bytes: from this call on it may hand the address out again;
     4. (lock) live bytes become pending, with a marker position taken after step 3, and the slot is released.
 
-    On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index and keeps its state.
+    On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index in the state that it had
+    (RETIRED if it was claimed).  Into a pool there are no steps: see `free_into_pool_locked`.
     Adopted memory skips step 3: its owner is dropped once its stream, or the host, is ordered after the frontier.
     """
     check(core.order.lock.held(), "the lock is held")
@@ -115,16 +118,16 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     cdef bint ordered
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
-    if core.resource.ordered != NULL and not block.adopted:
+    if core.resource.frontiers != NULL and not block.adopted:
         free_into_pool_locked(core, block, resolve_home(block))
         return 0
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1
-    if used_at_home_alone_locked(core, block):          # as most blocks are
+    if has_one_entry_at_home_locked(core, block):          # as most blocks are
         order.counters.elided += 1
         block.home.busy += 1
-        failed = refuse_capture_unlocks(order, block.home, check_capture, failure)
+        failed = check_home_capture_unlocks(order, block.home, check_capture, failure)
     else:
         failed = wait_for_users_unlocks(core, block, check_capture, failure)
     home = block.home
@@ -148,8 +151,9 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     return 0
 
 
-cdef inline int refuse_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
-                                       Failure* failure) except -1 nogil:
+cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
+                                           Failure* failure) except -1 nogil:
+    """Refuse a home that is capturing, unless the caller has checked."""
     check(order.lock.held(), "the lock is held")
     if check_capture == CAPTURE_WAS_CHECKED:
         return 0
@@ -185,9 +189,9 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
         add_dependency_locked(order, &query, home, advance(home), ALLOCATED)
     if home != NULL:
         home.busy += 1
-        failed = refuse_capture_unlocks(order, home, check_capture, failure)
+        failed = check_home_capture_unlocks(order, home, check_capture, failure)
     if not failed and dependencies.size() > 1:
-        failed = refuse_capturing_unlocks(order, query.stream, &dependencies, failure)
+        failed = refuse_capturing_sources_unlocks(order, query.stream, &dependencies, failure)
     if not failed:
         failed = order_all_unlocks(order, query.stream, &dependencies, failure)
     return failed
@@ -203,7 +207,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
-    cdef vector[Dependency]* frontier = &core.frontier
+    cdef vector[Dependency]* frontier = &core.freed_frontier
     cdef Dependency entry
     cdef Query query
     cdef size_t i
@@ -227,13 +231,14 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
         entry.kind = ALLOCATED
         frontier.push_back(entry)
     erase(&core.index, block.ptr)
-    core.resource.ordered.deallocate(core.resource.self, block.resource_block, frontier)
+    core.resource.frontiers.deallocate(core.resource.self, block.resource_block, frontier)
     core.counters.frees += 1
     release_slot_locked(core, block)
 
 
 # ---------------------------------------------------------------------------------------------- out of the tables
 cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nogil:
+    """The block is gone: its slot may be used again."""
     check(core.order.lock.held(), "the lock is held")
     unaccount_locked(core, block)
     block.state = FREED

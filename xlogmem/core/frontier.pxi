@@ -13,6 +13,7 @@ cdef struct Query:
 
 
 cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t position) noexcept nogil:
+    """Set the one entry of this kind and stream."""
     cdef size_t i
     cdef Entry* entry
     for i in range(block.frontier.size()):
@@ -66,6 +67,7 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- homes
 cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
+    """Change the home, and the counts of blocks of both streams."""
     if block.home != NULL:
         block.home.blocks -= 1
     if home != NULL:
@@ -93,8 +95,8 @@ cdef void move_to_successor(Block* block) noexcept nogil:
 
 
 cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noexcept nogil:
-    """Some streams have had another discipline: raise the entries of those that this block has.  A home that is opaque
-    has an entry as long as it is that; one that became opaque may have lost its entry before."""
+    """Some streams have had another discipline: raise the entries of those that this block has.  An opaque home always
+    has an entry; a home that became opaque may have lost its entry before, and gets one here."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     cdef StreamState* source
@@ -137,7 +139,7 @@ cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t 
             continue
         source = order.streams[entry.stream]
         if source != query.stream and may_have_unrecorded_work(block, source):
-            begin(source, query.operation)
+            claim_scratch(source, query.operation)
             if source.raised_to == 0:
                 source.raised_to = advance(source)
             entry.position = source.raised_to
@@ -147,7 +149,7 @@ cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t 
             add_dependency_locked(order, query, source, entry.position, <EntryKind>entry.kind)
 
 
-cdef inline void begin(StreamState* source, uint64_t operation) noexcept nogil:
+cdef inline void claim_scratch(StreamState* source, uint64_t operation) noexcept nogil:
     """The scratch fields of a stream belong to one operation at a time."""
     if source.operation != operation:
         source.operation = operation
@@ -164,7 +166,7 @@ cdef void add_dependency_locked(OrderState* order, Query* query, StreamState* so
     if is_ordered_after_locked(order, query.stream, source, position):
         order.counters.elided += 1
         return
-    begin(source, query.operation)
+    claim_scratch(source, query.operation)
     if source.dependency == 0:
         new.source = source
         new.position = position

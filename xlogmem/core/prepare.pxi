@@ -1,7 +1,8 @@
 # Before a launch: one window opens over all its blocks, then the missing waits are queued.
 #
-# Everything is validated, and the windows are opened, in one acquisition of the lock and before any driver call.  From
-# then on no block of the launch can be freed, so the waits are queued without the lock.
+# What finalizers left is done first, and the capture state of the stream is queried.  Then everything is validated and
+# the windows are opened in one acquisition of the lock, before any wait is queued.  From then on no block of the launch
+# can be freed, so the waits may be queued without the lock.
 
 # ---------------------------------------------------------------------------------------------- windows in reserve
 cdef cppclass Reserve:
@@ -12,6 +13,7 @@ cdef Reserve* reserve = new Reserve()       # never destroyed: threads may outli
 
 
 cdef Window* take_window() noexcept nogil:
+    """A window from the reserve, or a new one; empty and closed."""
     cdef Window* window = NULL
     if reserve.lock.try_lock():
         if not reserve.windows.empty():
@@ -26,7 +28,8 @@ cdef Window* take_window() noexcept nogil:
     return window
 
 
-cdef void give_window(Window* window) noexcept nogil:
+cdef void return_window(Window* window) noexcept nogil:
+    """Return a window to the reserve, or delete it."""
     if reserve.lock.try_lock():
         if reserve.windows.size() < RESERVE:
             reserve.windows.push_back(window)
@@ -144,6 +147,7 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 
 
 cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """Open the windows, then queue the waits; close them again if a wait fails."""
     cdef OrderState* order = core.order
     cdef Failure other
     cdef bint more
@@ -194,6 +198,7 @@ cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failu
 
 
 cdef inline void open_on(Window* window, Use* use) noexcept nogil:
+    """Count the window on the block."""
     cdef Block* block = use.block
     if block.windows == 0:
         block.window_stream = window.stream
@@ -212,7 +217,7 @@ cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure
     cdef int failed = 0
     order.in_flight += 1
     if window.dependencies.size() > 1:
-        failed = refuse_capturing_unlocks(order, window.stream, &window.dependencies, failure)
+        failed = refuse_capturing_sources_unlocks(order, window.stream, &window.dependencies, failure)
     if not failed:
         failed = order_all_unlocks(order, window.stream, &window.dependencies, failure)
     if not failed:

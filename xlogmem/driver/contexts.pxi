@@ -93,7 +93,7 @@ cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 n
     """Put the thread into relaxed capture mode; `restore_capture` takes the mode that is returned.
 
     While a graph is captured in global mode anywhere in the process, allocating, freeing, querying and synchronizing
-    fail in every thread that is not in relaxed mode, and spoil the capture.
+    fail in every thread that is not in relaxed mode, and invalidate the capture.
     """
     cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
     cy.cuThreadExchangeStreamCaptureMode(&mode)

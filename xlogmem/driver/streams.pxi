@@ -1,7 +1,7 @@
 # Streams: creating and destroying them, what the driver says of a handle, and waits on the device.
 #
-# A handle is not an identity: the driver uses it again.  `stream_id` is, but that call spoils a capture, so the capture
-# state is queried before it.
+# A handle is not an identity: the driver uses it again.  `stream_id` is, but that call invalidates a capture, so the
+# capture state is queried before it.
 
 cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil:
     """Create a stream that is not ordered with the legacy default stream: neither waits for the other."""
@@ -52,10 +52,10 @@ cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) excep
 
 
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
-    """Whether a graph is captured on the stream, spoiled captures included.
+    """Whether a graph is captured on the stream, invalidated captures included.
 
     While a blocking stream is capturing, the legacy stream may not be used, so it counts as capturing.  The driver
-    answers this query with an error of its own, and spoils nothing (CUDA driver API, cuStreamIsCapturing).
+    answers this query with an error of its own, and invalidates nothing (CUDA driver API, cuStreamIsCapturing).
     """
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
     cdef cy.CUresult result = cy.cuStreamIsCapturing(stream, &status)

@@ -105,7 +105,7 @@ cdef int unregister_former_unlocks(OrderState* order, StreamState* former, Strea
     cdef int failed
     former.unowned.store(True)                          # its handle is not touched any more
     order.in_flight += 1
-    failed = unregister_lost_unlocks(order, former, successor, failure)
+    failed = unregister_by_sync_unlocks(order, former, successor, failure)
     order.in_flight -= 1
     if not former.alive:                                # another thread was faster
         failed = 0
@@ -123,7 +123,7 @@ cdef int unregister_ended_thread_unlocks(OrderState* order) except -1 nogil:
         stream = order.streams[i]
         if <bint>stream.alive and stream.thread and stream.handles.load() == 0 and not thread_is_alive(stream.thread):
             order.in_flight += 1
-            unregister_lost_unlocks(order, stream, order.streams[0], &ignored)
+            unregister_by_sync_unlocks(order, stream, order.streams[0], &ignored)
             order.in_flight -= 1
             break
     return 0
@@ -159,7 +159,7 @@ cdef int identify_handle(OrderState* order, cy.CUstream handle, Discipline unkno
     if enter_context(order.context, &scope, failure):
         return 1
     failed = stream_is_capturing(handle, &capturing, failure)
-    if not failed and capturing:                        # a query of the id would spoil the capture
+    if not failed and capturing:                        # a query of the id would invalidate the capture
         failed = fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
     if not failed:
         order.lock.lock()
@@ -194,7 +194,7 @@ cdef int unregister_foreign(OrderState* order, StreamState* stream, StreamState*
         order.lock.lock()
         if gone:
             stream.unowned.store(True)                  # its handle is not touched any more
-            failed = unregister_lost_unlocks(order, stream, successor, failure)
+            failed = unregister_by_sync_unlocks(order, stream, successor, failure)
         else:
             failed = unregister_stream_unlocks(order, stream, successor, failure)
         order.lock.unlock()

@@ -63,7 +63,7 @@ cdef cppclass DLPackExport:
     Export base
 
 
-cdef class Import:
+cdef class DLPackImport:
     # A tensor that was taken out of a capsule: the producer's deleter runs when this is deallocated.
     cdef DLManagedTensor* plain
     cdef DLManagedTensorVersioned* versioned
@@ -74,4 +74,4 @@ cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDev
 cdef object capsule_of(DLPackExport* export, bint versioned)
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only)
-cdef Import take_tensor(object capsule)
+cdef DLPackImport take_tensor(object capsule)

@@ -110,7 +110,7 @@ cdef object capsule_of(DLPackExport* export, bint versioned):
 # ---------------------------------------------------------------------------------------------- imports
 @cython.final
 @cython.no_gc
-cdef class Import:
+cdef class DLPackImport:
     """A foreign tensor that this object deletes."""
 
     def __dealloc__(self):
@@ -171,9 +171,9 @@ cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
     return layout
 
 
-cdef Import take_tensor(object capsule):
+cdef DLPackImport take_tensor(object capsule):
     """Own what `peek_tensor` found."""
-    cdef Import taken = Import.__new__(Import)
+    cdef DLPackImport taken = DLPackImport.__new__(DLPackImport)
     if PyCapsule_IsValid(capsule, PLAIN):
         taken.plain = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)
         PyCapsule_SetName(capsule, USED_PLAIN)

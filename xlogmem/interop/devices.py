@@ -1,9 +1,9 @@
 """`DeviceState`: makes buffers on one device, and survives the loss of its context.
 
-A state owns a runtime, the *context*, and an epoch.  When the context is lost to an error, or the program says that
-the device was reset, the epoch advances at once, and everything made before is stale; with a new context it
-advances again.  Both change in one step, under the state's lock, and an allocation takes a snapshot of both in one
-step: memory of an old context never carries the number of a new one.
+A state owns a runtime (whose CUDA context it watches) and an epoch.  When the context is lost to an error, or the
+program says that the device was reset, the epoch advances at once, and everything made before is stale; with a new
+context it advances again.  Both change in one step, under the state's lock, and an allocation takes a snapshot of both
+in one step: memory of an old context never carries the number of a new one.
 
 Buffers do not hold the state; what they need to know of it is in its `DeviceStatus` (see `buffers/status.pxi`).
 """

@@ -1,7 +1,8 @@
 # Positions, clocks and fences: what a stream is ordered after, and the events that prove it.
 #
-# A fence is recorded only where a stream has to wait for another one and no fence covers the position yet, or where a
-# commit expects that soon (`record_fence_unlocks`).  Position and clock are sampled before the record call.
+# `record_fence_unlocks` alone records fences.  It is called where a stream or the host has to wait, or polls, and no
+# fence covers the position yet; where a commit expects that soon; and before a stream may be destroyed.  Position and
+# clock are sampled before the record call.
 
 cdef inline uint64_t clock_at(vector[uint64_t]* clock, uint32_t index) noexcept nogil:
     return clock[0][index] if index < clock.size() else 0
@@ -23,6 +24,7 @@ cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, Stream
 
 
 cdef void merge_clock(vector[uint64_t]* clock, StreamState* source, Fence* fence) noexcept nogil:
+    """Raise a clock by what a fence proves: its position, and the clock that its stream had."""
     cdef uint32_t i
     check(fence.position <= source.count, "no clock has a position that was not taken")
     raise_clock(clock, source.index, fence.position)
@@ -44,6 +46,7 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
 
 
 cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
+    """Delete a fence; its event becomes spare."""
     if fence.event != NULL:
         give_event(order.events, fence.event)
     del fence
@@ -54,14 +57,14 @@ cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
     check(order.lock.held(), "the lock is held")
     check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
-    if fence.pins == 0 and not fence.filed:
+    if fence.pins == 0 and not fence.in_ring:
         discard(order, fence)
 
 
-cdef void unfile(StreamState* source, size_t place) noexcept nogil:
+cdef void remove_from_ring(StreamState* source, size_t place) noexcept nogil:
     """Out of the ring."""
     cdef size_t k
-    source.ring[place].filed = False
+    source.ring[place].in_ring = False
     for k in range(place + 1, source.ring.size()):
         source.ring[k - 1] = source.ring[k]
     source.ring.pop_back()
@@ -76,16 +79,16 @@ cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexc
         for i in range(source.ring.size()):
             fence = source.ring[i]
             if fence.pins == 0:
-                unfile(source, i)
+                remove_from_ring(source, i)
                 return fence
     fence = new Fence()
     fence.event = NULL
     fence.pins = 0
-    fence.filed = False
+    fence.in_ring = False
     return fence
 
 
-cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
+cdef void add_to_ring(StreamState* source, Fence* fence) noexcept nogil:
     """Into the ring, oldest first: two records may have overlapped."""
     cdef size_t place = source.ring.size()
     source.ring.push_back(fence)
@@ -93,7 +96,7 @@ cdef void _file(StreamState* source, Fence* fence) noexcept nogil:
         source.ring[place] = source.ring[place - 1]
         place -= 1
     source.ring[place] = fence
-    fence.filed = True
+    fence.in_ring = True
 
 
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
@@ -130,13 +133,13 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
         discard(order, fence)
         return 1
     order.counters.records += 1
-    _file(source, fence)
+    add_to_ring(source, fence)
     result[0] = fence
     return 0
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
-    """A per-thread default stream can be named in its own thread only."""
+    """Whether the handle means another stream in this thread: it is the per-thread default stream of another one."""
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
 
@@ -156,7 +159,7 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     return fail_stream(failure, kind, stream.number)
 
 
-cdef int refuse_captures_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
+cdef int refuse_captures_in_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
     """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
     too).  Query the registered streams; captures on others cannot be seen."""
     check(order.lock.held(), "the lock is held")
@@ -183,7 +186,7 @@ cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* fa
     cdef vector[uint64_t] positions
     cdef uint32_t i
     cdef int failed
-    if refuse_captures_unlocks(order, scope, failure):
+    if refuse_captures_in_context_unlocks(order, scope, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):

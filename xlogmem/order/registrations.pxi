@@ -29,7 +29,7 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
         if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
                 and dead.handles.load() == 0 and not is_successor_locked(order, dead)):
             stream.index = dead.index
-            stream.count = dead.count           # positions of the dead one stay what they were: known to the host
+            stream.count = dead.count           # old positions keep their meaning: the host is ordered after them
             order.streams[i] = stream
             del dead
             return stream
@@ -84,7 +84,7 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
         return 1
     advance(stream)                             # unrecorded work so far: fills of fresh blocks, opaque streams
     if is_other_threads_default(stream):
-        return unregister_lost_unlocks(order, stream, successor, failure)
+        return unregister_by_sync_unlocks(order, stream, successor, failure)
     if record_fence_unlocks(order, stream, &fence, failure):
         if failure.kind == SOURCE_IS_CAPTURING:
             failure.kind = STREAM_IS_CAPTURING
@@ -99,8 +99,8 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
     return 0
 
 
-cdef int unregister_lost_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
-                                 Failure* failure) except -1 nogil:
+cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                    Failure* failure) except -1 nogil:
     """Unregister a stream that cannot be recorded on: its owner destroyed it, or it is another thread's default stream.
     The host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
@@ -140,6 +140,7 @@ cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) exc
 
 
 cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:
+    """Refuse while the stream is in use or dead, or the successor cannot take over."""
     if not stream.alive or not successor.alive or stream == successor:
         return fail_stream(failure, STREAM_IS_DEAD, successor.number if stream.alive else stream.number)
     if stream.windows or stream.busy:
@@ -148,6 +149,7 @@ cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* 
 
 
 cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, StreamState* successor) noexcept nogil:
+    """The stream is dead: its ring is dropped, its last fence stays."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     stream.alive.store(False)
@@ -155,7 +157,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
     while not stream.ring.empty():
         fence = stream.ring.back()
         stream.ring.pop_back()
-        fence.filed = False
+        fence.in_ring = False
         if fence.pins == 0:
             discard(order, fence)
 

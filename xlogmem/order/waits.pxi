@@ -32,7 +32,8 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil:
-    """`order_after_unlocks`, where the source may be destroyed: as `host_wait_or_sync_unlocks`."""
+    """`order_after_unlocks` on a source that may be destroyed: if no fence covers the position, its handle is not
+    touched and the host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
         return sync_context_unlocks(order, ALL_STREAMS, failure)
@@ -124,8 +125,8 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
     return failed
 
 
-cdef int refuse_capturing_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
-                                  Failure* failure) except -1 nogil:
+cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
+                                          Failure* failure) except -1 nogil:
     """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
     graph.  Queried for all dependencies before anything is recorded or waited for."""
     check(order.lock.held(), "the lock is held")

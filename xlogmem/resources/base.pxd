@@ -18,7 +18,7 @@ cdef enum ResourceOrder:
     HOST_SYNCHRONOUS            # the host waits for every use before it frees
 
 
-cdef struct OrderedTable:
+cdef struct FrontierTable:
     # The functions of a resource that keeps frontiers.  They are called in place of those of `ResourceTable`, with the
     # runtime's lock held on entry and on return.
     #
@@ -39,7 +39,7 @@ cdef struct ResourceTable:
     int (*allocate)(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL
-    OrderedTable* ordered       # NULL: it keeps no frontiers
+    FrontierTable* frontiers       # NULL: it keeps no frontiers
 
 
 cdef class DeviceMemoryResource:

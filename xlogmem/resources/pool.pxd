@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._order cimport OrderState
-from xlogmem.resources.base cimport DeviceMemoryResource, OrderedTable, ResourceTable
+from xlogmem.resources.base cimport DeviceMemoryResource, FrontierTable, ResourceTable
 from xlogmem.streams cimport StreamPool
 
 cdef enum:
@@ -94,7 +94,7 @@ cdef cppclass PoolState:
 
 cdef class PoolMemoryResource(DeviceMemoryResource):
     cdef PoolState state
-    cdef OrderedTable functions
+    cdef FrontierTable functions
     cdef readonly DeviceMemoryResource upstream
     cdef StreamPool stream_pool     # of the runtime that has the pool; it keeps the streams alive
     cdef size_t initial

@@ -201,7 +201,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.trim = trim_unlocks
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
-        self.table.ordered = &self.functions
+        self.table.frontiers = &self.functions
 
     def __del__(self):
         """Returns the chunks while an upstream that is written in Python is whole."""

@@ -45,10 +45,10 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef int failed
     if state != NULL and not has_deferred_work(core):
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
-            return allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
+            return allocate_in_call(core, nbytes, state, KEEP_STREAM_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
             return 1
-        failed = allocate_in_call(core, nbytes, state, STREAM_STAYS_BUSY, block, failure)
+        failed = allocate_in_call(core, nbytes, state, KEEP_STREAM_BUSY, block, failure)
         leave_context(&scope)
         return failed
     if core.lost.load():
@@ -63,7 +63,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
     core.order.lock.unlock()
     if not failed:
-        failed = allocate_in_call(core, nbytes, state, STREAM_IS_RELEASED, block, failure)
+        failed = allocate_in_call(core, nbytes, state, RELEASE_STREAM, block, failure)
     leave_context(&scope)
     return failed
 
@@ -133,8 +133,9 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    if state != NULL and (core.resource.finds_device or core.resource.ordered != NULL) and not has_deferred_work(core):
-        failed = free_unless_used(core, ptr, state, block, failure)     # xlogmem itself makes no driver call
+    if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
+            and not has_deferred_work(core)):
+        failed = free_without_wait(core, ptr, state, block, failure)    # xlogmem itself makes no driver call
         if block[0] != NULL:
             return failed
     if core.lost.load():
@@ -153,8 +154,8 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     return failed
 
 
-cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture,
-                         Block** block, Failure* failure) except -1 nogil:
+cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture, Block** block,
+                         Failure* failure) except -1 nogil:
     """Free the block that is alive at an address, on a stream that is busy."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t nbytes
@@ -166,7 +167,7 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
     nbytes = block[0].nbytes
     if free_found_unlocks(core, block[0], stream, check_capture, failure):
         return 1
-    if check_capture == CAPTURE_WAS_CHECKED and core.resource.ordered != NULL and may_be_destroyed(stream):
+    if check_capture == CAPTURE_WAS_CHECKED and core.resource.frontiers != NULL and may_be_destroyed(stream):
         fence_after_frees_unlocks(core, stream, nbytes)
     return 0
 

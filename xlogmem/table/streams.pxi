@@ -62,7 +62,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturi
         known.busy += 1
         result[0] = known
         return 0
-    if capturing[0]:                                    # a query of the id would spoil the capture
+    if capturing[0]:                                    # a query of the id would invalidate the capture
         return fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
     found.likely = known.index if known != NULL else 0
     if identify_unlocks(hold.core.order, handle, OPAQUE, &found, failure):

@@ -49,7 +49,7 @@ cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure
         core.order.lock.unlock()
         if more:
             failed = finish_rest(core, window, failure)
-    give_window(window)
+    return_window(window)
     return failed
 
 

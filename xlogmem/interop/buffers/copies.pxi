@@ -136,7 +136,8 @@ cdef int copy_from_host(Buffer target, object source, object stream) except -1:
     acquire_host(source, target.layout, &view, 0)
     try:
         if target.layout.size:
-            host_is_pinned(view.buf, &pinned)
+            with nogil:
+                host_is_pinned(view.buf, &pinned)
             resolved = target.resolve_stream(stream)
             position = upload(target, view.buf, resolved)
             if pinned:                                  # the driver reads it later than the call returns

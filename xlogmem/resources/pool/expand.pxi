@@ -57,8 +57,8 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     cdef uint64_t ptr = 0
     cdef void* resource_block = NULL
     cdef int failed
-    if upstream.ordered != NULL:
-        failed = upstream.ordered.allocate(upstream.self, nbytes, stream, &ptr, &resource_block, failure)
+    if upstream.frontiers != NULL:
+        failed = upstream.frontiers.allocate(upstream.self, nbytes, stream, &ptr, &resource_block, failure)
     else:
         pool.order.lock.unlock()
         failed = upstream.allocate(upstream.self, nbytes, stream.handle, &ptr, failure)

@@ -28,7 +28,7 @@ cdef void pass_frontier_upstream_locked(PoolState* pool, Span* span) noexcept no
         entry.position = position_at(span, i).position
         entry.kind = ALLOCATED
         frontier.push_back(entry)
-    pool.upstream.ordered.deallocate(pool.upstream.self, span.chunk.resource_block, &frontier)
+    pool.upstream.frontiers.deallocate(pool.upstream.self, span.chunk.resource_block, &frontier)
 
 
 cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcept nogil:
@@ -67,7 +67,7 @@ cdef int release_chunk_unlocks(PoolState* pool, Chunk* chunk, StreamState* strea
     """Return an idle chunk to upstream, on a stream (NULL: the one that waits least).  If that fails it stays."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span = reserve_chunk_locked(pool, chunk)
-    if pool.upstream.ordered != NULL:
+    if pool.upstream.frontiers != NULL:
         pass_frontier_upstream_locked(pool, span)
     else:
         if stream == NULL:

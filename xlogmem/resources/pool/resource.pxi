@@ -1,4 +1,4 @@
-# The pool as the core calls it: a resource that keeps frontiers (see `OrderedTable` in base.pxd).
+# The pool as the core calls it: a resource that keeps frontiers (see `FrontierTable` in base.pxd).
 #
 # A free hands over the frontier of its block and makes no driver call.  An allocation that finds a span which its
 # stream is ordered after makes none either.  Everything else is `find_and_wait_unlocks`: the stream waits for a span,
@@ -96,11 +96,11 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     if nbytes > pool.maximum:
         return 0
     release_idle_unlocks(pool, 0, stream, &failures)
-    if pool.upstream.ordered != NULL:
-        failed = pool.upstream.ordered.trim(pool.upstream.self, nbytes, stream, failure)
+    if pool.upstream.frontiers != NULL:
+        failed = pool.upstream.frontiers.trim(pool.upstream.self, nbytes, stream, failure)
     pool.order.lock.unlock()
     drop_failures(&failures)
-    if pool.upstream.ordered == NULL and pool.upstream.trim != NULL:
+    if pool.upstream.frontiers == NULL and pool.upstream.trim != NULL:
         failed = pool.upstream.trim(pool.upstream.self, failure)
     pool.order.lock.lock()
     return failed

@@ -91,7 +91,7 @@ def a_capture_that_begins_under_a_record(world: World, rng: Random) -> None:
 
 @situation
 def a_global_capture_elsewhere(world: World, rng: Random) -> None:
-    """It forbids allocations, frees, queries and synchronizes on every stream, and is spoiled by them: not by ours."""
+    """It forbids allocations, frees, queries and synchronizes on every stream, and they invalidate it; ours do not."""
     with Scene(world, rng) as x:
         S, T, elsewhere = x.stream(), x.stream(), x.stream()
         mode = rng.choice([cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -104,7 +104,7 @@ def a_global_capture_elsewhere(world: World, rng: Random) -> None:
         block.free()
         x.runtime.reap_pending(blocking=rng.random() < .5)
         result = cuda.cuStreamEndCapture(elsewhere.handle)
-        x.expect(int(result[0]) == 0, f"a capture elsewhere was spoiled: {result[0].name}")
+        x.expect(int(result[0]) == 0, f"a capture elsewhere was invalidated: {result[0].name}")
         if int(result[0]) == 0:
             check(cuda.cuGraphDestroy(result[1]))
 

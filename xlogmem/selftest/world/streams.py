@@ -160,7 +160,7 @@ class Streams(Bookkeeping):
         self.capturing.remove(stream)
         result = cuda.cuStreamEndCapture(stream.handle)
         if int(result[0]):
-            self.violation(f"the capture on {stream} was spoiled: {result[0].name}")
+            self.violation(f"the capture on {stream} was invalidated: {result[0].name}")
         else:
             check(cuda.cuGraphDestroy(result[1]))
 

@@ -43,7 +43,7 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice device) {
 }
 
 CUresult synchronize_checked(Lock& lock, Context* context) {
-    // No mode allows this while a stream of the context captures: each such capture is spoiled.
+    // No mode allows this while a stream of the context captures: each such capture is invalidated.
     CUresult refused = check_unsafe_call();
     for (auto& capture : driver().captures)
         if (capture->context == context) refused = check_not_capturing(capture->stream);

@@ -12,10 +12,10 @@ CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64
     REFUSE_IF(find_stream(handle, &stream));
     const Capture* capture = stream->capture.get();
     *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
-              : capture->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+              : capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id && capture) *id = capture->id;
-    // A query of the legacy stream while a blocking stream captures is refused too, but spoils nothing.
+    // A query of the legacy stream while a blocking stream captures is refused too, but invalidates nothing.
     if (stream->is_legacy()) {
         for (auto& other : driver().captures)
             if (other->context == stream->context && other->stream->blocking())

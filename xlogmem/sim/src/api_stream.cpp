@@ -44,11 +44,11 @@ CUresult synchronize_stream(Lock& lock, Stream* stream) {
 CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
     if (Capture* capture = stream->capture.get()) {
-        if (capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         if (flags & CU_EVENT_WAIT_EXTERNAL) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
         if (event->captured == stream->capture) return CUDA_SUCCESS;
         if (!event->recorded && !event->captured) return CUDA_SUCCESS;
-        capture->spoiled = true;
+        capture->invalidated = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     if (event->captured) return CUDA_ERROR_INVALID_VALUE;
@@ -80,10 +80,10 @@ CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {
     return record_event(lock, event, stream);
 }
 
-// For calls that query a captured event: refused, and the capture is spoiled.
+// For calls that query a captured event: refused, and the capture is invalidated.
 CUresult check_not_captured(Event* event) {
     if (!event->captured) return CUDA_SUCCESS;
-    event->captured->spoiled = true;
+    event->captured->invalidated = true;
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
@@ -164,7 +164,7 @@ EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
         Stream* stream;
         if (!id) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(find_stream(handle, &stream));
-        REFUSE_IF(check_not_capturing(stream));  // spoils the capture, in relaxed mode too (seen on an H200)
+        REFUSE_IF(check_not_capturing(stream));  // invalidates the capture, in relaxed mode too (seen on an H200)
         *id = stream->id;
         return CUDA_SUCCESS;
     });

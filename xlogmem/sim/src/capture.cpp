@@ -1,4 +1,4 @@
-// The rules of stream capture: what is refused, and which refusals spoil the capture.
+// The rules of stream capture: what is refused, and which refusals invalidate the capture.
 #include "capture.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ CUresult end_capture(Stream* stream, Graph** graph) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     stream->capture = nullptr;
     d.captures.erase(std::find(d.captures.begin(), d.captures.end(), capture));
-    if (capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     Graph* made = new Graph;
     made->nodes = std::move(capture->nodes);
     made->handle = d.graphs.add(made);
@@ -37,7 +37,7 @@ CUresult end_capture(Stream* stream, Graph** graph) {
 }
 
 CUresult capture_work(Stream* stream, Work&& work) {
-    if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     stream->capture->nodes.push_back(std::move(work));
     return CUDA_SUCCESS;
 }
@@ -53,7 +53,7 @@ CUresult check_unsafe_call() {
         bool global =
             thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (!own && !global) continue;
-        capture->spoiled = true;
+        capture->invalidated = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return result;
@@ -61,7 +61,7 @@ CUresult check_unsafe_call() {
 
 CUresult check_not_capturing(Stream* stream) {
     if (!stream->capture) return CUDA_SUCCESS;
-    stream->capture->spoiled = true;
+    stream->capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -70,7 +70,7 @@ CUresult check_legacy_use(Stream* stream) {
     CUresult result = CUDA_SUCCESS;
     for (auto& capture : driver().captures) {
         if (capture->context != stream->context || !capture->stream->blocking()) continue;
-        capture->spoiled = true;
+        capture->invalidated = true;
         result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     return result;

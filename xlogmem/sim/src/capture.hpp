@@ -1,7 +1,7 @@
 // Stream capture and graphs, as far as a memory library meets them.
 //
 // A capture records work instead of running it; almost anything that looks at the stream meanwhile is an
-// error, and most errors spoil the capture. A graph here is the plain list of the captured work in the order
+// error, and most errors invalidate the capture. A graph here is the plain list of the captured work in the order
 // of capture; a launch queues the list on one stream. Joining a second stream into a capture through an event
 // is not modelled: waiting for a captured event from an ordinary stream gives INVALID_VALUE, which is what
 // was seen on the H200.
@@ -25,7 +25,7 @@ struct GraphExec {
 
 struct Capture {
     u64 id = 0;
-    bool spoiled = false;
+    bool invalidated = false;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     u64 thread = 0;  // that began it
     Context* context = nullptr;
@@ -40,7 +40,7 @@ CUresult end_capture(Stream* stream, Graph** graph);
 CUresult capture_work(Stream* stream, Work&& work);
 
 // For calls that the driver calls potentially unsafe during a capture (allocate, free, query, synchronize,
-// trim): 900, and the captures in the way are spoiled, unless this thread's capture mode allows the call.
+// trim): 900, and the captures in the way are invalidated, unless this thread's capture mode allows the call.
 CUresult check_unsafe_call();
 
 // For calls on the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.

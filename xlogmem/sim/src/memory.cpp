@@ -148,7 +148,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     Block* block = nullptr;
     PoolAccess access = pool->access;
     if (stream->capture) {  // memory of a graph is the graph's own: never reused here
-        if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         if (bytes <= memory().bytes) block = carve(capacity_for(bytes));
         pool = nullptr;
     } else {

@@ -259,7 +259,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position) {
 
 CUresult record_event(Lock& lock, Event* event, Stream* stream) {
     if (stream->capture) {
-        if (stream->capture->spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         event->captured = stream->capture;
         return CUDA_SUCCESS;
     }
