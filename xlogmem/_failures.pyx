@@ -20,8 +20,8 @@ from xlogmem.errors import (
 
 __all__ = ["FORKED"]
 
-cdef const char* FORKED_TEXT = "this process was forked from one that used CUDA, which CUDA does not support"
-cdef str START_WORKERS = ". Start workers with the spawn or forkserver method"
+cdef const char* FORKED_TEXT = "this process was forked from one that used CUDA"
+cdef str START_WORKERS = ", which CUDA does not support. Start workers with the spawn or forkserver method"
 FORKED = FORKED_TEXT.decode() + START_WORKERS
 
 # After the sentence and what the caller was about: why, or what to do.

@@ -54,7 +54,7 @@ from xlogmem.resources.base cimport UNDECLARED
 from xlogmem.streams cimport handle_of, parse
 
 from xlogmem._stream_owners import find_owner
-from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
+from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
 

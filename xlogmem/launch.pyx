@@ -26,7 +26,7 @@ from xlogmem._core cimport (
     take_window,
 )
 from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport Failure
+from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
 from xlogmem._order cimport OrderState
 from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of
@@ -200,10 +200,12 @@ cdef class LaunchRecorder:
         self.open()
 
     cdef int refuse_busy(self) except -1:
+        cdef Failure failure
         if self.busy:
             raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
         if process_was_forked():
-            raise StreamMisuseError("this process was forked from one that used CUDA, which CUDA does not support")
+            failure.kind = PROCESS_WAS_FORKED
+            raise_failure(&failure)
         return 0
 
     cdef int open(self) except -1:

@@ -61,6 +61,9 @@ class DeviceRuntime(Runtime):
     Thread-safe.  It lives as long as any of its blocks and recorders; the streams and the resource's memory go with it.
     """
 
+    _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
+    _prepared_lock: threading.RLock
+
     def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
         if resource is None:
@@ -70,14 +73,16 @@ class DeviceRuntime(Runtime):
             resource = RESOURCES[name](ordinal)
         if stream_pool is None:
             stream_pool = StreamPool(ordinal)
-        return super().__new__(cls, stream_pool, resource,
+        self = super().__new__(cls, stream_pool, resource,
                                policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
+        self._prepared = {}
+        self._prepared_lock = threading.RLock()         # the collector may run inside, and finalizers may finish
+        return self
 
     def __init__(self, ordinal: int = 0, **parts: Any) -> None:
         super().__init__()
         if ordinal != self.ordinal:
             raise ValueError(f"device {ordinal} was requested, the parts are on device {self.ordinal}")
-        self._prepared: dict[tuple[int, int], list[LaunchRecorder]] = {}
 
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
         """A new stream of the runtime's pool; see `StreamPool.acquire`."""
@@ -107,7 +112,9 @@ class DeviceRuntime(Runtime):
         getattr(recorder, _method_of(access))(block)
         recorder.preflight()
         if recorder.recorded_count:
-            self._prepared.setdefault((self._generation_of(block), recorder.stream.id), []).append(recorder)
+            key = (self._generation_of(block), recorder.stream.id)
+            with self._prepared_lock:
+                self._prepared.setdefault(key, []).append(recorder)
         else:
             recorder.commit()                           # nothing to touch
 
@@ -117,16 +124,17 @@ class DeviceRuntime(Runtime):
         Without one, the use is filed for later users and removes nothing; see `record_block_use`.
         """
         _method_of(access)
+        generation = self._generation_of(block)         # before the stream, which may have to be registered
         used = self.default_stream if stream is None else self.register_stream(stream)
-        key = (self._generation_of(block), used.id)
-        recorders = self._prepared.get(key)
-        if not recorders:
+        with self._prepared_lock:
+            recorders = self._prepared.get((generation, used.id), [])
+            recorder = recorders.pop() if recorders else None
+            if not recorders:
+                self._prepared.pop((generation, used.id), None)
+        if recorder is None:
             self._file(block, used, access.value)
-            return
-        recorder = recorders.pop()
-        if not recorders:
-            del self._prepared[key]
-        recorder.commit()
+        else:
+            recorder.commit()
 
     def memory_summary(self) -> str:
         """The state of the memory as a text for a person: what is tracked, and what the resource says of itself."""

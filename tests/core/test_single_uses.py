@@ -1,6 +1,8 @@
 """`record_block_use`, `prepare_block_use` and `finish_block_use`: uses of one block without a recorder."""
 from __future__ import annotations
 
+import threading
+
 import pytest
 from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, WRITE, nothing_happens
@@ -175,3 +177,28 @@ def test_single_uses_check_before_they_act(driver, call):
     assert block.frontier == before
     block.free()
     assert block.state is BlockState.FREED              # no window was left on it
+
+
+def test_windows_of_two_threads_on_one_block_and_stream_are_both_closed(four):
+    """A thread that finishes while another one notes its window waits for that note."""
+    x = four()
+    block = x.alloc(x.S)
+    finish = threading.Thread(target=x.runtime.finish_block_use, args=(block, x.T, Access.WRITE))
+
+    class Interrupted(dict):
+        def setdefault(self, key, default):
+            found = super().setdefault(key, default)
+            finish.start()
+            finish.join(.2)                             # without a lock it takes the first window, and the list with it
+            return found
+
+    x.runtime.prepare_block_use(block, x.T, Access.WRITE)
+    x.runtime._prepared = Interrupted(x.runtime._prepared)
+    x.runtime.prepare_block_use(block, x.T, Access.WRITE)
+    finish.join()
+    x.runtime._prepared = dict(x.runtime._prepared)
+    block.free()
+    assert block.state is BlockState.RETIRED            # one window is open
+    x.runtime.finish_block_use(block, x.T, Access.WRITE)
+    assert block.state is BlockState.FREED
+    assert (x.runtime.counters()["uses"], x.runtime.counters()["abandoned"], x.runtime._prepared) == (2, 0, {})

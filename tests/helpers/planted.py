@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 __all__ = ["TABLE", "Defect", "Edit", "MisfitError", "apply", "edited_files", "load", "write_copy"]
 
@@ -57,19 +58,27 @@ class Defect:
         return self.name.upper().replace("-", "_")
 
 
+def _read(row: dict[str, Any]) -> Defect:
+    edits = tuple(Edit(edit["file"], edit["in"], edit["old"], edit["new"]) for edit in row.get("edit", ()))
+    return Defect(row["name"], row["rule"], row["what"], edits, tuple(row.get("edited_with", ())))
+
+
 def load(table: Path = TABLE) -> list[Defect]:
     """The table, in its order.
 
     Raises
     ------
     MisfitError
-        A name stands twice, no edit plants a defect, an edit plants an unknown one or is not of whole lines, or a
-        defect is edited with one that does not plant it.
+        A key is missing, a name is not one or stands twice, no edit plants a defect, an edit plants an unknown one or
+        is not of whole lines, or a defect is edited with one that does not plant it.
     """
-    defects = [Defect(row["name"], row["rule"], row["what"],
-                      tuple(Edit(edit["file"], edit["in"], edit["old"], edit["new"]) for edit in row.get("edit", ())),
-                      tuple(row.get("edited_with", ())))
-               for row in tomllib.loads(table.read_text())["defect"]]
+    try:
+        defects = [_read(row) for row in tomllib.loads(table.read_text())["defect"]]
+    except KeyError as error:
+        raise MisfitError(f"a row or an edit has no {error}") from None
+    for defect in defects:
+        if not re.fullmatch(r"[a-z]+(-[a-z]+)+", defect.name) or defect.name == "no-defect":
+            raise MisfitError(f"{defect.name!r} is not a name: two words or more in lower case, joined by hyphens")
     planted_by = {defect.name: set().union(*(edit.constants for edit in defect.edits)) for defect in defects}
     if len(planted_by) != len(defects):
         raise MisfitError("a name of a defect stands twice")

@@ -146,3 +146,25 @@ print("done", flush=True)
     run = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=100,
                          env=os.environ | {"XLOGMEM_SIM_QUIET": "1"})
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("export", "call", "nth"), [
+    (lambda buffer: buffer.__dlpack__(stream=1), "cuStreamIsCapturing", 2),
+    (lambda buffer: buffer.__cuda_array_interface__, "cuStreamIsCapturing", 1)], ids=["dlpack", "interface"])
+def test_a_buffer_that_another_thread_releases_during_its_export_is_exported(driver, state, export, call, nth):
+    """The export has the block from its beginning."""
+    buffer = state.full(16, 7, "uint8")
+    made = []
+    hold = driver.hold(call, nth)
+    thread = threading.Thread(target=lambda: made.append(export(buffer)))
+    thread.start()
+    assert hold.reached(5)
+    buffer.release()
+    hold.release()
+    thread.join()
+    assert made
+    made.clear()
+    settle()
+    state.runtime.reap_pending()
+    assert driver.live_bytes() == 0

@@ -231,6 +231,8 @@ cdef class Core:
         A stream without a known owner is not used again: a block whose export is released there is freed by a blocking
         reap.
         """
+        if block is None:                               # released by another thread
+            raise StaleBufferError("consumed")
         cdef bint exported
         if stream != NULL and stream.unowned and stream.thread == 0:
             stream = NULL

@@ -43,7 +43,7 @@ from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
 
 from xlogmem._stream_owners import find_producer_stream
-from xlogmem.errors import StreamMisuseError
+from xlogmem.errors import DeviceLostError, StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
 from xlogmem.interop.devices import get_device_state
 
@@ -127,7 +127,11 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
     cdef LaunchRecorder recorder
     if layout.size == 0:
         return new_buffer(device, None, layout, None)
-    block = core.adopt(layout.start, layout.extent, producer, owner=owner)
+    try:
+        block = core.adopt(layout.start, layout.extent, producer, owner=owner)
+    except DeviceLostError:
+        device.refuse_stale()                           # its state may recover: say what became of the snapshot
+        raise
     if ordered is not None and producer is None:
         core.record_block_use(block, ordered)
     buffer = new_buffer(device, block, layout, owner if block.released else None)

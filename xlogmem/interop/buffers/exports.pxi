@@ -8,13 +8,14 @@
 
 cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
     """Export the memory on a stream that is ordered after all uses so far (NULL: until the block is freed)."""
+    cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile
     cdef LaunchRecorder recorder
-    if buffer.block is None:
+    if block is None:
         buffer.refuse_stale()
     recorder = buffer.new_recorder(consumer, READ if buffer.layout.readonly else READ_WRITE)
     recorder.open()
     try:
-        buffer.core.export_block(buffer.block, consumer.state, not buffer.layout.readonly, export)
+        buffer.core.export_block(block, consumer.state, not buffer.layout.readonly, export)
     finally:
         recorder.finish(LAUNCHED)
     return 0
@@ -22,9 +23,10 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
 
 cdef int export_unordered(Buffer buffer, Export* export) except -1:
     """Export the memory to a consumer that orders its own work, and does not say on which stream."""
-    if buffer.block is None:
+    cdef DeviceBlock block = buffer.block
+    if block is None:
         buffer.refuse_stale()
-    return buffer.core.export_block(buffer.block, NULL, not buffer.layout.readonly, export)
+    return buffer.core.export_block(block, NULL, not buffer.layout.readonly, export)
 
 
 # ---------------------------------------------------------------------------------------------- DLPack
