@@ -135,7 +135,8 @@ def test_edits_are_of_one_function(plant_in):
 
 
 MISFITS = {
-    "a name that is not one": (TABLE.replace('"first-broken"', '"first_broken"'), SOURCE, "'first_broken' is not a name"),
+    "a name that is not one": (TABLE.replace('"first-broken"', '"first_broken"'), SOURCE,
+                               "'first_broken' is not a name"),
     "the name of no defect": (TABLE.replace('"first-broken"', '"no-defect"'), SOURCE, "'no-defect' is not a name"),
     "a row without its rule": (TABLE.replace('rule = "docs/ordering.md, fork"\n', "", 1), SOURCE, "has no 'rule'"),
     "the lines were changed": (TABLE, SOURCE.replace("    if a:\n        return b", "    if b:\n        return b"),
