@@ -28,11 +28,13 @@ cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
 
 cdef dict figures_of(PoolState* pool):
     """See `PoolMemoryResource.statistics`.  Takes the lock."""
-    cdef PoolCounters counters = pool.counters
+    cdef PoolCounters counters
     cdef FreeMemory found
     cdef size_t size = 0, used = 0, peak = 0, chunks = 0
     found.places = found.largest = found.idle = 0
-    if pool.order != NULL:
+    if pool.order == NULL:                  # no runtime has it yet, and no other thread
+        counters = pool.counters
+    else:
         with nogil:
             pool.order.lock.lock()
             counters = pool.counters
