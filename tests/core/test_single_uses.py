@@ -179,11 +179,11 @@ def test_single_uses_check_before_they_act(driver, call):
     assert block.state is BlockState.FREED              # no window was left on it
 
 
-def test_windows_of_two_threads_on_one_block_and_stream_are_both_closed(four):
+def test_windows_of_two_threads_on_one_block_and_stream_are_both_closed():
     """A thread that finishes while another one notes its window waits for that note."""
-    x = four()
-    block = x.alloc(x.S)
-    finish = threading.Thread(target=x.runtime.finish_block_use, args=(block, x.T, Access.WRITE))
+    runtime = DeviceRuntime()
+    block, stream = runtime.allocate(64), runtime.acquire_stream()
+    finish = threading.Thread(target=runtime.finish_block_use, args=(block, stream, Access.WRITE))
 
     class Interrupted(dict):
         def setdefault(self, key, default):
@@ -192,13 +192,13 @@ def test_windows_of_two_threads_on_one_block_and_stream_are_both_closed(four):
             finish.join(.2)                             # without a lock it takes the first window, and the list with it
             return found
 
-    x.runtime.prepare_block_use(block, x.T, Access.WRITE)
-    x.runtime._prepared = Interrupted(x.runtime._prepared)
-    x.runtime.prepare_block_use(block, x.T, Access.WRITE)
+    runtime.prepare_block_use(block, stream, Access.WRITE)
+    runtime._prepared = Interrupted(runtime._prepared)
+    runtime.prepare_block_use(block, stream, Access.WRITE)
     finish.join()
-    x.runtime._prepared = dict(x.runtime._prepared)
+    runtime._prepared = dict(runtime._prepared)
     block.free()
     assert block.state is BlockState.RETIRED            # one window is open
-    x.runtime.finish_block_use(block, x.T, Access.WRITE)
+    runtime.finish_block_use(block, stream, Access.WRITE)
     assert block.state is BlockState.FREED
-    assert (x.runtime.counters()["uses"], x.runtime.counters()["abandoned"], x.runtime._prepared) == (2, 0, {})
+    assert (runtime.counters()["uses"], runtime.counters()["abandoned"], runtime._prepared) == (2, 0, {})

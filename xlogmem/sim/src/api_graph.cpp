@@ -11,9 +11,9 @@ CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(find_stream(handle, &stream));
     const Capture* capture = stream->capture.get();
-    *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+    *status = !capture               ? CU_STREAM_CAPTURE_STATUS_NONE
               : capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id && capture) *id = capture->id;
     // A query of the legacy stream while a blocking stream captures is refused too, but invalidates nothing.
     if (stream->is_legacy()) {
