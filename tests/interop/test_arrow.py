@@ -15,9 +15,11 @@ from xlogmem import (
     BlockState,
     DeviceRuntime,
     DeviceState,
+    DriverError,
     from_arrow,
     use,
 )
+from xlogmem._driver import live_events
 from xlogmem._kernels import check
 
 try:
@@ -84,6 +86,23 @@ def test_the_event_comes_after_all_writers(four, driver, dropped):
     x.runtime.reap_pending()
     driver.clear_races()
     assert x.runtime.bytes_outstanding == 0
+
+
+@pytest.mark.simulator
+@pytest.mark.promise(190)
+def test_an_export_whose_event_cannot_be_recorded_leaves_nothing_behind(four, driver):
+    """The teardown of every test counts events and bytes."""
+    x = four()
+    state = DeviceState(x.runtime)
+    buffer = state.full(128, 1, "int32", x.S)
+    in_use = live_events()[0]
+    driver.fail("cuEventRecord", code=999)
+    with pytest.raises(DriverError, match="cuEventRecord"):
+        buffer.__arrow_c_device_array__()
+    assert live_events()[0] == in_use
+    block = buffer.access()
+    block.free()
+    assert block.state is BlockState.FREED              # no export pins it
 
 
 @pytest.mark.promise(190)

@@ -15,7 +15,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 
 from xlogmem._core cimport LAUNCHED
-from xlogmem._driver cimport Scope, enter_context, event_record, leave_context, take_event
+from xlogmem._driver cimport Scope, enter_context, event_record, give_event, leave_context, take_event
 from xlogmem._failures cimport Failure
 from xlogmem.blocks cimport Core, release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
@@ -109,6 +109,11 @@ cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, La
         try:
             record_event(recorder.runtime, recorder.stream, &export.base)
             recorder.runtime.export_block(block, NULL, False, &export.base)
+        except BaseException:
+            if export.base.event != NULL:               # without the block nothing keeps its pool until the release
+                give_event(export.base.events, export.base.event)
+                export.base.event = NULL
+            raise
         finally:
             recorder.finish(LAUNCHED)
         device.sync_event = &export.base.event
