@@ -51,7 +51,7 @@ from xlogmem._order cimport (
     OrderState,
 )
 from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport handle_of, parse
+from xlogmem.streams cimport counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner
 from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, UseAfterFreeError

@@ -19,6 +19,7 @@ cdef class StreamPool:
     cdef dict priorities        # address -> priority
     cdef object lock
     cdef Stream make(self, int discipline, int priority)
+    cdef bint take_spare(self, StreamState* state) noexcept
     cdef int collect_idle(self) except -1
 
 

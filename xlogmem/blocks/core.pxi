@@ -125,15 +125,10 @@ cdef class Core:
             for i in range(order.streams.size() if writer else 0):
                 if order.streams[i].number + 1 == writer and order.streams[i].alive:
                     found = order.streams[i]
-                    found.handles.fetch_add(1)          # it cannot be deleted meanwhile
+                    found.handles.fetch_add(1)          # it is neither deleted nor handed out meanwhile
                     break
             order.lock.unlock()
-        if found == NULL:
-            return None
-        try:
-            return handle_of(self.ordering, found)
-        finally:
-            found.handles.fetch_sub(1)
+        return counted_handle(self.ordering, found) if found != NULL else None
 
     # ------------------------------------------------------------------------------------------ blocks
     cdef bint find(self, uint64_t ptr, Found* found) noexcept:

@@ -62,8 +62,10 @@ cdef class StreamRegistry:
             found = own_stream_locked(&self.ordering.state, handle)
             if found != NULL and held and found.index != 0 and found.handles.load() == 0:
                 found = NULL
+            if found != NULL:
+                found.handles.fetch_add(1)
             self.ordering.state.lock.unlock()
-        return handle_of(self.ordering, found) if found != NULL else None
+        return counted_handle(self.ordering, found) if found != NULL else None
 
     cdef Stream foreign(self, cy.CUstream handle, Discipline unknown, object what):
         """The stream of another library that has this handle.  `what` is the object that it came in."""

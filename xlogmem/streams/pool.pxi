@@ -86,6 +86,21 @@ cdef class StreamPool:
         self.priorities[<size_t>state] = priority
         return handle_of(self.ordering, state)
 
+    cdef bint take_spare(self, StreamState* state) noexcept:
+        """Give a stream without handles its next number and a first handle.  Lookups find streams by their number, and
+        count a handle under the same lock: what they found keeps its number."""
+        cdef OrderState* order = &self.ordering.state
+        cdef bint taken
+        with nogil:
+            order.lock.lock()
+            taken = state.handles.load() == 0
+            if taken:
+                state.number = order.registrations
+                order.registrations += 1
+                state.handles.fetch_add(1)
+            order.lock.unlock()
+        return taken
+
     cdef int collect_idle(self) except -1:
         """Sort the streams whose last handle is gone."""
         cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
@@ -134,14 +149,8 @@ cdef class StreamPool:
             spare = self.spare.get((wanted, priority))
             while spare:
                 state = <StreamState*><size_t>spare.pop()
-                if state.handles.load():                            # `find_block` made a handle again; it will return
-                    continue
-                with nogil:
-                    self.ordering.state.lock.lock()
-                    state.number = self.ordering.state.registrations
-                    self.ordering.state.registrations += 1
-                    self.ordering.state.lock.unlock()
-                return handle_of(self.ordering, state)
+                if self.take_spare(state):                          # else `find_block` made a handle; it will return
+                    return counted_handle(self.ordering, state)
             if self.acquired >= self.max_streams:
                 raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
                                         "larger max_streams to StreamPool, or share streams")
