@@ -17,7 +17,6 @@ import json
 import platform
 import statistics
 import sys
-import threading
 
 import rmm
 import rmm.mr
@@ -25,19 +24,14 @@ from rmm.pylibrmm.stream import Stream
 
 import xlogmem
 import xlogmem.rmm
-from xlogmem.bench._loops import Allocator
-from xlogmem.rmm._binding import upstream_of
+from xlogmem.bench.cases.through_rmm import loops_of, pairs_beside_python
 
 REPEATS, CALLS, NBYTES = 90, 2_000, 1 << 20
 
 
-def loops(mr: rmm.mr.DeviceMemoryResource) -> Allocator:
-    return Allocator.of(upstream_of(mr))
-
-
 def pair_ns(mr: rmm.mr.DeviceMemoryResource, handle: int = 0) -> float:
     """Nanoseconds for each pair of one turn."""
-    return loops(mr).pairs(NBYTES, [handle], CALLS) / CALLS
+    return loops_of(mr).pairs(NBYTES, [handle], CALLS) / CALLS
 
 
 def under(below: rmm.mr.DeviceMemoryResource, pool: bool = False) -> rmm.mr.DeviceMemoryResource:
@@ -47,17 +41,7 @@ def under(below: rmm.mr.DeviceMemoryResource, pool: bool = False) -> rmm.mr.Devi
 
 
 def busy_percentiles(mr: rmm.mr.DeviceMemoryResource, calls: int) -> dict[str, int]:
-    stop = threading.Event()
-
-    def spin() -> None:
-        while not stop.is_set():
-            sum(range(100))
-
-    thread = threading.Thread(target=spin)
-    thread.start()
-    took = loops(mr).each_pair(NBYTES, [0], calls)
-    stop.set()
-    thread.join()
+    took = pairs_beside_python(loops_of(mr), NBYTES, calls)
     return {"median": took[calls // 2], "p99": took[calls * 99 // 100], "max": took[-1]}
 
 

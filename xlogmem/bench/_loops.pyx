@@ -8,11 +8,19 @@ the nanoseconds that it took.  Only the benchmarks use this module.
 from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport int32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 from libcpp.algorithm cimport sort
 from libcpp.vector cimport vector
 
+from xlogmem._abi cimport (
+    XLOGMEM_TABLE,
+    XLOGMEM_UPSTREAM,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_table,
+    xlogmem_upstream,
+)
 from xlogmem._core cimport (
     HAND_BACK_ALL,
     LAUNCHED,
@@ -40,22 +48,6 @@ from xlogmem import _table
 from xlogmem.errors import DriverError
 
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
-
-cdef extern from "xlogmem.h" nogil:
-    const char* XLOGMEM_TABLE
-    const char* XLOGMEM_UPSTREAM
-    ctypedef struct xlogmem_error:
-        int32_t kind
-        char* text
-    ctypedef struct xlogmem_runtime:
-        pass
-    ctypedef struct xlogmem_table:
-        xlogmem_runtime* (*open)(void* runtime) noexcept
-        void (*close)(xlogmem_runtime* runtime) noexcept nogil
-    ctypedef struct xlogmem_upstream:
-        void* self
-        int (*allocate)(void*, size_t, void*, uint64_t*, xlogmem_error*) noexcept nogil
-        int (*deallocate)(void*, uint64_t, size_t, void*, xlogmem_error*) noexcept nogil
 
 cdef extern from *:
     """

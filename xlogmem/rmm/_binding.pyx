@@ -15,6 +15,8 @@ from libcpp.optional cimport optional
 from rmm.librmm.memory_resource cimport device_async_resource_ref
 from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
 
+from xlogmem._abi cimport XLOGMEM_TABLE, XLOGMEM_TABLE_VERSION, XLOGMEM_UPSTREAM, xlogmem_table, xlogmem_upstream
+
 from rmm.mr import (
     CudaAsyncMemoryResource,
     CudaAsyncViewMemoryResource,
@@ -26,16 +28,6 @@ from xlogmem._table import table
 from xlogmem.blocks import Core
 
 __all__ = ["RuntimeMemoryResource"]
-
-cdef extern from "xlogmem.h" nogil:
-    const char* XLOGMEM_TABLE
-    const char* XLOGMEM_UPSTREAM
-    enum: XLOGMEM_TABLE_VERSION
-    ctypedef struct xlogmem_table:
-        uint32_t version
-        uint32_t size
-    ctypedef struct xlogmem_upstream:
-        void* self
 
 cdef extern from "resource.hpp" namespace "xlogmem_rmm" nogil:
     cdef cppclass any_resource:

@@ -13,7 +13,7 @@ from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON, rmm_resourc
 from xlogmem.bench.cases.model import GIB, Build, Candidate, timed
 from xlogmem.bench.world import Failed, World, unless_failed
 
-__all__ = ["beside_python", "in_pylibcudf", "resources_of_rmm", "through_rmm"]
+__all__ = ["beside_python", "in_pylibcudf", "loops_of", "pairs_beside_python", "resources_of_rmm", "through_rmm"]
 
 
 def when_rmm(build: Build) -> Build:
@@ -81,20 +81,25 @@ def beside_python(nbytes: int, calls: int) -> Build:
     return when_rmm(build)
 
 
+def pairs_beside_python(loops: _loops.Allocator, nbytes: int, count: int) -> list[int]:
+    """Nanoseconds of each pair, sorted, while another thread keeps the interpreter busy."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    took = loops.each_pair(nbytes, [0], count)
+    stop.set()
+    thread.join()
+    return took
+
+
 def while_python_computes(loops: _loops.Allocator, nbytes: int, count: int) -> Callable[[int], float]:
     def run(_: int) -> float:
-        stop = threading.Event()
-
-        def spin() -> None:
-            while not stop.is_set():
-                sum(range(100))
-
-        thread = threading.Thread(target=spin)
-        thread.start()
-        took = loops.each_pair(nbytes, [0], count)
-        stop.set()
-        thread.join()
-        return float(took[count * 99 // 100])
+        return float(pairs_beside_python(loops, nbytes, count)[count * 99 // 100])
 
     return run
 
