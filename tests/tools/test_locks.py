@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "xlogmem"
-HEAD = re.compile(r"^( *)cdef (?:inline )?[^\n=]*?\b(\w+)\(((?:[^()]|\n)*)\)[^\n]*:\n", re.MULTILINE)
+HEAD = re.compile(r"^( *)(?:cdef|cpdef|def) (?:inline )?[^\n=]*?\b(\w+)\(((?:[^()]|\n)*)\)[^\n]*:\n", re.MULTILINE)
 DOCSTRING = re.compile(r'\s*""".*?"""\n', re.DOTALL)
 STATES = ("OrderState*", "CoreState*", "PoolState*", "RuntimeHold*")
 NEEDS = re.compile(r"\b(?<!\.)(\w+_(?:locked|unlocks))\(")
@@ -54,7 +54,7 @@ def problems(function: Function) -> Iterator[str]:
         yield "is called _locked and drops the lock"
     if suffix == "unlocks" and first_lock >= 0 and not 0 <= first_unlock < first_lock:
         yield "is called _unlocks and takes the lock first"
-    if suffix not in ("locked", "unlocks") and function.has_state:
+    if suffix not in ("locked", "unlocks"):
         taken = min((place for place in (first_lock, code.find("_locks("), code.find("try_lock()")) if place >= 0),
                     default=len(code))
         if needs and needs.start() < taken:
@@ -81,6 +81,7 @@ def test_names_say_what_functions_do_with_the_lock():
     ('cdef int a_locked(OrderState* order) except -1 nogil:\n    check(order.lock.held(), "")\n    b_unlocks(order)\n',
      "drops the lock"),
     ("cdef int a(CoreState* core) except -1 nogil:\n    free_now_unlocks(core)\n", "needs a suffix"),
+    ("cdef Stream a(self):\n    b_locked(&self.ordering.state)\n", "needs a suffix"),
     ("cdef int a(CoreState* core) except -1 nogil:\n    core.order.lock.unlock()\n", "did not take"),
     ('cdef int a_unlocks(OrderState* order) except -1 nogil:\n    check(order.lock.held(), "")\n'
      "    order.lock.lock()\n", "takes the lock first"),
