@@ -3,7 +3,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, flag, vector
-from xlogmem._failures cimport Failure
+from xlogmem._driver cimport process_was_forked
+from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
 from xlogmem._order cimport Dependency, OrderState, StreamState
 from xlogmem.resources.base cimport ResourceTable
@@ -212,3 +213,25 @@ cdef void return_window(Window* window) noexcept nogil
 # For finalizers: no lock, no driver call.
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil
 cdef void abandon(CoreState* core, Window* window) noexcept nogil
+
+# With these the doors of every room begin and end.
+cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
+    if core.lost.load() == 0:
+        return 0
+    failure.kind = DEVICE_IS_LOST
+    return 1
+
+
+cdef inline int refuse_forked(Failure* failure) noexcept nogil:
+    """Before the lock: in a forked child it may be held by a thread that the child does not have."""
+    if not process_was_forked():
+        return 0
+    failure.kind = PROCESS_WAS_FORKED
+    return 1
+
+
+cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failure) noexcept nogil:
+    """After a sticky error every later operation fails at once.  Returns `failed`."""
+    if failed and is_sticky(failure):
+        core.lost.store(1)
+    return failed

@@ -53,9 +53,7 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
-    DEVICE_IS_LOST,
     NO_FAILURE,
-    PROCESS_WAS_FORKED,
     PYTHON_RAISED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -64,7 +62,6 @@ from xlogmem._failures cimport (
     fail_block,
     fail_stream,
     is_out_of_memory,
-    is_sticky,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._order cimport (

@@ -44,6 +44,7 @@ from xlogmem._core cimport (
     free_without_wait,
     keep_unreported_locked,
     live_block_at_locked,
+    refuse_lost,
     requeue_free_locked,
 )
 from xlogmem._cpp cimport atomic, check, mutex, push, unlikely, vector
@@ -58,7 +59,6 @@ from xlogmem._driver cimport (
     stream_is_capturing,
 )
 from xlogmem._failures cimport (
-    DEVICE_IS_LOST,
     PYTHON_RAISED,
     STREAM_IS_CAPTURING,
     Failure,

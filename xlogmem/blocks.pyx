@@ -11,7 +11,7 @@ cimport cython
 from cpython.dict cimport PyDict_GetItem
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint8_t, uint32_t, uint64_t
 
 from xlogmem._core cimport (
     FREED,

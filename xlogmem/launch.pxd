@@ -13,8 +13,8 @@ cdef class LaunchRecorder:
     cdef Window* window
     cdef list rejections
     cdef list held              # what resolvers want kept until the use is filed
-    cdef int register(self, object what, int access, str method) except -1
-    cdef int add_use(self, object what, int access, str method, object named) except -1
+    cdef int register(self, object what, int access) except -1
+    cdef int add_use(self, object what, int access, object named) except -1
     cdef str explanation(self)
     cdef int open(self) except -1
     cdef int finish(self, Outcome outcome) except -1

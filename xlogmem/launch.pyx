@@ -23,10 +23,10 @@ from xlogmem._core cimport (
     finish_rest,
     return_window,
     prepare,
+    refuse_forked,
     take_window,
 )
-from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
+from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState
 from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of
@@ -36,6 +36,8 @@ from xlogmem.errors import StreamMisuseError
 __all__ = ["LaunchRecorder", "use"]
 
 ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
+cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
+                     READ_WRITE: "LaunchRecorder.read_write"}
 explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
 
 
@@ -111,36 +113,36 @@ cdef class LaunchRecorder:
     # ------------------------------------------------------------------------------------------ recording
     def read(self, what):
         """Register something that the launch reads; see `use` for what may be given.  Returns the recorder."""
-        self.register(what, READ, "read")
+        self.register(what, READ)
         return self
 
     def write(self, what):
         """Register something that the launch writes without reading it.  Returns the recorder."""
-        self.register(what, WRITE, "write")
+        self.register(what, WRITE)
         return self
 
     def read_write(self, what):
         """Register something that the launch reads and writes.  Returns the recorder."""
-        self.register(what, READ_WRITE, "read_write")
+        self.register(what, READ_WRITE)
         return self
 
-    cdef int register(self, object what, int access, str method) except -1:
+    cdef int register(self, object what, int access) except -1:
         self.refuse_busy()
         if self.preflighted or self.done:
             raise StreamMisuseError(
-                f"LaunchRecorder.{method}: a use was recorded after preflight; nothing was added, and commit files "
+                f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
                 "what was preflighted. Register everything first")
         if isinstance(what, tuple):
             for item in <tuple>what:
-                self.add_use(item, access, method, item)
+                self.add_use(item, access, item)
         elif isinstance(what, list):
             for item in <list>what:
-                self.add_use(item, access, method, item)
+                self.add_use(item, access, item)
         else:
-            self.add_use(what, access, method, what)
+            self.add_use(what, access, what)
         return 0
 
-    cdef int add_use(self, object what, int access, str method, object named) except -1:
+    cdef int add_use(self, object what, int access, object named) except -1:
         """Find the blocks behind an object and note their identities; keep no hold on them.  `named` is what the user
         gave, of which `what` is a part."""
         cdef Request request
@@ -157,9 +159,9 @@ cdef class LaunchRecorder:
             if self.held is None:
                 self.held = []
             for part in resolver(what, self.held.append):
-                self.add_use(part, access, method, named)
+                self.add_use(part, access, named)
             return 0
-        known = self.runtime.resolve(what, &found, f"LaunchRecorder.{method}")
+        known = self.runtime.resolve(what, &found, METHODS[access])
         if known == TRACKED:
             request.slot = found.slot
             request.generation = found.generation
@@ -167,7 +169,7 @@ cdef class LaunchRecorder:
         elif known == UNTRACKED and self.strict:
             self.rejections = self.rejections or []
             self.rejections.append(
-                f"LaunchRecorder.{method}: untracked buffer rejected: {type(named).__name__} is not memory of "
+                f"{METHODS[access]}: untracked buffer rejected: {type(named).__name__} is not memory of "
                 f"{self.runtime!r}. {self.explanation() or ADVICE}")
         elif known == UNTRACKED and explanations:
             explanation = self.explanation()
@@ -203,8 +205,7 @@ cdef class LaunchRecorder:
         cdef Failure failure
         if self.busy:
             raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
-        if process_was_forked():
-            failure.kind = PROCESS_WAS_FORKED
+        if refuse_forked(&failure):
             raise_failure(&failure)
         return 0
 
@@ -370,7 +371,7 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     else:
         recorder = LaunchRecorder.__new__(LaunchRecorder, stream, runtime=runtime, mode=mode, handback=handback,
                                           on_conflict=on_conflict)
-    recorder.register(read, READ, "read")
-    recorder.register(write, WRITE, "write")
-    recorder.register(read_write, READ_WRITE, "read_write")
+    recorder.register(read, READ)
+    recorder.register(write, WRITE)
+    recorder.register(read_write, READ_WRITE)
     return recorder

@@ -154,14 +154,9 @@ class Fuzz:
 
 
 def main(count: int, seed: int = 0) -> None:
-    from xlogmem import _driver, sim
-    from xlogmem.errors import DriverNotFoundError
+    from xlogmem._start import start_driver
 
-    try:
-        _driver.initialize()
-    except DriverNotFoundError:
-        sim.install()
-    _driver.initialize()
+    start_driver()
     check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))))
     fuzz = Fuzz(seed)
     for what, times in sorted(fuzz.run(count).items()):

@@ -8,15 +8,11 @@ import os
 
 os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
 
-from xlogmem import _driver, sim
-from xlogmem.errors import DriverNotFoundError
+from xlogmem import _driver
+from xlogmem._start import start_driver
 
 REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
 
-try:
-    _driver.initialize()
-except DriverNotFoundError:
-    sim.install()
-    _driver.initialize()
+start_driver()
 
 SIMULATED = _driver.is_simulated()

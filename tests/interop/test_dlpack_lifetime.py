@@ -111,12 +111,9 @@ def test_a_deleter_at_the_end_of_the_process_is_silent(when, kind):
     program = f"""
 import atexit, ctypes, sys
 sys.path[:0] = {[str(HELPERS)]!r}
-import xlogmem.sim
-try:
-    from xlogmem import _driver; _driver.initialize()
-except xlogmem.DriverNotFoundError:
-    xlogmem.sim.install()
 import xlogmem
+from xlogmem._start import start_driver
+start_driver()
 from capsules import Taken, arrow_array
 state = xlogmem.get_device_state()
 buffer = state.full(100, 1, "uint8")

@@ -209,13 +209,13 @@ cdef class Core:
         handle.nbytes = found.nbytes
         return handle
 
-    cdef BlockId identity(self, Found* found):
+    cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream):
         cdef BlockId identity = BlockId.__new__(BlockId)
-        identity.ptr = found.ptr
-        identity.generation = found.generation
-        identity.alloc_stream = handle_of(self.ordering, found.stream) if found.stream != NULL else None
+        identity.ptr = ptr
+        identity.generation = generation
+        identity.alloc_stream = stream
         identity.device_ordinal = self.ordering.context.ordinal
-        identity.slot = found.slot
+        identity.slot = slot
         identity.ordering = self.ordering
         return identity
 

@@ -116,16 +116,9 @@ cdef class DeviceBlock:
     @property
     def id(self):
         """The identity of the block, which may be kept longer than the block."""
-        cdef BlockId identity = BlockId.__new__(BlockId)
         if self.core is None:
             raise StreamMisuseError("the block was never allocated")
-        identity.ptr = self.ptr
-        identity.generation = self.generation
-        identity.alloc_stream = self.stream
-        identity.device_ordinal = self.core.ordering.context.ordinal
-        identity.slot = self.block.slot
-        identity.ordering = self.core.ordering
-        return identity
+        return self.core.identity(self.ptr, self.generation, self.block.slot, self.stream)
 
     @property
     def device_ordinal(self):

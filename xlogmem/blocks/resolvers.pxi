@@ -17,9 +17,11 @@ def register_resolver(kind, resolver):
         with a resolver among them; empty for nothing to touch.  ``hold(thing)`` keeps a thing until the use is filed or
         cancelled, for instance a lock that keeps the memory where it is.
 
-    Notes ----- Meant for types whose attributes have side effects, or which are made of several blocks: an object with
-    a resolver is not queried for anything else.  The resolver runs while the use is recorded, before the waits are
-    queued.  Thread-safe.
+    Notes
+    -----
+    Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
+    is not queried for anything else.  The resolver runs while the use is recorded, before the waits are queued.
+    Thread-safe.
 
     Raises
     ------
@@ -46,8 +48,3 @@ cdef object resolver_of(object what):
         if found != NULL:
             return <object>found
     return None
-
-
-cdef object refuse_many(object what):
-    if resolver_of(what) is not None:
-        raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")

@@ -237,7 +237,8 @@ cdef class Runtime(Core):
         if not 0 <= ptr <= UINT64_MAX or not self.find_held(ptr, &found):
             return None
         try:
-            return self.identity(&found)
+            home = handle_of(self.ordering, found.stream) if found.stream != NULL else None
+            return self.identity(found.ptr, found.generation, found.slot, home)
         finally:
             if found.stream != NULL:
                 found.stream.handles.fetch_sub(1)

@@ -40,21 +40,6 @@ cdef void return_window(Window* window) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- refusals
-cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
-    if core.lost.load() == 0:
-        return 0
-    failure.kind = DEVICE_IS_LOST
-    return 1
-
-
-cdef inline int refuse_forked(Failure* failure) noexcept nogil:
-    """Before the lock: in a forked child it may be held by a thread that the child does not have."""
-    if not process_was_forked():
-        return 0
-    failure.kind = PROCESS_WAS_FORKED
-    return 1
-
-
 cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
     """Refuse to work on a stream that was unregistered or is capturing."""
     cdef bint capturing = False
@@ -65,13 +50,6 @@ cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) e
     if capturing:
         return fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
     return 0
-
-
-cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failure) noexcept nogil:
-    """After a sticky error every later operation fails at once.  Returns `failed`."""
-    if failed and is_sticky(failure):
-        core.lost.store(1)
-    return failed
 
 
 # ---------------------------------------------------------------------------------------------- validation

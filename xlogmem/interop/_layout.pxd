@@ -26,4 +26,3 @@ cdef class ArrayLayout:
 
 
 cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides, bint readonly)
-cdef tuple c_strides(tuple shape, object itemsize)

@@ -30,7 +30,7 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE
+from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE, mark_lost_if_sticky
 from xlogmem._driver cimport (
     LEGACY,
     Scope,
@@ -42,7 +42,7 @@ from xlogmem._driver cimport (
     host_is_pinned,
     leave_context,
 )
-from xlogmem._failures cimport Failure, is_sticky
+from xlogmem._failures cimport Failure
 from xlogmem._order cimport OrderState, host_wait_unlocks, is_other_threads_default
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
@@ -69,7 +69,6 @@ __all__ = ["Buffer"]
 
 cdef object buffer_numbers = itertools.count(1)         # of this process; a number is not used again
 cdef object token_maker = None                          # set by `tokens`, which stands above
-cdef dict METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}        # of a recorder
 
 include "buffers/status.pxi"
 include "buffers/array.pxi"
@@ -181,7 +180,7 @@ cdef class Buffer(ArrayView):
     cdef LaunchRecorder new_recorder(self, Stream stream, int access):
         """A recorder with a use of this buffer."""
         cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-        recorder.add_use(self, access, METHODS[access], self)
+        recorder.add_use(self, access, self)
         return recorder
 
     def pointer(self, stream, access):

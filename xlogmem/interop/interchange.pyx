@@ -72,12 +72,10 @@ cdef int leave(Scope* scope) except -1:
 
 
 cdef int refuse_memory(Core core, ArrayLayout layout, str what) except -1:
-    """Raise unless all of the array is memory of this device.  The context is current."""
+    """Raise unless all of an array with elements is memory of this device.  The context is current."""
     cdef Failure failure
     cdef uint64_t first = layout.start, last = first + layout.extent - 1
     cdef int ordinal = -1, ordinal_of_last = -1, failed
-    if layout.size == 0:
-        return 0
     with nogil:
         failed = pointer_device(first, &ordinal, &failure) or pointer_device(last, &ordinal_of_last, &failure)
     if failed:

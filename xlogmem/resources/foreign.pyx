@@ -131,6 +131,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
 
     def __init__(self, capsule, ordinal=0, *, order="stream"):
         cdef xlogmem_upstream* upstream
+        cdef uint64_t flags
         if not PyCapsule_IsValid(capsule, XLOGMEM_UPSTREAM):
             raise TypeError(f"{type(self).__name__} needs a capsule that holds an xlogmem_upstream, not "
                             f"{type(capsule).__name__}")
@@ -146,12 +147,12 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
         self.capsule = capsule
         self.table.self = upstream
         self.table.order = ORDERS[order]
-        self.table.finds_device = (upstream.size >= sizeof(xlogmem_upstream)        # else built before there were flags
-                                   and upstream.flags & XLOGMEM_FINDS_DEVICE != 0)
+        flags = upstream.flags if upstream.size >= sizeof(xlogmem_upstream) else 0      # built before there were flags
+        self.table.finds_device = flags & XLOGMEM_FINDS_DEVICE != 0
         self.table.allocate = foreign_allocate
         self.table.deallocate = foreign_deallocate
         self.table.trim = NULL
-        if upstream.size >= sizeof(xlogmem_upstream) and upstream.flags & XLOGMEM_CUDA_POOL:
+        if flags & XLOGMEM_CUDA_POOL:
             self.pooled.upstream = upstream
             self.table.self = &self.pooled
             self.table.allocate = pooled_allocate

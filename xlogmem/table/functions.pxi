@@ -51,11 +51,8 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = allocate_in_call(core, nbytes, state, KEEP_STREAM_BUSY, block, failure)
         leave_context(&scope)
         return failed
-    if core.lost.load():
-        failure.kind = DEVICE_IS_LOST
-        return 1
-    if enter_context(core.order.context, &scope, failure):      # fails in a forked child, before the lock
-        return 1
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1                                        # in a forked child too, before the lock
     drain(core)
     failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
     if not failed and capturing:
@@ -138,10 +135,7 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
         failed = free_without_wait(core, ptr, state, block, failure)    # xlogmem itself makes no driver call
         if block[0] != NULL:
             return failed
-    if core.lost.load():
-        failure.kind = DEVICE_IS_LOST
-        return 1
-    if enter_context(core.order.context, &scope, failure):
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
     failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)

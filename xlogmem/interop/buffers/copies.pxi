@@ -197,7 +197,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         raise ValueError("the buffers overlap")
     work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, to.ptr, origin.ptr, origin.nbytes()
     recorder = target.new_recorder(target.resolve_stream(stream), WRITE)
-    recorder.add_use(source, READ, "read", source)
+    recorder.add_use(source, READ, source)
     enqueue(recorder, &work, "copying between buffers")
     return 0
 

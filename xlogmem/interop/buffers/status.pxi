@@ -31,9 +31,9 @@ cdef class DeviceStatus:
         return self.accesses.load()
 
     def advance(self, bint lost):
-        """The context is lost, or there is a new one: what was made before is stale.  Returns the epoch."""
+        """The context is lost, or there is a new one: what was made before is stale."""
         self.gone.store(lost)
-        return self.current.fetch_add(1) + 1
+        self.current.fetch_add(1)
 
     def close(self):
         """Accept no more operations, for good."""
@@ -81,6 +81,5 @@ def mark_lost(Core core not None):
 
 cdef int fail(Core core, Failure* failure, str what) except -1:
     """Raise a failure of work on buffers, and notice if the context is lost with it."""
-    if is_sticky(failure):
-        core.state.lost.store(1)
+    mark_lost_if_sticky(&core.state, 1, failure)
     return core.fail(failure, what)

@@ -9,9 +9,7 @@ cdef Span* reserve_chunk_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span = chunk.first
     while span.above != NULL:                           # neighbours that are left are pairs
-        remove(span)
-        remove(span.above)
-        insert_locked(pool, coalesce_locked(pool, span, span.above))
+        coalesce_pair_locked(pool, span.above)
     reserve_locked(pool, span)
     check(span.nbytes == chunk.nbytes and chunk.in_use == 1, "a chunk that is returned is idle")
     return span
