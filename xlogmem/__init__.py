@@ -12,6 +12,7 @@ from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.errors import (
     BlockingStreamWarning,
+    BlockingWindowWarning,
     DeviceLostError,
     DriverError,
     DriverNotFoundError,
@@ -50,6 +51,7 @@ __all__ = [
     "BlockId",
     "BlockState",
     "BlockingStreamWarning",
+    "BlockingWindowWarning",
     "Buffer",
     "BufferToken",
     "DeviceBlock",

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, vector
+from xlogmem._cpp cimport atomic, flag, mutex, signal, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
@@ -29,6 +29,12 @@ cdef enum Outcome:
 cdef enum HandBack:
     HAND_BACK_ALL
     HAND_BACK_WRITES
+
+cdef enum OnConflict:
+    # What becomes of a window that conflicts with one that is open on another stream.
+    WAIT_FOR_CONFLICTS          # the host waits until that is closed
+    REFUSE_CONFLICTS
+    COUNT_CONFLICTS             # it opens all the same
 
 cdef enum AfterCall:
     KEEP_STREAM_BUSY
@@ -113,9 +119,10 @@ cdef cppclass Window:
     # The time between prepare and finish of one launch.
     StreamState* stream
     HandBack hand_back
+    OnConflict on_conflict
     bint is_open
-    bint exclusive              # a conflicting window on another stream is an error
     uint32_t discipline_changes     # before it was opened
+    uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
@@ -125,6 +132,13 @@ cdef cppclass Window:
     vector[Block*] claimed      # retired blocks whose last window this was
     bint record                 # the commit records its fence at once
     Window* next                # in the list of abandoned windows
+    size_t place                # in `CoreState.windows`
+    # Conflicting windows: see core/contested.pxi.
+    bint is_waiting             # in the queue
+    bint was_reported           # for being open so long
+    signal may_go_on            # set when no other window is in the way any more
+    Window* next_waiting
+    uint64_t search             # scratch: seen by this search
 
 
 cdef struct Marker:
@@ -141,7 +155,8 @@ cdef struct CoreCounters:
     uint64_t cancelled
     uint64_t abandoned          # windows whose recorder was dropped
     uint64_t failed_frees       # frees inside another operation that failed and will be tried again
-    uint64_t conflicts          # windows opened while a conflicting one was open on another stream
+    uint64_t conflicts          # windows opened, or refused, while a conflicting one was open on another stream
+    uint64_t conflict_waits     # windows that the host waited to open, because a conflicting one was open
 
 
 cdef cppclass CoreState:
@@ -167,6 +182,11 @@ cdef cppclass CoreState:
     vector[void*] pending_decrefs       # owners of adopted memory that was freed: DECREF'd by the next GIL holder
     flag has_pending_decrefs    # readable without the lock
     vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
+    Window* waiting                     # to be opened, and in conflict with an open one or one that waits longer
+    uint64_t searches
+    mutex windows_lock                  # of these two; a leaf
+    vector[Window*] windows             # all
+    vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
 
 
 # How a function's name says what it does with the lock: `_locked` needs it, `_unlocks` needs it and drops it meanwhile,
@@ -196,6 +216,11 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
 cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                            Failure* failure) except -1 nogil
 
+# Conflicting windows.  What is declared here the compiler does not put into its only caller, which is a hot path.
+cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
+cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef void wake_unblocked_locked(CoreState* core) noexcept nogil
+
 # No driver call.
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
@@ -206,9 +231,8 @@ cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nog
 cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil
 cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 
-# Windows are kept for the next recorder: their vectors have the memory that a launch needs.
-cdef Window* take_window() noexcept nogil
-cdef void return_window(Window* window) noexcept nogil
+cdef Window* take_window(CoreState* core) noexcept nogil
+cdef void return_window(CoreState* core, Window* window) noexcept nogil
 
 # For finalizers: no lock, no driver call.
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil

@@ -42,7 +42,7 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
-from xlogmem._cpp cimport check, larger, mutex, prefetch, push, unlikely
+from xlogmem._cpp cimport check, larger, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     Scope,
     enter_context,
@@ -58,10 +58,14 @@ from xlogmem._failures cimport (
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
+    WAIT_IS_CIRCULAR,
+    FailureKind,
+    check_signals,
     drop_exception,
     fail_block,
     fail_stream,
     is_out_of_memory,
+    warn_of_window,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._order cimport (
@@ -80,6 +84,7 @@ from xlogmem._order cimport (
     advance,
     host_wait_unlocks,
     host_wait_or_sync_unlocks,
+    ident_of_thread,
     is_ordered_after_locked,
     is_other_threads_default,
     order_after_unlocks,
@@ -90,6 +95,7 @@ from xlogmem._order cimport (
     refuse_if_capturing_unlocks,
     release_tombstone_unlocks,
     sync_context_unlocks,
+    thread_is_alive,
     unregister_all_foreign_unlocks,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED
@@ -98,12 +104,14 @@ cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 64                # per stream, before adjacent ones are merged
     RESERVE = 64                # windows kept for the next recorders
+    NO_THREAD = 0
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 
 # The pages, in the order of reading: what a use does, then how blocks begin and end.
 include "core/frontier.pxi"             # what the next user of a block has to be ordered after
 include "core/prepare.pxi"              # before a launch: windows open, waits are queued
+include "core/contested.pxi"            # a launch that conflicts with one that is not filed yet
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
 include "core/allocate.pxi"             # blocks begin: allocated, adopted

@@ -128,6 +128,50 @@ cdef extern from *:
         bint held() noexcept            # by this thread; in release builds always true
 
 
+cdef extern from *:
+    """
+    #ifndef XLOGMEM_SIGNAL
+    #define XLOGMEM_SIGNAL
+    // Set by one thread, waited for by another, which has to look at times whether there is still anything to wait for.
+    class xlogmem_signal {
+        std::atomic<std::uint32_t> raised{0};
+
+        void futex(int operation, std::uint32_t value, const std::timespec* limit) {
+            const int error = errno;                            // a thread's errno must not change under it
+            syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&raised), operation, value, limit, nullptr, 0);
+            errno = error;
+        }
+
+    public:
+        void set() {
+            raised.store(1, std::memory_order_release);
+            futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
+        }
+        void clear() { raised.store(0, std::memory_order_relaxed); }
+        bool is_set() { return raised.load(std::memory_order_acquire); }
+        // Returns when it is set, and at the latest after so many milliseconds (less than 1,000).
+        void wait(long milliseconds) {
+            const std::timespec limit{0, milliseconds * 1000000};
+            for (int i = 0; i < 200 && !is_set(); ++i) {
+        #if defined(__x86_64__)
+                __builtin_ia32_pause();
+        #elif defined(__aarch64__)
+                asm volatile("isb");
+        #endif
+            }
+            if (!is_set()) futex(FUTEX_WAIT_PRIVATE, 0, &limit);
+        }
+    };
+    #endif
+    """
+    cdef cppclass signal "xlogmem_signal" nogil:
+        signal()
+        void set() noexcept
+        void clear() noexcept
+        bint is_set() noexcept
+        void wait(long milliseconds) noexcept
+
+
 cdef extern from "<atomic>" namespace "std" nogil:
     cdef cppclass atomic[T]:
         atomic()
@@ -183,6 +227,18 @@ cdef extern from *:
 
     # For conditions on the paths of every allocation, so that the code which usually runs is in one piece.
     bint unlikely "XLOGMEM_UNLIKELY"(bint truth) noexcept nogil
+
+
+cdef extern from *:
+    """
+    static inline uint64_t xlogmem_milliseconds() {
+        std::timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1000000;
+    }
+    """
+    # A clock that only rises.
+    uint64_t milliseconds "xlogmem_milliseconds"() noexcept nogil
 
 
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:

@@ -12,7 +12,8 @@ cdef enum FailureKind:
     STREAM_IS_DEAD              # stream: it was unregistered
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed
-    BLOCK_IS_CONTESTED          # generation, argument: a conflicting window is open on another stream
+    BLOCK_IS_CONTESTED          # generation, argument, stream, thread: a conflicting window is open on another stream
+    WAIT_IS_CIRCULAR            # the same: to wait for that window would never end
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (an owned reference), code: out of memory or unknown
@@ -26,6 +27,9 @@ cdef struct Failure:
     uint64_t stream
     uint64_t generation
     size_t argument             # from 1; 0: none
+    uint64_t other_stream       # of two windows that conflict
+    uint64_t thread             # ident; 0: it has ended
+    uint64_t other_thread
     void* exception
     char text[256]
 
@@ -42,3 +46,7 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
 cdef tuple error_name(cy.CUresult code)
 cdef int raise_failure(Failure* failure, str what=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
+
+# For a host that waits: without any lock, because they take the GIL.
+cdef int check_signals(Failure* failure) except -1 nogil
+cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil

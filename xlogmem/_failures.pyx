@@ -7,10 +7,15 @@ of the C table get the sentence alone (`format_failure`).
 The driver's names of its error codes are looked up here, because every room needs them; all other CUDA calls are made
 in `_driver`.
 """
+import threading
+import warnings
+
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdio cimport snprintf
 
 from xlogmem.errors import (
+    BlockingWindowWarning,
     DeviceLostError,
     DriverError,
     OutOfDeviceMemoryError,
@@ -32,6 +37,7 @@ cdef dict ADVICE = {
     STREAM_IS_DEAD: ": register it again",
     STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
     BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
+    WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
     DEVICE_IS_LOST: ": the process has to start again",
     PROCESS_WAS_FORKED: START_WORKERS,
 }
@@ -112,8 +118,12 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
         snprintf(text, size, "use-after-free on generation %llu: the block was freed",
                  <unsigned long long>failure.generation)
     elif failure.kind == BLOCK_IS_CONTESTED:
-        snprintf(text, size, "a conflicting use of generation %llu is prepared on another stream and not filed yet",
-                 <unsigned long long>failure.generation)
+        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu and not filed yet",
+                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
+    elif failure.kind == WAIT_IS_CIRCULAR:
+        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu, and will not be filed "
+                 "while this window on stream %llu waits for it", <unsigned long long>failure.generation,
+                 <unsigned long long>failure.other_stream, <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_CAPTURING:
         snprintf(text, size, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
     elif failure.kind == SOURCE_IS_CAPTURING:
@@ -167,11 +177,45 @@ cdef int raise_failure(Failure* failure, str what="") except -1:
         raise exception
     with nogil:
         format_failure(failure, text, sizeof(text))
-    where = f"argument {failure.argument}: " if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED) and (
+    contested = failure.kind in (BLOCK_IS_CONTESTED, WAIT_IS_CIRCULAR)
+    where = f"argument {failure.argument}: " if (contested or failure.kind == BLOCK_IS_STALE) and (
         failure.argument) else ""
-    message = (where + text.decode(errors="replace") + (f" while {what}" if what else "")
+    threads = f" (this is {thread_name(failure.thread)}, that is {thread_name(failure.other_thread)})" if (
+        contested) else ""
+    message = (where + text.decode(errors="replace") + threads + (f" while {what}" if what else "")
                + ADVICE.get(failure.kind, ""))
     raise exception_of(failure, message)
+
+
+cdef str thread_name(uint64_t ident):
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return f"thread {thread.name!r}"
+    return f"thread {ident}" if ident else "a thread that has ended"
+
+
+cdef int check_signals(Failure* failure) except -1 nogil:
+    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure."""
+    with gil:
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            return keep_exception(failure, error)
+    return 0
+
+
+cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil:
+    """Warn that a window has been waited for so many milliseconds; a warning may be an error."""
+    with gil:
+        try:
+            warnings.warn(
+                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
+                f"conflicting use of generation {seen.generation} is prepared on stream {seen.other_stream}, in "
+                f"{thread_name(seen.other_thread)}, and not filed yet. Commit or cancel it", BlockingWindowWarning,
+                stacklevel=2)
+        except BaseException as error:
+            return keep_exception(failure, error)
+    return 0
 
 
 cdef object exception_of(Failure* failure, str message):

@@ -128,7 +128,25 @@ cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint 
                                    Failure* failure) except -1 nogil
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
 cdef uint64_t this_thread() noexcept nogil
+cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil
 cdef bint thread_is_alive(uint64_t number) noexcept nogil
+
+
+cdef extern from *:
+    """
+    #include <cstdint>
+    // In the thread's own block from the start: a read is two instructions.
+    static thread_local uint64_t xlogmem_current __attribute__((tls_model("initial-exec"))) = 0;
+    """
+    uint64_t current "xlogmem_current"
+
+
+cdef inline uint64_t current_thread() noexcept nogil:
+    """`this_thread`, quickly."""
+    global current
+    if current == 0:
+        current = this_thread()
+    return current
 cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source,
                                   uint64_t position) noexcept nogil
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

@@ -61,16 +61,17 @@ cdef enum:
 cdef extern from *:
     """
     #include <cstdint>
+    #include <map>
     #include <mutex>
-    #include <set>
+    #include <pthread.h>
     // A number for each thread, never used again: the system's thread ids are.
-    struct xlogmem_threads { std::mutex lock; uint64_t last = 0; std::set<uint64_t> alive; };
+    struct xlogmem_threads { std::mutex lock; uint64_t last = 0; std::map<uint64_t, pthread_t> alive; };
     static xlogmem_threads* xlogmem_all = new xlogmem_threads;      // threads may outlive the process's statics
     struct xlogmem_thread {
         uint64_t number;
         xlogmem_thread() {
             std::lock_guard<std::mutex> guard(xlogmem_all->lock);
-            xlogmem_all->alive.insert(number = ++xlogmem_all->last);
+            xlogmem_all->alive[number = ++xlogmem_all->last] = pthread_self();
         }
         ~xlogmem_thread() {
             std::lock_guard<std::mutex> guard(xlogmem_all->lock);
@@ -81,21 +82,27 @@ cdef extern from *:
         thread_local xlogmem_thread thread;
         return thread.number;
     }
-    static bool xlogmem_thread_is_alive(uint64_t number) {
+    static uint64_t xlogmem_ident_of_thread(uint64_t number) {
         std::lock_guard<std::mutex> guard(xlogmem_all->lock);
-        return xlogmem_all->alive.count(number);
+        const auto found = xlogmem_all->alive.find(number);
+        return found == xlogmem_all->alive.end() ? 0 : static_cast<uint64_t>(found->second);
     }
     """
     uint64_t xlogmem_this_thread() noexcept nogil
-    bint xlogmem_thread_is_alive(uint64_t number) noexcept nogil
+    uint64_t xlogmem_ident_of_thread(uint64_t number) noexcept nogil
 
 
 cdef uint64_t this_thread() noexcept nogil:
     return xlogmem_this_thread()
 
 
+cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil:
+    """What Python's `threading.get_ident` says in that thread; 0: it has ended."""
+    return xlogmem_ident_of_thread(number)
+
+
 cdef bint thread_is_alive(uint64_t number) noexcept nogil:
-    return xlogmem_thread_is_alive(number)
+    return xlogmem_ident_of_thread(number) != 0
 
 
 @cython.final

@@ -132,6 +132,14 @@ class UseAfterFreeError(XlogmemError):
         self.generation = generation
 
 
+class BlockingWindowWarning(UserWarning):
+    """A launch waits for a conflicting one that has been prepared for seconds, and is not filed yet.
+
+    The host waits until the other recorder is committed, cancelled or dropped, because a launch can be ordered only
+    after launches that are filed.
+    """
+
+
 class BlockingStreamWarning(UserWarning):
     """A stream was registered that the legacy default stream waits for, and that waits for it.
 

@@ -27,7 +27,7 @@ class LaunchRecorder:
         runtime: Core | None = None,
         mode: str = "strict",
         handback: str = "all",
-        on_conflict: str = "count",
+        on_conflict: str = "wait",
     ) -> Self: ...
     @property
     def runtime(self) -> Core: ...
@@ -60,5 +60,5 @@ def use(
     runtime: Core | None = None,
     mode: str = "strict",
     handback: str = "all",
-    on_conflict: str = "count",
+    on_conflict: str = "wait",
 ) -> LaunchRecorder: ...

@@ -21,13 +21,16 @@ from xlogmem._core cimport (
     abandon,
     file_window_locked,
     finish_rest,
+    COUNT_CONFLICTS,
+    REFUSE_CONFLICTS,
+    WAIT_FOR_CONFLICTS,
     return_window,
     prepare,
     refuse_forked,
     take_window,
 )
 from xlogmem._failures cimport Failure, raise_failure
-from xlogmem._order cimport OrderState
+from xlogmem._order cimport OrderState, current_thread
 from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of
 
@@ -38,6 +41,7 @@ __all__ = ["LaunchRecorder", "use"]
 ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
 cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
                      READ_WRITE: "LaunchRecorder.read_write"}
+cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, "count": COUNT_CONFLICTS}
 explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
 
 
@@ -64,9 +68,11 @@ cdef class LaunchRecorder:
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block is made to wait (see `Stream.discipline`): after all, or after
         those that write, for programs that never write in place there.
-    on_conflict : {"count", "raise"}
+    on_conflict : {"wait", "raise", "count"}
         What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
-        this one cannot be ordered after it.  Count it (``counters()["conflicts"]``), or refuse at preflight.
+        this one cannot be ordered after it.  Wait on the host, at preflight, until it is; refuse at preflight; or let
+        the two race and count it (``counters()["conflicts"]``).  Those that wait go on in the order in which they came,
+        and can be interrupted.  What would wait for ever is refused: a thread for itself, two threads for each other.
 
     Notes
     -----
@@ -76,13 +82,13 @@ cdef class LaunchRecorder:
     """
 
     def __cinit__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",
-                  str on_conflict="count"):
+                  str on_conflict="wait"):
         if mode not in ("strict", "permissive"):
             raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
         if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
-        if on_conflict not in ("count", "raise"):
-            raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose count or raise")
+        if on_conflict not in ON_CONFLICT:
+            raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose wait, raise or count")
         if isinstance(stream, Stream):
             self.runtime = core_of(<Stream>stream)
             self.stream = <Stream>stream
@@ -92,9 +98,9 @@ cdef class LaunchRecorder:
             self.runtime = runtime if runtime is not None else runtime_of(stream)
             self.stream = self.runtime.stream_of(stream)
         self.strict = mode == "strict"
-        self.window = take_window()
+        self.window = take_window(&self.runtime.state)
         self.window.stream = self.stream.state
-        self.window.exclusive = on_conflict == "raise"
+        self.window.on_conflict = ON_CONFLICT[on_conflict]
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
     def __dealloc__(self):
@@ -103,7 +109,7 @@ cdef class LaunchRecorder:
         if self.window.is_open:                         # filed by the next call to the runtime
             abandon(&self.runtime.state, self.window)
         else:
-            return_window(self.window)
+            return_window(&self.runtime.state, self.window)
 
     def __del__(self):
         if self.window != NULL and self.window.is_open:
@@ -219,6 +225,7 @@ cdef class LaunchRecorder:
             raise StreamMisuseError("; ".join(self.rejections))
         if not self.window.requests.empty():
             self.busy = True
+            self.window.thread = current_thread()
             with nogil:
                 failed = prepare(&self.runtime.state, self.window, &failure)
             self.busy = False
@@ -325,7 +332,7 @@ cdef Core owner_of(object what):
 
 
 def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict", str handback="all",
-        str on_conflict="count"):
+        str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
     On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it
@@ -366,7 +373,7 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     cdef LaunchRecorder recorder
     if runtime is None and not isinstance(stream, Stream):
         runtime = owner_of(read) or owner_of(write) or owner_of(read_write)
-    if runtime is None and mode == "strict" and handback == "all" and on_conflict == "count":
+    if runtime is None and mode == "strict" and handback == "all" and on_conflict == "wait":
         recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
     else:
         recorder = LaunchRecorder.__new__(LaunchRecorder, stream, runtime=runtime, mode=mode, handback=handback,

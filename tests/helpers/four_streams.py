@@ -79,7 +79,8 @@ class FourStreams:
         return self.words + 4 * (self.marked - 1)
 
     def recorder(self, stream: Stream, *uses: tuple[DeviceBlock, str], **options: str) -> LaunchRecorder:
-        recorder = LaunchRecorder(stream, **options)
+        """By one thread, which cannot wait for its own windows: conflicting ones are counted."""
+        recorder = LaunchRecorder(stream, **{"on_conflict": "count", **options})
         for block, access in uses:
             getattr(recorder, access)(block)
         return recorder
@@ -94,7 +95,7 @@ class FourStreams:
         accesses: dict[str, list[DeviceBlock]] = {READ: [], WRITE: [], READ_WRITE: []}
         for block, access in uses:
             accesses[access].append(block)
-        with use(stream, **accesses):
+        with use(stream, **accesses, on_conflict="count"):
             return self.work(stream, *uses)
 
     # ------------------------------------------------------------------------------------------ queries

@@ -23,6 +23,7 @@ from xlogmem._abi cimport (
 )
 from xlogmem._core cimport (
     HAND_BACK_ALL,
+    WAIT_FOR_CONFLICTS,
     LAUNCHED,
     READ,
     Block,
@@ -40,7 +41,7 @@ from xlogmem._core cimport (
     take_window,
 )
 from xlogmem._failures cimport Failure
-from xlogmem._order cimport StreamState
+from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.streams cimport Stream, core_of
 

@@ -67,6 +67,8 @@ cdef class Core:
         for i in range(self.state.blocks.size()):
             Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
             del self.state.blocks[i]
+        for i in range(self.state.windows.size()):
+            del self.state.windows[i]
         destroy(&self.state.index)
 
     # ------------------------------------------------------------------------------------------ failures
@@ -304,7 +306,8 @@ cdef class Core:
         return {
             "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
             "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
-            "abandoned": counted.abandoned, "conflicts": counted.conflicts, "live_blocks": blocks,
+            "abandoned": counted.abandoned, "conflicts": counted.conflicts,
+            "conflict_waits": counted.conflict_waits, "live_blocks": blocks,
             "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }

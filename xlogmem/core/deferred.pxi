@@ -53,7 +53,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
         if file_window_locked(core, window, LAUNCHED):
             rest.push_back(window)
         else:
-            return_window(window)
+            return_window(core, window)
         window = following
     order.lock.unlock()
     for i in range(rest.size()):
@@ -62,7 +62,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
             keep_unreported_locked(core, &failure)
             core.unreported = True
             order.lock.unlock()
-        return_window(rest[i])
+        return_window(core, rest[i])
     return 0
 
 

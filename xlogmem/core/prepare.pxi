@@ -5,36 +5,35 @@
 # can be freed, so the waits may be queued without the lock.
 
 # ---------------------------------------------------------------------------------------------- windows in reserve
-cdef cppclass Reserve:
-    mutex lock                              # a leaf
-    vector[Window*] windows
-
-cdef Reserve* reserve = new Reserve()       # never destroyed: threads may outlive the interpreter's end
-
-
-cdef Window* take_window() noexcept nogil:
+cdef Window* take_window(CoreState* core) noexcept nogil:
     """A window from the reserve, or a new one; empty and closed."""
     cdef Window* window = NULL
-    if reserve.lock.try_lock():
-        if not reserve.windows.empty():
-            window = reserve.windows.back()
-            reserve.windows.pop_back()
-        reserve.lock.unlock()
-    if window == NULL:
+    core.windows_lock.lock()
+    if not core.spare_windows.empty():
+        window = core.spare_windows.back()
+        core.spare_windows.pop_back()
+    else:
         window = new Window()
-    window.is_open = False
+        window.is_open = window.is_waiting = False
+        window.place = core.windows.size()
+        core.windows.push_back(window)
+    core.windows_lock.unlock()
     window.requests.clear()
-    window.uses.clear()
     return window
 
 
-cdef void return_window(Window* window) noexcept nogil:
+cdef void return_window(CoreState* core, Window* window) noexcept nogil:
     """Return a window to the reserve, or delete it."""
-    if reserve.lock.try_lock():
-        if reserve.windows.size() < RESERVE:
-            reserve.windows.push_back(window)
-            window = NULL
-        reserve.lock.unlock()
+    check(not window.is_open and not window.is_waiting, "a window that is returned is closed")
+    core.windows_lock.lock()
+    if core.spare_windows.size() < RESERVE:
+        core.spare_windows.push_back(window)
+        window = NULL
+    else:
+        core.windows[window.place] = core.windows.back()
+        core.windows[window.place].place = window.place
+        core.windows.pop_back()
+    core.windows_lock.unlock()
     if window != NULL:
         del window
 
@@ -89,9 +88,8 @@ cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t ope
     return 0
 
 
-cdef bint find_conflict_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Whether a window is open on another stream that conflicts with one of the uses.  Its launch is not filed, so this
-    one cannot be ordered after it yet."""
+cdef inline bint may_be_contested_locked(CoreState* core, Window* window) noexcept nogil:
+    """A quick test: False if no conflicting window can be open on another stream, or wait to be opened."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Use* use
@@ -99,10 +97,8 @@ cdef bint find_conflict_locked(CoreState* core, Window* window, Failure* failure
         use = &window.uses[i]
         if (use.block.windows and use.block.window_stream != window.stream
                 and (use.access & WRITE or use.block.writers)):
-            core.counters.conflicts += 1
-            fail_block(failure, BLOCK_IS_CONTESTED, use.block.generation, i + 1)
             return True
-    return False
+    return core.waiting != NULL
 
 
 # ---------------------------------------------------------------------------------------------- opening
@@ -120,6 +116,8 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
     failed = refuse_stream(core, window.stream, failure)
     if not failed:
         failed = open_window(core, window, failure)
+        if unlikely(failed) and window.is_waiting:
+            failed = wait_and_open(core, window, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
@@ -156,8 +154,9 @@ cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failu
     order.operations += 1
     if not window.stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, window.stream.number)
-    if merge_and_validate_locked(core, window, order.operations, failure) or (
-            find_conflict_locked(core, window, failure) and window.exclusive):
+    if merge_and_validate_locked(core, window, order.operations, failure):
+        return 1
+    if unlikely(may_be_contested_locked(core, window)) and refuse_contested_locked(core, window, failure):
         return 1
     window.snapshot.clear()
     window.dependencies.clear()

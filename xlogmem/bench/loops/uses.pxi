@@ -31,10 +31,11 @@ cdef class Rounds:
         self.stride = stride
 
 
-cdef inline Window* window_on(StreamState* stream) noexcept nogil:
-    cdef Window* window = take_window()
+cdef inline Window* window_on(CoreState* core, StreamState* stream) noexcept nogil:
+    cdef Window* window = take_window(core)
     window.stream = stream
-    window.exclusive = False
+    window.on_conflict = WAIT_FOR_CONFLICTS
+    window.thread = current_thread()
     window.hand_back = HAND_BACK_ALL
     return window
 
@@ -49,7 +50,7 @@ cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure
         core.order.lock.unlock()
         if more:
             failed = finish_rest(core, window, failure)
-    return_window(window)
+    return_window(core, window)
     return failed
 
 
@@ -90,7 +91,7 @@ cdef class Uses(Rounds):
             before = now()
             for _ in range(rounds):
                 for j in range(self.uses.size()):
-                    window = window_on(states[self.uses[j].stream])
+                    window = window_on(core, states[self.uses[j].stream])
                     for k in range(self.uses[j].first, self.uses[j].end):
                         request = self.requests[base + self.accesses[k].block]
                         request.access = self.accesses[k].flags
@@ -131,7 +132,7 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
                 break
             request.slot, request.generation, request.access = block.slot, block.generation, READ
             for reader in range(1, readers + 1):
-                window = window_on(states[reader])
+                window = window_on(core, states[reader])
                 window.requests.push_back(request)
                 failed = launch_nothing(core, window, &failure)
                 if failed:

@@ -1,0 +1,363 @@
+"""Conflicting windows: a launch waits on the host for one that is not filed, in order, and never for ever."""
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, READ_WRITE, WRITE, FourStreams
+from other_threads import PATIENCE, Beside, interrupted_after, until, waiting
+
+from xlogmem import (
+    BlockingWindowWarning,
+    DeviceBlock,
+    DeviceLostError,
+    DeviceRuntime,
+    LaunchRecorder,
+    Stream,
+    StreamMisuseError,
+    UseAfterFreeError,
+    use,
+)
+from xlogmem._kernels import check
+
+pytestmark = pytest.mark.simulator
+
+
+def prepare(stream: Stream, access: str, *blocks: DeviceBlock) -> LaunchRecorder:
+    recorder = LaunchRecorder(stream)
+    getattr(recorder, access)(list(blocks))
+    recorder.preflight()
+    return recorder
+
+
+def opened(runtime: DeviceRuntime, stream: Stream, access: str, block: DeviceBlock,
+           then: Callable[[], object] = lambda: None) -> tuple[Beside, threading.Event]:
+    """A window that another thread opens, and commits when it may."""
+    ready, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        recorder = prepare(stream, access, block)
+        ready.set()
+        assert go.wait(PATIENCE)
+        then()
+        recorder.commit()
+
+    beside = Beside(hold, "holder")
+    assert ready.wait(PATIENCE)
+    return beside, go
+
+
+# ---------------------------------------------------------------------------------------------- the order
+def write_beside(x: FourStreams, first: str, second: str, on_conflict: str = "wait", drop: bool = False) -> bool:
+    """A thread launches on S inside its window while another one wants a conflicting window on T; whether the
+    second launch is ordered after the first.  With `drop` the driver leaves its wait out."""
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    x.use(x.T, (block, READ))
+    launched = []
+    holder, go = opened(x.runtime, x.S, first, block, lambda: launched.append(x.work(x.S, (block, first))))
+
+    def launch() -> None:
+        with use(x.T, **{second: block}, on_conflict=on_conflict):
+            if on_conflict == "count":                  # this window is open while the other one launches
+                go.set()
+                holder.result()
+            x.work(x.T, (block, second))
+
+    if on_conflict == "count":
+        launch()
+    else:
+        with waiting(x.runtime) as is_waiting:
+            beside = Beside(launch)
+            is_waiting()
+        if drop:
+            x.driver.drop("cuStreamWaitEvent", 1)
+        go.set()
+        holder.result()
+        beside.result()
+    races = x.driver.races()
+    x.driver.clear_races()
+    return not races and x.ordered(launched[0], x.T)
+
+
+@pytest.mark.parametrize(("first", "second"), [(READ, WRITE), (WRITE, READ), (WRITE, WRITE), (READ_WRITE, READ)])
+def test_a_conflicting_window_waits_and_is_ordered_after_the_other(four, driver, first, second):
+    x = four()
+    before = x.runtime.counters()
+    assert write_beside(x, first, second)
+    after = x.runtime.counters()
+    assert (after["conflict_waits"] - before["conflict_waits"], after["conflicts"] - before["conflicts"]) == (1, 0)
+
+
+def test_windows_that_do_not_wait_race(four, driver):
+    """The twin: the same program with `on_conflict="count"`."""
+    x = four()
+    assert not write_beside(x, READ, WRITE, "count")
+    assert x.runtime.counters()["conflicts"] == 1
+
+
+def test_the_wait_on_the_device_is_needed_too(four, driver):
+    assert not write_beside(four(), READ, WRITE, drop=True)
+    driver.reset("eager")                               # the frees of the teardown raced, as they must
+
+
+def test_readers_do_not_wait_for_readers(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    holder, go = opened(x.runtime, x.S, READ, block)
+    x.use(x.T, (block, READ))
+    go.set()
+    holder.result()
+    assert x.runtime.counters()["conflict_waits"] == 0
+
+
+@pytest.mark.parametrize("on_conflict", ["raise", "count"])
+def test_a_window_that_was_closed_is_no_conflict(four, driver, on_conflict):
+    """S and T had windows on the block at once; T's is closed when S wants another one."""
+    x = four()
+    block = x.alloc(x.S)
+    first, second = prepare(x.S, READ, block), prepare(x.T, READ, block)
+    second.commit()
+    with use(x.S, write=block, on_conflict=on_conflict):
+        pass
+    first.commit()
+    assert x.runtime.counters()["conflicts"] == 0
+
+
+# ---------------------------------------------------------------------------------------------- circles
+def test_a_thread_does_not_wait_for_its_own_window(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    before = driver.calls("cuStreamWaitEvent")
+    with use(x.S, write=block), interrupted_after(5), pytest.raises(
+            StreamMisuseError, match=rf"argument 1: .*generation {block.generation} is prepared on stream {x.S.id}, "
+                                     rf"and will not be filed while this window on stream {x.T.id} waits for it "
+                                     r"\(this is thread 'MainThread', that is thread 'MainThread'\).*one use\(\)"):
+        prepare(x.T, READ, block)
+    assert driver.calls("cuStreamWaitEvent") == before
+    x.use(x.T, (block, READ))                           # nothing is left in the queue
+
+
+def test_coroutines_of_one_thread_do_not_wait_for_each_other(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+
+    async def launch(stream: Stream) -> None:
+        with use(stream, write=block):
+            await asyncio.sleep(0)
+
+    async def both() -> list[object]:
+        return await asyncio.gather(launch(x.S), launch(x.T), return_exceptions=True)
+
+    with interrupted_after(5):
+        first, second = asyncio.run(both())
+    assert first is None
+    assert isinstance(second, StreamMisuseError)
+
+
+def test_two_threads_do_not_wait_for_each_other(four, driver):
+    x = four()
+    one, two = x.alloc(x.S), x.alloc(x.S)
+    mine = prepare(x.S, WRITE, one)
+    holds = threading.Event()
+
+    def other() -> None:
+        with use(x.T, write=two):
+            holds.set()
+            with use(x.U, write=one):
+                pass
+
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(other, "other")
+        assert holds.wait(PATIENCE)
+        is_waiting()
+    with interrupted_after(5), pytest.raises(StreamMisuseError, match="'MainThread', that is thread 'other'"):
+        prepare(x.S, READ, two)
+    mine.commit()
+    beside.result()
+
+
+def test_a_circle_of_three_threads_is_refused(four, driver):
+    x = four()
+    blocks = [x.alloc(x.S) for _ in range(3)]
+    mine = prepare(x.S, WRITE, blocks[0])
+
+    def chain(stream: Stream, holds: DeviceBlock, wants: DeviceBlock) -> Callable[[], None]:
+        def run() -> None:
+            with use(stream, write=holds), use(x.V, write=wants):
+                pass
+        return run
+
+    with waiting(x.runtime, 2) as are_waiting:
+        first = Beside(chain(x.T, blocks[1], blocks[0]))
+        until(lambda: x.runtime.counters()["conflict_waits"] == 1)
+        second = Beside(chain(x.U, blocks[2], blocks[1]))
+        are_waiting()
+    with interrupted_after(5), pytest.raises(StreamMisuseError):
+        prepare(x.S, READ, blocks[2])
+    mine.commit()
+    first.result()
+    second.result()
+
+
+# ---------------------------------------------------------------------------------------------- the queue
+def test_a_reader_that_comes_later_waits_behind_a_writer(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    order = []
+
+    def launch(stream: Stream, access: str) -> Beside:
+        def run() -> None:
+            with use(stream, **{access: block}):
+                order.append(access)
+        with waiting(x.runtime) as is_waiting:
+            beside = Beside(run)
+            is_waiting()
+        return beside
+
+    reader = prepare(x.S, READ, block)
+    writer = launch(x.T, WRITE)
+    late = launch(x.U, READ)                            # conflicts with no open window, but with one that waits longer
+    reader.commit()
+    writer.result()
+    late.result()
+    assert order == [WRITE, READ]
+
+
+def test_a_thread_that_a_writer_waits_for_reads_once_more(four, driver):
+    """The writer waits for this thread's window, so it need not wait behind the writer."""
+    x = four()
+    block = x.alloc(x.S)
+    first = prepare(x.S, READ, block)
+    with waiting(x.runtime) as is_waiting:
+        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
+        is_waiting()
+    with interrupted_after(5):
+        prepare(x.U, READ, block).commit()
+    first.commit()
+    writer.result()
+
+
+# ---------------------------------------------------------------------------------------------- the end of a wait
+def test_a_wait_can_be_interrupted(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with interrupted_after(0.1), pytest.raises(KeyboardInterrupt):
+        prepare(x.T, READ, block)
+    go.set()
+    holder.result()
+    x.use(x.T, (block, READ))
+
+
+def test_a_recorder_that_is_dropped_lets_the_others_go_on(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    kept = []
+    ready = threading.Event()
+
+    def abandon() -> None:
+        kept.append(prepare(x.S, WRITE, block))
+        ready.set()
+
+    beside = Beside(abandon)
+    assert ready.wait(PATIENCE)
+    with waiting(x.runtime) as is_waiting:
+        reader = Beside(lambda: prepare(x.T, READ, block).commit())
+        is_waiting()
+        operation = x.work(x.S, (block, WRITE))
+        with pytest.warns(ResourceWarning):
+            kept.clear()
+    reader.result()
+    beside.result()
+    assert x.ordered(operation, x.T)
+
+
+def test_a_thread_that_ended_lets_the_others_go_on(four, driver):
+    """Its recorder is still there; what it launched is filed, and a later commit is right too."""
+    x = four()
+    block = x.alloc(x.S)
+    kept, launched = [], []
+
+    def launch() -> None:
+        kept.append(prepare(x.S, WRITE, block))
+        launched.append(x.work(x.S, (block, WRITE)))
+
+    Beside(launch).result()
+    with interrupted_after(5):
+        prepare(x.T, READ, block).commit()
+    assert x.ordered(launched[0], x.T)
+    kept.pop().commit()
+    x.use(x.U, (block, READ_WRITE))
+    assert x.ordered(launched[0], x.U)
+
+
+@pytest.mark.parametrize("how", ["freed", "unregistered"])
+def test_what_ends_a_wait(four, driver, foreign, how):
+    x = four()
+    block = x.alloc(x.S)
+    stream = x.runtime.register_stream(foreign())
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(stream, READ, block))
+        is_waiting()
+    if how == "freed":
+        block.free()
+        error = UseAfterFreeError
+    else:
+        x.runtime.unregister_stream(stream)
+        error = StreamMisuseError
+    with pytest.raises(error):
+        beside.result()
+    go.set()
+    holder.result()
+
+
+def test_a_lost_device_ends_the_wait(four, driver):
+    x = four()
+    block, other = x.alloc(x.S), x.alloc(x.S)
+    addresses = block.ptr, other.ptr
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(x.T, READ, block))
+        is_waiting()
+    driver.fail("cuMemFreeAsync", code=700)
+    with pytest.raises(DeviceLostError):
+        other.free()
+    with pytest.raises(DeviceLostError, match="lost to an earlier error"):
+        beside.result()
+    go.set()
+    holder.result()
+    for ptr in addresses:                               # the simulated device lives on
+        check(cuda.cuMemFreeAsync(ptr, x.S.handle))
+
+
+def test_a_window_that_stays_open_is_named_once(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with pytest.warns(BlockingWindowWarning) as seen, interrupted_after(2.5), pytest.raises(KeyboardInterrupt):
+        prepare(x.T, READ, block)
+    go.set()
+    holder.result()
+    assert len(seen) == 1, [str(one.message) for one in seen]
+    assert re.fullmatch(
+        rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: a conflicting use of generation "
+        rf"{block.generation} is prepared on stream {x.S.id}, in thread 'holder', and not filed yet. Commit or cancel "
+        "it",
+        str(seen[0].message))
+
+
+def test_a_wait_without_a_conflict_costs_nothing(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    calls = driver.all_calls()
+    x.use(x.S, (block, WRITE))
+    once = {name: count - calls.get(name, 0) for name, count in driver.all_calls().items()}
+    assert once["cuStreamIsCapturing"] == 1
+    assert not once.get("cuStreamWaitEvent")
