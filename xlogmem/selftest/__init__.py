@@ -28,8 +28,8 @@ from xlogmem.selftest.world import World
 
 __all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
 
-COUNTED = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records",
-           "refusals")
+COUNTED = ("overlapping_windows", "conflict_waits", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits",
+           "records", "refusals")
 
 MANY = 8                                    # threads, unless the settings have a number
 
@@ -91,6 +91,8 @@ class Report:
     ----------
     overlapping_windows : int
         Opened while another was open on the same block.
+    conflict_waits : int
+        Waited on the host for a conflicting one of another thread.
     deferred_frees : int
         Requested inside a window.
     cross_stream_reuses : int
@@ -111,6 +113,7 @@ class Report:
     violations: int = 0
     seconds: float = 0.0
     overlapping_windows: int = 0
+    conflict_waits: int = 0
     deferred_frees: int = 0
     cross_stream_reuses: int = 0
     elided_waits: int = 0

@@ -24,6 +24,7 @@ ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2}
 STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
+FORKS = {"fork": .15}
 POOLS = {"trim": 1}
 EXPORTS = {"export": 3, "export_unordered": .5, "consume": 3, "release_export": 1.5, "offer": 1, "take": .7}
 
@@ -74,11 +75,15 @@ KINDS = (
          gaps=True),
 )
 
-# What several threads may do at once, and what a GPU can do: no injected failure, no gap, no capture.
-CROWD = Kind("threads", USES | ADOPTS | STREAMS | POOLS | EXPORTS
-             | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0},
-             resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED, foreign=True,
-             neighbour=True)
+# What several threads may do at once: no gap, no capture.
+IN_THREADS = (USES | ADOPTS | STREAMS | POOLS | EXPORTS
+              | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0})
+CROWDS = (
+    Kind("threads", IN_THREADS, resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED,
+         foreign=True, neighbour=True),
+    Kind("threads in trouble", IN_THREADS | FAILURES | FORKS, resources=("async", "async", "direct", "stream", "pool"),
+         upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, failures=True),
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ class Program:
 
     @property
     def kind(self) -> Kind:
-        return CROWD if self.threads > 1 else KINDS[self.seed % len(KINDS)]
+        kinds = CROWDS if self.threads > 1 else KINDS
+        return kinds[self.seed % len(kinds)]
 
     @property
     def numbers(self) -> tuple[int, ...]:

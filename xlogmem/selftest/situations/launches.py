@@ -1,13 +1,18 @@
 """Situations of launches: fences, windows of several launches, and work without a window."""
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import HALF, Scene
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, World, refused
@@ -67,6 +72,62 @@ def two_launches_at_once(world: World, rng: Random) -> None:
         refused(world, StreamMisuseError, lambda: x.prepare(T, (block, second), on_conflict="raise"),
                 f"a {second} beside an open {first}")
         window.cancel()
+
+
+@situation
+def a_window_of_the_same_thread(world: World, rng: Random) -> None:
+    """A thread does not wait for itself.  Where it does, another thread ends that after a while."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        window = x.prepare(S, (block, WRITE))
+        rescue = threading.Timer(1, window.cancel)
+        rescue.start()
+        refused(world, StreamMisuseError, lambda: x.prepare(T, (block, READ), on_conflict="wait"),
+                "a wait for a window of the same thread")
+        rescue.cancel()
+        rescue.join()
+        with suppress(StreamMisuseError):
+            window.cancel()
+
+
+@situation
+def threads_in_the_queue(world: World, rng: Random) -> None:
+    """A reader that comes after a writer waits behind it, and two threads do not wait for each other."""
+    with Scene(world, rng) as x:
+        S, T, U = x.stream(), x.stream(), x.stream()
+        one, two = x.block(S), x.block(S)
+        came: list[str] = []
+
+        def launch(stream: Any, access: str, holds: LaunchRecorder | None = None) -> None:
+            window = x.prepare(stream, (one, access), on_conflict="wait")
+            came.append(access)
+            window.commit()
+            if holds is not None:
+                holds.commit()
+
+        def queued(work: Callable[[], None]) -> threading.Thread:
+            waits = x.runtime.counters()["conflict_waits"]
+            thread = threading.Thread(target=work)
+            thread.start()
+            while x.runtime.counters()["conflict_waits"] == waits and thread.is_alive():
+                time.sleep(0)
+            return thread
+
+        mine = x.prepare(S, (one, READ))
+        writer = queued(lambda: launch(T, WRITE, x.prepare(T, (two, WRITE))))
+        reader = queued(lambda: launch(U, READ))
+        rescue = threading.Timer(1, mine.cancel)
+        rescue.start()
+        refused(world, StreamMisuseError, lambda: x.prepare(S, (two, READ), on_conflict="wait"),
+                "a wait for a thread that waits for this one")
+        rescue.cancel()
+        rescue.join()
+        with suppress(StreamMisuseError):
+            mine.cancel()
+        writer.join()
+        reader.join()
+        x.expect(came == [WRITE, READ], f"a later reader was first: {came}")
 
 
 @situation

@@ -84,7 +84,8 @@ class Scene:
         self.expect(named == stream.handle, f"the interface names {named:#x}, not {stream.handle:#x}")
 
     def prepare(self, stream: Any, *uses: tuple[DeviceBlock, str], **options: Any) -> LaunchRecorder:
-        recorder = LaunchRecorder(stream, runtime=self.runtime, **options)
+        """By one thread, which cannot wait for its own windows: conflicting ones are counted."""
+        recorder = LaunchRecorder(stream, runtime=self.runtime, **{"on_conflict": "count", **options})
         for block, access in uses:
             getattr(recorder, access)(block)
         recorder.preflight()

@@ -1,8 +1,15 @@
 """Steps that disturb the other steps: captures, injected failures, and the `situations`."""
 from __future__ import annotations
 
+import os
+import signal
+import warnings
+from collections.abc import Callable
 from random import Random
+from typing import NoReturn
 
+from xlogmem.errors import DriverError
+from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.registry import step
 from xlogmem.selftest.situations import SITUATIONS
 from xlogmem.selftest.world import CODES, SCRATCH, NothingToDo, World
@@ -20,6 +27,43 @@ def situation(world: World, rng: Random) -> None:
     chosen = rng.choice(SITUATIONS)
     world.say(f"{chosen.__name__.replace('_', ' ')}: {(chosen.__doc__ or '').splitlines()[0]}")
     chosen(world, rng)
+
+
+@step
+def fork(world: World, rng: Random) -> None:
+    """A forked child is refused, and hangs nowhere: whatever the other threads are in the middle of."""
+    with world.lock:
+        item = rng.choice(world.items) if world.items else None
+    block = item.block if item is not None else None
+    calls: list[Callable[[], object]] = [
+        lambda: world.runtime.allocate(64), world.runtime.reap_pending, world.runtime.acquire_stream,
+        lambda: world.runtime.live_bytes, lambda: world.runtime.find_block(4096), world.runtime.memory_summary,
+        world.runtime.counters, lambda: repr(block), lambda: block.state if block else None,
+        lambda: LaunchRecorder(world.runtime.default_stream).read(block or ()).preflight()]
+    rng.shuffle(calls)
+    world.say("fork, and try everything in the child")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)         # fork in a process with threads: that is the point
+        child = os.fork()
+    if child == 0:
+        try_in_child(calls)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        world.violation(f"a forked child ended with {status}")
+
+
+def try_in_child(calls: list[Callable[[], object]]) -> NoReturn:
+    """Exit with 0 if each call answers or is refused, within seconds."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(10)
+    for number, call in enumerate(calls, 1):
+        try:
+            call()
+        except DriverError:
+            continue
+        except BaseException:
+            os._exit(number)
+    os._exit(0)
 
 
 @step

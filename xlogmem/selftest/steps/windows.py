@@ -26,6 +26,8 @@ from xlogmem.selftest.world import (
 __all__ = ["ACCESS", "describe", "finish_window"]
 
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
+ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
+IN_A_CROWD = ["wait", "wait", "wait", "wait", "count", "raise"]
 
 
 def prepare_window(world: World, rng: Random) -> Window:
@@ -42,7 +44,7 @@ def prepare_window(world: World, rng: Random) -> Window:
         if world.protect:
             recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime, handback=handback,
                                       mode=rng.choice(["strict", "permissive"]),
-                                      on_conflict=rng.choice(["count", "count", "count", "raise"]))
+                                      on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
             register(world, recorder, claims, rng)
             preflight(world, recorder, rng)
     except BaseException:

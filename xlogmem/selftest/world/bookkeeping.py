@@ -21,6 +21,7 @@ class Bookkeeping:
 
     def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
         self.kind, self.simulator, self.protect, self.threads = kind, simulator, protect, threads
+        self.fails = kind.failures and simulator is not None    # driver calls are made to fail
         self.lock = threading.RLock()
         self.primary, self.kernels = tools()
         self.armed: dict[str, list[Callable[[], None]]] = defaultdict(list)
@@ -81,16 +82,16 @@ class Bookkeeping:
     def excuses(self, error: BaseException) -> bool:
         """May this error come out of a call of a program that keeps its side?"""
         if isinstance(error, Injected):
-            return self.kind.failures
+            return self.fails
         if isinstance(error, OutOfDeviceMemoryError) and self.limited:
             return True
         if isinstance(error, DriverError):
-            return self.kind.failures and error.code in CODES
+            return self.fails and error.code in CODES
         crowded = self.threads > 1 or self.kind.gaps
         if isinstance(error, UseAfterFreeError):
             return crowded
         if isinstance(error, StreamMisuseError):
-            return (crowded or self.kind.captures or self.kind.foreign or self.kind.failures
+            return (crowded or self.kind.captures or self.kind.foreign or self.fails
                     or "a conflicting use" in str(error))
         return False
 
@@ -102,7 +103,7 @@ def refused(world: Bookkeeping, error: type[XlogmemError], call: Callable[[], An
     except error:
         return
     except DriverError:
-        if not world.kind.failures:
+        if not world.fails:
             raise
         return
     world.violation(f"{what} was not refused")
