@@ -1,8 +1,11 @@
 """The exceptions of xlogmem.
 
 One class for each thing that a caller may want to handle apart.  They are raised by the compiled modules; nothing here
-imports them.  """
+imports them.
+"""
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "BlockingStreamWarning",
@@ -22,8 +25,16 @@ __all__ = [
 ]
 
 
+def _restore(kind: type[XlogmemError], args: tuple[Any, ...]) -> XlogmemError:
+    """The text was made by the constructor: it is not made again."""
+    return Exception.__new__(kind, *args)               # that of `kind` is MemoryError's in some, which refuses it
+
+
 class XlogmemError(Exception):
-    """Base class of every error that xlogmem raises on purpose."""
+    """Base class of every error that xlogmem raises on purpose.  All of them can be copied and pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args), self.__dict__ or None
 
 
 class DriverError(XlogmemError):

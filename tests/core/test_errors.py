@@ -1,16 +1,25 @@
 """The classes of errors."""
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import pickle
+
 import pytest
 
 from xlogmem import (
+    BlockingStreamWarning,
+    DeviceLostError,
     DeviceRuntime,
     DriverError,
+    DriverNotFoundError,
     OutOfBudgetError,
     OutOfDeviceMemoryError,
+    StaleBufferError,
     StreamMisuseError,
     UseAfterFreeError,
     XlogmemError,
+    errors,
 )
 
 
@@ -39,3 +48,56 @@ def test_errors_of_budgets_and_bounds():
     assert isinstance(error, MemoryError)
     assert (error.requested, error.remaining, error.current, error.limit) == (100, 28, 100, 128)
     assert str(error).startswith("out of budget: requested 100 bytes, remaining 28 bytes")
+
+
+# ---------------------------------------------------------------------------------------- copies
+MADE = [
+    XlogmemError(), XlogmemError("a text", 2),
+    DriverError("zero bytes"), DriverError("refused", call="cuMemAlloc", code=1, name="CUDA_ERROR_INVALID_VALUE"),
+    DeviceLostError("lost to an earlier error"), DeviceLostError("now", call="cuMemAlloc", code=700, name="ADDRESS"),
+    DriverNotFoundError("no driver"), DriverNotFoundError("too old", call="cuInit", code=100, name="NO_DEVICE"),
+    OutOfDeviceMemoryError("full", code=2), OutOfBudgetError(100, 28, current=100, limit=128),
+    StreamMisuseError("why"), StaleBufferError("context lost"), UseAfterFreeError(37), UseAfterFreeError(37, "freed"),
+    errors.TokenError("which"), errors.UnknownNodeError("where"), errors.UnknownDeviceError("none"),
+    errors.UnknownBufferError("gone"), BlockingStreamWarning("blocking"),
+]
+
+
+def parts(error: BaseException) -> tuple[object, ...]:
+    return type(error), str(error), error.args, vars(error)
+
+
+def test_all_classes_are_tried():
+    assert {type(error).__name__ for error in MADE} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda error: f"{type(error).__name__}-{error}")
+def test_an_error_survives_pickling_and_copying(error):
+    """Its class, its text (once), its arguments and its attributes."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert parts(pickle.loads(pickle.dumps(error, protocol))) == parts(error)
+    assert parts(copy.copy(error)) == parts(copy.deepcopy(error)) == parts(error)
+    again = copy.copy(error)
+    again.add_note("of a caller")
+    assert pickle.loads(pickle.dumps(again)).__notes__ == ["of a caller"]
+
+
+def test_errors_that_the_runtime_raises_survive_it_too():
+    runtime = DeviceRuntime()
+    block = runtime.allocate(64)
+    block.free()
+    for call in (lambda: runtime.allocate(1 << 50), lambda: runtime.allocate(0), block.free,
+                 lambda: runtime.record_block_use(block.id, None), lambda: runtime.unregister_stream(12345)):
+        with pytest.raises(XlogmemError) as raised:
+            call()
+        assert parts(pickle.loads(pickle.dumps(raised.value))) == parts(raised.value)
+
+
+def out_of_budget(requested: int) -> None:
+    raise OutOfBudgetError(requested, 28, current=100, limit=128)
+
+
+def test_an_error_comes_back_from_a_pool_of_processes():
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(OutOfBudgetError) as raised:
+        pool.apply_async(out_of_budget, (100,)).get(60)
+    assert (raised.value.requested, raised.value.limit) == (100, 128)
