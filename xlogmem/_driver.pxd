@@ -11,6 +11,10 @@ cdef enum:
     LEGACY = 1                  # CU_STREAM_LEGACY
     PER_THREAD = 2              # CU_STREAM_PER_THREAD: another stream in each thread
 
+cdef enum LockLevel:
+    OUTER_LOCK                  # of a runtime
+    LEAF_LOCK                   # no other is taken under it
+
 cdef struct Scope:
     # What `leave_context` has to restore.
     bint pushed
@@ -32,6 +36,8 @@ cdef class Context:
 cdef Context context_of(int ordinal)
 cdef bint process_is_closing() noexcept nogil
 cdef bint process_was_forked() noexcept nogil
+cdef void take_at_forks(mutex* lock, LockLevel level) noexcept nogil
+cdef void forget_at_forks(mutex* lock) noexcept nogil
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil
 cdef int leave_context(Scope* scope) except -1 nogil

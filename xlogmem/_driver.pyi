@@ -1,9 +1,11 @@
-from typing import Never
+from types import TracebackType
+from typing import Never, final
 
 from typing_extensions import disjoint_base
 
 __all__ = [
     "BUILD",
+    "ProcessLock",
     "active_devices",
     "device_count",
     "device_name",
@@ -24,6 +26,15 @@ class Context:
     def __init__(self, _: Never, /) -> None: ...  # always raises
     @property
     def ordinal(self) -> int: ...
+
+@final
+class ProcessLock:
+    def __enter__(self) -> int: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def acquire(self) -> None: ...
+    def release(self) -> None: ...
 
 def forget_context(ordinal: int) -> None: ...
 def initialize() -> None: ...

@@ -14,6 +14,8 @@ import atexit
 import os
 import threading
 
+cimport cython
+
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
@@ -22,8 +24,8 @@ from xlogmem._failures cimport DRIVER_FAILED, PROCESS_WAS_FORKED, error_name, ra
 from xlogmem._failures import FORKED
 from xlogmem.errors import DriverError, DriverNotFoundError
 
-__all__ = ["BUILD", "active_devices", "device_count", "device_name", "driver_version", "forget_context", "initialize",
-           "is_simulated", "live_events", "supports_memory_pools", "trim_events"]
+__all__ = ["BUILD", "ProcessLock", "active_devices", "device_count", "device_name", "driver_version",
+           "forget_context", "initialize", "is_simulated", "live_events", "supports_memory_pools", "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
@@ -35,7 +37,8 @@ cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noe
     failure.code = code
     return 1
 
-include "driver/process.pxi"            # start, fork and exit; what the driver and the devices are
+include "driver/forks.pxi"              # children are refused, and find no lock held
+include "driver/process.pxi"            # start and exit; what the driver and the devices are
 include "driver/contexts.pxi"           # the context of a device; captures on other threads
 include "driver/events.pxi"             # spare events; recording and waiting on the host
 include "driver/streams.pxi"            # creating, identifying, waiting on the device

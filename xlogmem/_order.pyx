@@ -36,13 +36,17 @@ cimport cython
 
 from xlogmem._cpp cimport check, larger
 from xlogmem._driver cimport (
+    LEAF_LOCK,
+    OUTER_LOCK,
     context_synchronize,
     event_is_done,
     event_record,
     event_synchronize,
+    forget_at_forks,
     give_event,
     stream_is_capturing,
     stream_wait,
+    take_at_forks,
     take_event,
 )
 from xlogmem._failures cimport (
@@ -65,16 +69,16 @@ cdef extern from *:
     #include <mutex>
     #include <pthread.h>
     // A number for each thread, never used again: the system's thread ids are.
-    struct xlogmem_threads { std::mutex lock; uint64_t last = 0; std::map<uint64_t, pthread_t> alive; };
+    struct xlogmem_threads { xlogmem_mutex lock; uint64_t last = 0; std::map<uint64_t, pthread_t> alive; };
     static xlogmem_threads* xlogmem_all = new xlogmem_threads;      // threads may outlive the process's statics
     struct xlogmem_thread {
         uint64_t number;
         xlogmem_thread() {
-            std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+            std::lock_guard<xlogmem_mutex> guard(xlogmem_all->lock);
             xlogmem_all->alive[number = ++xlogmem_all->last] = pthread_self();
         }
         ~xlogmem_thread() {
-            std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+            std::lock_guard<xlogmem_mutex> guard(xlogmem_all->lock);
             xlogmem_all->alive.erase(number);
         }
     };
@@ -83,13 +87,19 @@ cdef extern from *:
         return thread.number;
     }
     static uint64_t xlogmem_ident_of_thread(uint64_t number) {
-        std::lock_guard<std::mutex> guard(xlogmem_all->lock);
+        std::lock_guard<xlogmem_mutex> guard(xlogmem_all->lock);
         const auto found = xlogmem_all->alive.find(number);
         return found == xlogmem_all->alive.end() ? 0 : static_cast<uint64_t>(found->second);
     }
     """
+    cdef cppclass xlogmem_threads:
+        mutex lock
+    xlogmem_threads* xlogmem_all
     uint64_t xlogmem_this_thread() noexcept nogil
     uint64_t xlogmem_ident_of_thread(uint64_t number) noexcept nogil
+
+
+take_at_forks(&xlogmem_all.lock, LEAF_LOCK)
 
 
 cdef uint64_t this_thread() noexcept nogil:
@@ -116,10 +126,12 @@ cdef class Ordering:
         self.state.events = &context.events
         self.state.ring = RING
         self.state.policy = ADAPTIVE
+        take_at_forks(&self.state.lock, OUTER_LOCK)
 
     def __dealloc__(self):
         cdef StreamState* stream
         cdef size_t i, k
+        forget_at_forks(&self.state.lock)
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
             if stream.probe != NULL and stream.probe != stream.last and not stream.probe.in_ring:

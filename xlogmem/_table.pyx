@@ -49,6 +49,7 @@ from xlogmem._core cimport (
 )
 from xlogmem._cpp cimport atomic, check, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
+    LEAF_LOCK,
     LEGACY,
     PER_THREAD,
     Scope,
@@ -57,6 +58,7 @@ from xlogmem._driver cimport (
     process_is_closing,
     process_was_forked,
     stream_is_capturing,
+    take_at_forks,
 )
 from xlogmem._failures cimport (
     PYTHON_RAISED,

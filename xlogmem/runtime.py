@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from xlogmem._driver import supports_memory_pools
+from xlogmem._driver import ProcessLock, supports_memory_pools
 from xlogmem._units import format_bytes
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
@@ -26,8 +25,7 @@ RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
-_locks = [threading.RLock() for _ in range(MAX_DEVICE_ORDINALS)]
-_being_made: set[int] = set()
+_locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
 
 
 class DeviceRuntime(Runtime):
@@ -62,7 +60,7 @@ class DeviceRuntime(Runtime):
     """
 
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
-    _prepared_lock: threading.RLock
+    _prepared_lock: ProcessLock
 
     def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
@@ -76,7 +74,7 @@ class DeviceRuntime(Runtime):
         self = super().__new__(cls, stream_pool, resource,
                                policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
         self._prepared = {}
-        self._prepared_lock = threading.RLock()         # the collector may run inside, and finalizers may finish
+        self._prepared_lock = ProcessLock()
         return self
 
     def __init__(self, ordinal: int = 0, **parts: Any) -> None:
@@ -192,16 +190,12 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     runtime = _runtimes[number]
     if runtime is not None:
         return runtime
-    with _locks[number]:
+    with _locks[number] as depth:
         runtime = _runtimes[number]
         if runtime is None:
-            if number in _being_made:                   # by this very thread: the lock is re-entrant
+            if depth > 1:                               # by this very thread: the lock is re-entrant
                 raise RuntimeError(f"get_runtime({number}) was called while that runtime is being made")
-            _being_made.add(number)
-            try:
-                runtime = _runtimes[number] = DeviceRuntime(number)
-            finally:
-                _being_made.discard(number)
+            runtime = _runtimes[number] = DeviceRuntime(number)
     return runtime
 
 
@@ -222,7 +216,7 @@ def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = No
         The process has another one for that device than `instead_of`.  What was allocated there would not be found.
     """
     number = runtime.ordinal
-    with _locks[number]:
-        if _runtimes[number] not in (None, runtime, instead_of) or number in _being_made:
+    with _locks[number] as depth:
+        if _runtimes[number] not in (None, runtime, instead_of) or depth > 1:
             raise RuntimeError(f"device {number} has a runtime already: {_runtimes[number]!r}")
         _runtimes[number] = runtime

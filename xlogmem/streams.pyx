@@ -5,8 +5,6 @@ The state behind a handle (positions, clocks, fences) is `_order`'s; nothing her
 Own streams are not destroyed while their pool exists.  One whose last handle is dropped returns to the pool, and is
 handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
 """
-import threading
-
 cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index

@@ -90,3 +90,26 @@ def test_names_say_what_functions_do_with_the_lock():
 def test_what_is_wrong_is_found(text, problem):
     (function,) = functions(text, "here")
     assert [problem in found for found in problems(function)] == [True]
+
+
+# ---------------------------------------------------------------------------------------- forks
+MUTEX = re.compile(r"^ +mutex (?!\()\w+|\bxlogmem_mutex lock;", re.MULTILINE)
+OTHER_LOCK = re.compile(r"\bthreading\.R?Lock\(|\bstd::(?:recursive_|shared_)?mutex\b|\bpthread_mutex_t\b")
+APART = {"bench", "selftest", "sim"}                    # no child of a fork comes there, and the driver's own
+
+
+def product_texts() -> dict[str, str]:
+    return {str(path.relative_to(SOURCE)): re.sub(r"(?m)#.*", "", path.read_text())
+            for path in sorted(SOURCE.glob("**/*")) if path.suffix in (".py", ".pyx", ".pxi", ".pxd", ".hpp")
+            and not APART & set(path.relative_to(SOURCE).parts)}
+
+
+def test_every_lock_is_taken_at_forks_or_refuses_a_child():
+    """docs/ordering.md, fork: a lock that is not known to forks may be held for ever in a child."""
+    texts = {name: text for name, text in product_texts().items() if name != "_cpp.pxd"}
+    declared = sum(len(MUTEX.findall(text)) for text in texts.values())
+    taken = sum(text.count("\ntake_at_forks(") + text.count(" take_at_forks(&") for text in texts.values())
+    own = 2                                             # `changes` of forks.pxi, and a C++ lock that Cython names too
+    assert declared == taken + own > 5
+    others = [name for name, text in texts.items() if OTHER_LOCK.search(text)]
+    assert others == ["driver/forks.pxi"]

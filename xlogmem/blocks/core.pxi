@@ -43,6 +43,7 @@ cdef class Core:
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
         self.state.resource = &resource.table
+        take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.core = weakref.ref(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
         resource.bind(stream_pool)
@@ -67,6 +68,7 @@ cdef class Core:
         for i in range(self.state.blocks.size()):
             Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
             del self.state.blocks[i]
+        forget_at_forks(&self.state.windows_lock)
         for i in range(self.state.windows.size()):
             del self.state.windows[i]
         destroy(&self.state.index)

@@ -18,8 +18,14 @@ cdef class Context:
         The device.
     """
 
+    def __cinit__(self):
+        take_at_forks(&self.events.lock, LEAF_LOCK)
+
     def __init__(self):
         raise TypeError("contexts are made by xlogmem itself")
+
+    def __dealloc__(self):
+        forget_at_forks(&self.events.lock)
 
 
 cdef Context context_of(int ordinal):

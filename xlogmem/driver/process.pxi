@@ -1,31 +1,17 @@
-# The process: start of the driver, fork and exit, and what the driver and the devices are.
+# The process: start of the driver and exit, and what the driver and the devices are.
 #
-# CUDA cannot be used in a forked child, so a child of a process that had started it refuses every operation.  At exit
-# the driver may be gone before the last object is.  In both cases finalizers make no driver call.
+# At exit the driver may be gone before the last object is, and a forked child has none (forks.pxi).  In both cases
+# finalizers make no driver call.
 
 cdef extern from *:
-    """
-    #include <pthread.h>
-    // Checked before any lock is taken: one may be held by a thread that the child does not have.
-    static int xlogmem_started = 0;
-    static volatile int xlogmem_forked = 0;
-    static void xlogmem_in_child() { xlogmem_forked = xlogmem_started; }
-    static int xlogmem_watch_forks() { return pthread_atfork(nullptr, nullptr, xlogmem_in_child); }
-    """
     const char* XLOGMEM_BUILD_NAME
-    int xlogmem_started
-    int xlogmem_forked
-    int xlogmem_watch_forks()
 
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
 cdef bint closing = False
 cdef bint initialized = False
-cdef object starting = threading.Lock()
-
-
-xlogmem_watch_forks()
+cdef object starting = ProcessLock()
 
 
 @atexit.register
@@ -37,12 +23,7 @@ def _close():
 
 cdef bint process_is_closing() noexcept nogil:
     """Whether finalizers must not call the driver: at the end of the process, and in a forked child."""
-    return closing or xlogmem_forked
-
-
-cdef bint process_was_forked() noexcept nogil:
-    """Whether this is the child of a process that had started the driver."""
-    return xlogmem_forked
+    return closing or child_is_refused
 
 
 # ---------------------------------------------------------------------------------------------- start
@@ -62,21 +43,30 @@ def initialize():
     -----
     Thread-safe.
     """
-    global initialized, xlogmem_started
-    if xlogmem_forked:
+    global initialized, driver_started
+    if child_is_refused:
         raise DriverError(FORKED)
     if initialized:
         return
     with starting:
         if initialized:
             return
-        if os.environ.get("XLOGMEM_SIMULATE", "0") not in ("", "0"):
-            from xlogmem import sim
-
-            sim.install()
-        start_driver()
+        driver_started = True                           # a child that is forked meanwhile has half a driver
+        try:
+            load_driver()
+        except BaseException:
+            driver_started = False
+            raise
         initialized = True
-        xlogmem_started = 1
+
+
+cdef int load_driver() except -1:
+    """Install the simulated driver, if the environment says so, and start the driver."""
+    if os.environ.get("XLOGMEM_SIMULATE", "0") not in ("", "0"):
+        from xlogmem import sim
+
+        sim.install()
+    return start_driver()
 
 
 cdef int start_driver() except -1:

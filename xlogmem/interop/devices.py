@@ -10,13 +10,12 @@ Buffers do not hold the state; what they need to know of it is in its `DeviceSta
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import weakref
 from typing import Any, SupportsIndex
 
-from xlogmem._driver import forget_context
+from xlogmem._driver import ProcessLock, forget_context
 from xlogmem.blocks import Core
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
@@ -30,7 +29,7 @@ POLL_INTERVAL = 0.05                        # seconds: a loss that is not report
 
 _states: weakref.WeakKeyDictionary[Core, weakref.ref[DeviceState]] = weakref.WeakKeyDictionary()
 _own: dict[int, DeviceState] = {}           # the process's own, by device
-_lock = threading.RLock()
+_lock = ProcessLock()
 
 
 def _state_of(runtime: Core) -> DeviceState | None:
@@ -64,7 +63,8 @@ class DeviceState:
             self._status = DeviceStatus(runtime.ordinal)
             self._runtime: DeviceRuntime | None = runtime
             self._lost: DeviceRuntime | None = None
-            self._changed = threading.Condition(threading.RLock())
+            self._lock = ProcessLock()
+            self._changed = threading.Condition(self._lock)     # type: ignore[arg-type]
             _states[runtime] = weakref.ref(self)
 
     def __del__(self) -> None:
@@ -111,7 +111,7 @@ class DeviceState:
         StaleBufferError
             ``device shutting down``, or ``context lost``.
         """
-        with self._changed:
+        with self._lock:
             self._notice_loss()
             if not self.accepting_operations:
                 raise StaleBufferError("device shutting down")
@@ -125,7 +125,10 @@ class DeviceState:
 
     def _notice_loss(self) -> None:
         """If the runtime has found its context broken, whatever was made in it is stale from now on."""
-        with self._changed:
+        runtime = self._runtime
+        if runtime is not None and not runtime.lost:    # without the lock, which a forked child is refused
+            return
+        with self._lock:
             if self._runtime is not None and self._runtime.lost:
                 self._lost, self._runtime = self._runtime, None
                 self._status.advance(True)
@@ -133,13 +136,13 @@ class DeviceState:
 
     def begin_shutdown(self) -> None:
         """Accept no more operations, for good.  Buffers keep their memory and are stale."""
-        with self._changed:
+        with self._lock:
             self._status.close()
             self._changed.notify_all()
 
     def mark_lost(self) -> None:
         """Say that the context is gone, because other code reset the device: its memory must not be accessed."""
-        with self._changed:
+        with self._lock:
             if self._runtime is not None:
                 mark_lost(self._runtime)
             self._notice_loss()
@@ -166,7 +169,7 @@ class DeviceState:
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
-        with self._changed:
+        with self._lock:
             self._notice_loss()
             old = self._runtime
             if not self.accepting_operations:
@@ -266,7 +269,7 @@ class Watch:
         shutting down."""
         state = self._state
         end = None if timeout is None else time.monotonic() + timeout
-        with state._changed:
+        with state._lock:
             while not self.changed:
                 left = POLL_INTERVAL if end is None else min(POLL_INTERVAL, end - time.monotonic())
                 if left <= 0 or not state.accepting_operations:
@@ -291,12 +294,3 @@ def has_state(ordinal: int) -> bool:
     with _lock:
         states = [reference() for reference in _states.values()]
     return any(state is not None and state.device_id == ordinal for state in states)
-
-
-def _in_child() -> None:
-    """The thread that held the lock is not in a forked child."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_in_child)

@@ -10,7 +10,6 @@ RMM's classes, whose layout changes between releases without any check at run ti
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -131,7 +130,7 @@ class Wrapped:
 
 
 _wrapped: dict[int, Wrapped] = {}
-_lock = threading.RLock()
+_lock = _driver.ProcessLock()
 
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,

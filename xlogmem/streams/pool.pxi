@@ -52,7 +52,7 @@ cdef class StreamPool:
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.lock = threading.RLock()           # the collector may run inside, and finalizers may acquire
+        self.lock = _driver.ProcessLock()
         self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
         self.make(ORDINARY, 0)
 

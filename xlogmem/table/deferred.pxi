@@ -20,6 +20,7 @@ cdef cppclass DeferredCalls:
     uint64_t left_out                   # lines that were not kept
 
 cdef DeferredCalls* deferred = new DeferredCalls()      # never destroyed: threads may outlive the interpreter
+take_at_forks(&deferred.lock, LEAF_LOCK)
 
 
 cdef void schedule_deferred() noexcept nogil:
