@@ -164,7 +164,7 @@ modules = cythonize(
     compiler_directives={
         "language_level": 3,
         "embedsignature": True,
-        "boundscheck": False,
+        "boundscheck": True,                            # of Python's sequences, which may come from other libraries
         "wraparound": False,
         "initializedcheck": False,
         "cdivision": True,

@@ -15,7 +15,7 @@ LEGACY = 1                                  # CU_STREAM_LEGACY
 
 def find_producer_stream(array: Any) -> Any:
     """The stream, as its library's object, on which the library goes on working with an array; None if not known."""
-    library = type(array).__module__.partition(".")[0]
+    library = str(type(array).__module__).partition(".")[0]
     if library == "torch":
         return sys.modules["torch"].cuda.current_stream(array.device)
     if library == "cupy":

@@ -5,6 +5,7 @@ an exception; the rules are there.
 """
 import enum
 import weakref
+from collections.abc import Mapping
 
 cimport cython
 
@@ -59,6 +60,7 @@ from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, Use
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
 
 include "blocks/resolvers.pxi"              # how objects of other types name their memory
+include "blocks/arrays.pxi"                 # where the memory of an array of another library is
 include "blocks/exports.pxi"                # what consumers released
 include "blocks/handles.pxi"                # Access, BlockState, BlockId, DeviceBlock, BlockView
 include "blocks/core.pxi"                   # Core: what a runtime is made of

@@ -190,8 +190,8 @@ cdef class Core:
             return TRACKED
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
-            address = interface["data"][0]
-            if 0 in interface["shape"]:
+            address = address_in(interface, what, where)
+            if address is None:
                 return NOTHING
         elif PyIndex_Check(what):
             address = PyNumber_Index(what)

@@ -69,6 +69,7 @@ cdef class DLPackImport:
     cdef DLManagedTensorVersioned* versioned
 
 
+cdef tuple pair_of(object what, str name)
 cdef DLPackExport* new_export() noexcept nogil
 cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1
 cdef object capsule_of(DLPackExport* export, bint versioned)

@@ -8,6 +8,7 @@ process or never.  Ours releases an `Export`, which takes no lock, makes no driv
 """
 cimport cython
 
+from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport (
     PyCapsule_GetName,
     PyCapsule_GetPointer,
@@ -27,6 +28,15 @@ cdef const char* PLAIN = "dltensor"
 cdef const char* VERSIONED = "dltensor_versioned"
 cdef const char* USED_PLAIN = "used_dltensor"
 cdef const char* USED_VERSIONED = "used_dltensor_versioned"
+
+
+cdef tuple pair_of(object what, str name):
+    """A pair of integers that another library gave: a device, a version."""
+    try:
+        first, second = what
+        return PyNumber_Index(first), PyNumber_Index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
 
 
 # ---------------------------------------------------------------------------------------------- exports

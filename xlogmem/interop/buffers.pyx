@@ -56,6 +56,7 @@ from xlogmem.interop._dlpack cimport (
     capsule_of,
     fill_tensor,
     new_export,
+    pair_of,
 )
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.launch cimport LaunchRecorder

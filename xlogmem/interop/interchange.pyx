@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport UINT64_MAX, uint64_t
+from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
 
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device, stream_wait
@@ -36,7 +36,7 @@ from xlogmem.interop._arrow cimport (
     schema_dtype,
     take_array,
 )
-from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, peek_tensor, take_tensor, tensor_layout
+from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, pair_of, peek_tensor, take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
 from xlogmem.launch cimport LaunchRecorder
@@ -45,14 +45,18 @@ from xlogmem.streams cimport Stream
 from xlogmem._stream_owners import find_producer_stream
 from xlogmem.errors import DeviceLostError, StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
-from xlogmem.interop.devices import get_device_state
+from xlogmem.interop.devices import DeviceState, get_device_state
 
 __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
 
 
 cdef DeviceSnapshot take_snapshot(object state, int ordinal):
     """A snapshot of the device state that the buffer is made for; the default is the process's own."""
-    return (state if state is not None else get_device_state(ordinal))._take_snapshot()
+    if state is None:
+        state = get_device_state(ordinal)
+    elif not isinstance(state, DeviceState):
+        raise TypeError(f"state is a DeviceState, not {state!r}")
+    return state._take_snapshot()
 
 
 # ---------------------------------------------------------------------------------------------- driver calls

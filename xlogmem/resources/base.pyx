@@ -5,7 +5,7 @@ take the GIL and call them.
 """
 cimport cython
 
-from cpython.number cimport PyNumber_Index
+from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._driver cimport (
@@ -39,7 +39,10 @@ cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t
 cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stream, uint64_t* ptr,
                        Failure* failure) except -1:
     try:
-        address = PyNumber_Index(resource.allocate(nbytes, stream))
+        answer = resource.allocate(nbytes, stream)
+        if not PyIndex_Check(answer):
+            raise TypeError(f"{type(resource).__name__}.allocate returned {answer!r}, which is not an integer address")
+        address = PyNumber_Index(answer)
         if not 0 < address <= UINT64_MAX:
             raise ValueError(f"{type(resource).__name__}.allocate returned {address}, which is not a device address")
         ptr[0] = address
@@ -124,7 +127,7 @@ cdef class DeviceMemoryResource:
                             "write a subclass with allocate() and deallocate()")
         self.context = context_of(PyNumber_Index(ordinal))
         self.table.self = <void*>self
-        if self.order is not None and self.order not in ORDERS:
+        if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
         self.table.order = ORDERS.get(self.order, UNDECLARED)
         self.table.allocate = python_allocate

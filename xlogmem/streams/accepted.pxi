@@ -12,7 +12,7 @@ cdef object value_of(object what):
     protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
     if protocol is not None:
         return handle_in(protocol() if callable(protocol) else protocol, what)
-    if type(what).__module__.startswith("cuda.bindings"):           # CUstream, cudaStream_t
+    if str(type(what).__module__).startswith("cuda.bindings"):           # CUstream, cudaStream_t
         return int(what)
     if not callable(getattr(what, "synchronize", None)):
         return None
@@ -20,19 +20,25 @@ cdef object value_of(object what):
         value = getattr(what, name, None)
         if value is not None:
             value = getattr(value, "value", value)                  # a ctypes pointer; its null is None
-            return 0 if value is None else PyNumber_Index(value)
+            return 0 if value is None else handle_from(value, what, name)
     value = getattr(what, "value", None)                            # RMM before it followed the protocol
-    return PyNumber_Index(value()) if callable(value) else None
+    return handle_from(value(), what, "value()") if callable(value) else None
+
+
+cdef object handle_from(object value, object what, str name):
+    if not PyIndex_Check(value):
+        raise TypeError(f"{name} of {type(what).__name__} is the integer handle of a CUDA stream, not {value!r}")
+    return PyNumber_Index(value)
 
 
 cdef object handle_in(object answer, object what):
     """The handle that ``__cuda_stream__`` gives: ``(0, handle)``."""
-    if not isinstance(answer, (tuple, list)) or len(answer) < 2 or not PyIndex_Check(answer[0]) or not PyIndex_Check(
-            answer[1]):
+    pair = tuple(answer) if isinstance(answer, (tuple, list)) else ()   # what it has, whatever it says of its length
+    if len(pair) < 2 or not PyIndex_Check(pair[0]) or not PyIndex_Check(pair[1]):
         raise TypeError(f"__cuda_stream__ of {type(what).__name__} gave {answer!r}, not (0, handle)")
-    if answer[0] != 0:
-        raise ValueError(f"__cuda_stream__ of {type(what).__name__} is version {answer[0]}; xlogmem knows version 0")
-    return PyNumber_Index(answer[1])
+    if pair[0] != 0:
+        raise ValueError(f"__cuda_stream__ of {type(what).__name__} is version {pair[0]}; xlogmem knows version 0")
+    return PyNumber_Index(pair[1])
 
 
 cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
@@ -61,4 +67,4 @@ cdef int device_of(object what) except -1:
 
 cdef bint can_own(object what) except -1:
     """Does the object keep the stream alive that it stands for, as far as is known?"""
-    return not (PyIndex_Check(what) or type(what).__module__.startswith("cuda.bindings")) and owns_stream(what)
+    return not (PyIndex_Check(what) or str(type(what).__module__).startswith("cuda.bindings")) and owns_stream(what)

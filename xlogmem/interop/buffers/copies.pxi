@@ -100,7 +100,10 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
                         "from_dlpack() or from_cuda_array()")
     dtype = getattr(host, "dtype", None)
     if dtype is not None:
-        layout.refuse_other(dtype_of(dtype), tuple(host.shape))
+        shape = getattr(host, "shape", None)
+        if not isinstance(shape, (tuple, list)):
+            raise TypeError(f"shape of {type(host).__name__} is a tuple of integers, not {shape!r}")
+        layout.refuse_other(dtype_of(dtype), tuple(shape))
     try:
         PyObject_GetBuffer(host, view, PyBUF_C_CONTIGUOUS | flags)
     except BufferError as error:

@@ -30,14 +30,6 @@ cdef int export_unordered(Buffer buffer, Export* export) except -1:
 
 
 # ---------------------------------------------------------------------------------------------- DLPack
-cdef tuple pair_of(object what, str name):
-    try:
-        first, second = what
-        return PyNumber_Index(first), PyNumber_Index(second)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
-
-
 cdef object parse_consumer(object stream):
     """The stream that a consumer names: a handle, -1, or a stream object."""
     if stream is None:

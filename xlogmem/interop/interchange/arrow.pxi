@@ -34,8 +34,9 @@ def from_arrow(array, /, *, stream=None, state=None):
     cdef Stream ordered
     cdef Scope scope
     exporter = getattr(array, "__arrow_c_device_array__", None)
-    pair = array if exporter is None else exporter()
-    if not isinstance(pair, tuple) or len(pair) != 2:
+    answer = array if exporter is None else exporter()
+    pair = tuple(answer) if isinstance(answer, tuple) else ()
+    if len(pair) != 2:
         raise TypeError(f"{type(array).__name__} has no __arrow_c_device_array__")
     schema = peek_schema(pair[0])
     source = peek_array(pair[1])

@@ -103,12 +103,13 @@ cdef ArrayLayout interface_layout(object said):
         if len(strides) != len(shape):
             raise ValueError(f"{len(strides)} strides for {len(shape)} dimension(s)")
     data = said["data"]
-    if not isinstance(data, tuple) or len(data) != 2:
+    pair = tuple(data) if isinstance(data, tuple) else ()           # what it has, whatever it says of its length
+    if len(pair) != 2:
         raise TypeError(f"data is a pair of an address and whether it is read-only, not {data!r}")
-    ptr = integer(data[0], "the address") if data[0] is not None else 0
+    ptr = integer(pair[0], "the address") if pair[0] is not None else 0
     if not 0 <= ptr <= UINT64_MAX or (0 not in shape and ptr == 0):
         raise ValueError(f"{ptr} is not a device address")
-    layout = new_layout(dtype, ptr, shape, strides, bool(data[1]))
+    layout = new_layout(dtype, ptr, shape, strides, bool(pair[1]))
     if not layout.is_aligned():
         raise ValueError("the memory is not aligned to its elements")
     return layout

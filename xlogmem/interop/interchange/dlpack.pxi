@@ -38,8 +38,8 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     cdef Stream ordered, owner
     if getattr(type(array), "__dlpack__", None) is None:
         return from_capsule(take_snapshot(state, 0), array, producer, stream)
-    device_type, ordinal = array.__dlpack_device__()
-    if device_type != <int>CUDA:
+    device_type, ordinal = device_pair(array)
+    if device_type != <int>CUDA or not 0 <= ordinal <= INT32_MAX:
         raise BufferError(f"the array is on DLPack device {(device_type, ordinal)}, which is not a CUDA device: copy "
                           "it with copy_from()")
     device = take_snapshot(state, ordinal)
@@ -53,6 +53,14 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     except TypeError:                                   # written before max_version was
         capsule = array.__dlpack__(stream=handle)
     return import_capsule(device, capsule, owner, ordered)
+
+
+cdef tuple device_pair(object array):
+    """Where an array says that it is: a device type and an ordinal."""
+    query = getattr(array, "__dlpack_device__", None)
+    if not callable(query):
+        raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
+    return pair_of(query(), f"what __dlpack_device__ of {type(array).__name__} gives")
 
 
 cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer, object stream):
