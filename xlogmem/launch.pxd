@@ -15,6 +15,9 @@ cdef class LaunchRecorder:
     cdef list held              # what resolvers want kept until the use is filed
     cdef int register(self, object what, int access) except -1
     cdef int add_use(self, object what, int access, object named) except -1
+    cdef int add_memory(self, object what, int access, object named) except -1
+    cdef int add_parts(self, object parts, int access, object named) except -1
+    cdef object parts_of(self, object what, object resolver)
     cdef str explanation(self)
     cdef int open(self) except -1
     cdef int finish(self, Outcome outcome) except -1

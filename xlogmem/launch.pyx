@@ -38,6 +38,9 @@ from xlogmem.errors import StreamMisuseError
 
 __all__ = ["LaunchRecorder", "use"]
 
+cdef extern from "Python.h":
+    int Py_GetRecursionLimit()
+
 ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
 cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
                      READ_WRITE: "LaunchRecorder.read_write"}
@@ -152,8 +155,6 @@ cdef class LaunchRecorder:
         """Find the blocks behind an object and note their identities; keep no hold on them.  `named` is what the user
         gave, of which `what` is a part."""
         cdef Request request
-        cdef Found found
-        cdef Resolved known
         request.access = access
         if isinstance(what, DeviceBlock) and (<DeviceBlock>what).core is self.runtime:
             request.slot = (<DeviceBlock>what).block.slot
@@ -162,11 +163,15 @@ cdef class LaunchRecorder:
             return 0
         resolver = resolver_of(what)
         if resolver is not None:
-            if self.held is None:
-                self.held = []
-            for part in resolver(what, self.held.append):
-                self.add_use(part, access, named)
-            return 0
+            return self.add_parts(self.parts_of(what, resolver), access, named)
+        return self.add_memory(what, access, named)
+
+    cdef int add_memory(self, object what, int access, object named) except -1:
+        """Find the block behind an object without a resolver."""
+        cdef Request request
+        cdef Found found
+        cdef Resolved known
+        request.access = access
         known = self.runtime.resolve(what, &found, METHODS[access])
         if known == TRACKED:
             request.slot = found.slot
@@ -182,6 +187,35 @@ cdef class LaunchRecorder:
             if explanation:
                 warnings.warn(explanation, RuntimeWarning, stacklevel=2)
         return 0
+
+    cdef int add_parts(self, object parts, int access, object named) except -1:
+        """Find the blocks behind the parts of an object, and behind theirs.  Resolvers may name each other in a circle:
+        parts may be as deep as calls may."""
+        cdef list iterators = [parts]                   # the innermost last
+        while iterators:
+            for part in iterators[len(iterators) - 1]:
+                resolver = resolver_of(part)
+                if resolver is None:
+                    self.add_memory(part, access, named)
+                    continue
+                if len(iterators) >= Py_GetRecursionLimit():
+                    raise RecursionError(f"{METHODS[access]}: the resolvers of {type(named).__name__} and its parts "
+                                         f"name parts of parts, {len(iterators)} deep: does one of them name itself?")
+                iterators.append(self.parts_of(part, resolver))
+                break
+            else:
+                iterators.pop()
+        return 0
+
+    cdef object parts_of(self, object what, object resolver):
+        """An iterator over what the resolver names."""
+        if self.held is None:
+            self.held = []
+        parts = resolver(what, self.held.append)
+        try:
+            return iter(parts)
+        except TypeError:
+            raise TypeError(f"the resolver of {type(what).__name__} gave {parts!r}, not an iterable of parts") from None
 
     cdef str explanation(self):
         """Why memory is untracked that should be tracked, if a binding knows."""

@@ -1,6 +1,8 @@
 """Resolvers: objects that consist of several blocks."""
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 
 import pytest
@@ -139,3 +141,95 @@ def test_what_is_not_a_resolver_is_refused():
     with pytest.raises(TypeError, match="cannot be called"):
         register_resolver(Pair, 3)
     register_resolver(Pair, None)                       # there is none: nothing happens
+
+
+class Nested:
+    """Its resolver names what it holds."""
+
+    def __init__(self, *parts: object) -> None:
+        self.parts = list(parts)
+
+
+@pytest.fixture
+def nested():
+    register_resolver(Nested, lambda what, hold: what.parts)
+    yield
+    register_resolver(Nested, None)
+
+
+def lazily(what, hold):
+    yield from what.parts
+
+
+def test_resolvers_that_name_each_other_without_an_end(nested):
+    """The stack of the thread has room for no more than it has: a circle is an error, and nothing is recorded."""
+    runtime = DeviceRuntime()
+    S = runtime.acquire_stream()
+    itself, one, two, three = (Nested() for _ in range(4))
+    itself.parts = [itself]
+    one.parts, two.parts, three.parts = [two], [three, 5], [runtime.allocate(64, S), one]
+    wide = Nested()
+    wide.parts = [wide] * 1000
+    for resolver in (lambda what, hold: what.parts, lazily, lambda what, hold: iter(what.parts)):
+        register_resolver(Nested, resolver)
+        for circle in (itself, one, wide, [itself], Nested(itself)):
+            for option in ("read", "write", "read_write"):
+                with pytest.raises(RecursionError, match=rf"LaunchRecorder\.{option}: the resolvers of Nested"):
+                    use(S, **{option: circle})
+    register_resolver(Nested, lambda what, hold: [Nested()])        # never the same object
+    with pytest.raises(RecursionError):
+        use(S, read=Nested())
+
+
+def test_parts_may_be_as_deep_as_calls(nested):
+    """In a thread with a small stack too."""
+    runtime = DeviceRuntime()
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    a, b = runtime.allocate(64, S), runtime.allocate(64, S)
+    limit, seen = sys.getrecursionlimit(), []
+
+    def deep(levels: int) -> Nested:
+        what = Nested(a)
+        for _ in range(levels - 1):
+            what = Nested(what, b)
+        return what
+
+    def run() -> None:
+        with use(T, read=deep(limit)) as recorder:
+            seen.append(recorder.recorded_count)
+        with pytest.raises(RecursionError):
+            use(T, read=deep(limit + 1))
+        sys.setrecursionlimit(20 * limit)
+        with use(T, read=deep(20 * limit)) as recorder:
+            seen.append(recorder.recorded_count)
+
+    size = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(size)
+        sys.setrecursionlimit(limit)
+    assert seen == [limit, 20 * limit]
+    assert ("has-read", T.id) in a.frontier
+
+
+def test_what_a_resolver_gives_has_to_be_iterable(nested):
+    runtime = DeviceRuntime()
+    for wrong in (None, 5, 1.5, object(), Nested()):
+        register_resolver(Nested, lambda what, hold, wrong=wrong: wrong)
+        with pytest.raises(TypeError, match=r"the resolver of Nested gave .*, not an iterable of parts"):
+            use(runtime.default_stream, read=Nested())
+
+
+def test_blocks_name_themselves(nested):
+    """Whatever is registered."""
+    runtime = DeviceRuntime()
+    block = runtime.allocate(64)
+    register_resolver(object, lambda what, hold: pytest.fail("was called for a block"))
+    try:
+        with use(runtime.default_stream, read=[block, Nested(block)]) as recorder:
+            assert recorder.recorded_count == 2
+    finally:
+        register_resolver(object, None)

@@ -26,7 +26,8 @@ def register_resolver(kind, resolver):
     Raises
     ------
     TypeError
-        `kind` is not a type, or `resolver` cannot be called.
+        `kind` is not a type, or `resolver` cannot be called.  `use` raises RecursionError where resolvers name parts of
+        parts without an end.
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_resolver: {kind!r} is not a type")
@@ -41,7 +42,7 @@ def register_resolver(kind, resolver):
 cdef object resolver_of(object what):
     """The resolver of an object; None if it names its memory itself."""
     cdef PyObject* found
-    if not resolvers or isinstance(what, int):
+    if not resolvers or isinstance(what, (int, DeviceBlock)):
         return None
     for kind in type(what).__mro__:
         found = PyDict_GetItem(resolvers, kind)
