@@ -11,8 +11,8 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strlen
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, strlen
 
 from xlogmem._core cimport LAUNCHED
 from xlogmem._driver cimport Scope, enter_context, event_record, give_event, leave_context, take_event
@@ -58,22 +58,23 @@ cdef object schema_capsule(ArrayLayout layout):
     """A column of this array's format, without nulls and without a name."""
     cdef bytes encoded = format_of(layout).encode()
     cdef const char* format = encoded
-    cdef ArrowSchema* schema = <ArrowSchema*>malloc(sizeof(ArrowSchema))
+    cdef ArrowSchema* schema = <ArrowSchema*>calloc(1, sizeof(ArrowSchema))
     cdef char* copy = <char*>malloc(strlen(format) + 1)
-    memcpy(copy, format, strlen(format) + 1)
-    memset(schema, 0, sizeof(ArrowSchema))
-    schema.format = copy
-    schema.name = ""
-    schema.release = release_schema
-    return PyCapsule_New(schema, SCHEMA, drop_schema)
+    try:
+        if schema == NULL or copy == NULL:
+            raise MemoryError("no host memory for an Arrow schema")
+        memcpy(copy, format, strlen(format) + 1)
+        schema.format = copy
+        schema.name = ""
+        schema.release = release_schema
+        return PyCapsule_New(schema, SCHEMA, drop_schema)
+    except BaseException:
+        free(copy)
+        free(schema)
+        raise
 
 
 # ---------------------------------------------------------------------------------------------- exports
-cdef void delete_export(void* shell) noexcept nogil:
-    cdef ArrowExport* export = <ArrowExport*>shell
-    del export
-
-
 cdef void release_array(ArrowArray* array) noexcept nogil:
     cdef ArrowExport* export = <ArrowExport*>array.private_data
     array.release = NULL
@@ -87,23 +88,38 @@ cdef void drop_array(object capsule) noexcept:
     free(device)
 
 
+cdef object new_array_capsule(ArrowDeviceArray** result, ArrowExport** result_export):
+    """A capsule of an array that is not filled in; it owns both structures."""
+    cdef ArrowDeviceArray* device = <ArrowDeviceArray*>calloc(1, sizeof(ArrowDeviceArray))
+    cdef ArrowExport* export = <ArrowExport*>calloc(1, sizeof(ArrowExport))
+    try:
+        if device == NULL or export == NULL:
+            raise MemoryError("no host memory for an Arrow array")
+        capsule = PyCapsule_New(device, ARRAY, drop_array)
+    except BaseException:
+        free(export)
+        free(device)
+        raise
+    export.base.shell = export
+    export.base.destroy = free
+    device.array.private_data = export
+    device.array.release = release_array
+    result[0] = device
+    result_export[0] = export
+    return capsule
+
+
 cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder):
     """An array over part of a block.  Its event is recorded in the recorder's use (None: there are no elements)."""
-    cdef ArrowDeviceArray* device = <ArrowDeviceArray*>malloc(sizeof(ArrowDeviceArray))
-    cdef ArrowExport* export = new ArrowExport()
-    memset(export, 0, sizeof(ArrowExport))
-    memset(device, 0, sizeof(ArrowDeviceArray))
-    export.base.shell = export
-    export.base.destroy = delete_export
+    cdef ArrowDeviceArray* device
+    cdef ArrowExport* export
+    capsule = new_array_capsule(&device, &export)
     export.buffers[1] = <const void*>layout.ptr
     device.array.length = layout.size
     device.array.n_buffers = 2
     device.array.buffers = export.buffers
-    device.array.private_data = export
-    device.array.release = release_array
     device.device_id = ordinal
     device.device_type = ARROW_DEVICE_CUDA
-    capsule = PyCapsule_New(device, ARRAY, drop_array)
     if recorder is not None:
         recorder.open()
         try:

@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
 from xlogmem.blocks cimport Export
 from xlogmem.interop._layout cimport ArrayLayout
 
@@ -58,8 +57,8 @@ cdef cppclass DLPackExport:
     # What a consumer gets, in one piece: deleted when the release of the export is filed.
     DLManagedTensor plain
     DLManagedTensorVersioned versioned
-    vector[int64_t] extents     # the shape, then the strides
-    vector[uint8_t] host        # a copy in host memory
+    int64_t* extents            # the shape, then the strides: in the same piece of memory
+    void* host                  # a copy in host memory; NULL: none
     Export base
 
 
@@ -70,7 +69,8 @@ cdef class DLPackImport:
 
 
 cdef tuple pair_of(object what, str name)
-cdef DLPackExport* new_export() noexcept nogil
+cdef DLPackExport* new_export(ArrayLayout layout) except NULL
+cdef void* make_host_copy(DLPackExport* export, size_t nbytes) except NULL
 cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1
 cdef object capsule_of(DLPackExport* export, bint versioned)
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL

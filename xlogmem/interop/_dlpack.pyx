@@ -17,7 +17,7 @@ from cpython.pycapsule cimport (
     PyCapsule_SetName,
 )
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, malloc
 
 from xlogmem.blocks cimport release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
@@ -40,19 +40,29 @@ cdef tuple pair_of(object what, str name):
 
 
 # ---------------------------------------------------------------------------------------------- exports
-cdef DLPackExport* new_export() noexcept nogil:
-    cdef DLPackExport* export = new DLPackExport()
-    memset(&export.plain, 0, sizeof(export.plain))
-    memset(&export.versioned, 0, sizeof(export.versioned))
-    memset(&export.base, 0, sizeof(export.base))
+cdef DLPackExport* new_export(ArrayLayout layout) except NULL:
+    """An export with room for this shape; nothing is filled in."""
+    cdef size_t ndim = len(layout.shape)
+    cdef DLPackExport* export = <DLPackExport*>calloc(1, sizeof(DLPackExport) + 2 * ndim * sizeof(int64_t))
+    if export == NULL:
+        raise MemoryError("no host memory for a DLPack tensor")
+    export.extents = <int64_t*>(export + 1)
     export.base.shell = export
     export.base.destroy = delete_export
     return export
 
 
+cdef void* make_host_copy(DLPackExport* export, size_t nbytes) except NULL:
+    """Host memory that goes with the export."""
+    export.host = malloc(nbytes)
+    if export.host == NULL:
+        raise MemoryError(f"no host memory for a copy of {nbytes} bytes")
+    return export.host
+
+
 cdef void delete_export(void* shell) noexcept nogil:
-    cdef DLPackExport* export = <DLPackExport*>shell
-    del export
+    free((<DLPackExport*>shell).host)
+    free(shell)
 
 
 cdef void delete_plain(DLManagedTensor* tensor) noexcept nogil:
@@ -82,7 +92,6 @@ cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDev
     """Describe an array whose first element is at `data`."""
     cdef DLTensor* tensor = &export.plain.dl_tensor
     cdef size_t i, ndim = len(layout.shape)
-    export.extents.resize(2 * ndim)
     for i in range(ndim):
         export.extents[i] = layout.shape[i]
         export.extents[ndim + i] = layout.strides[i] // <int64_t>layout.itemsize
@@ -93,8 +102,8 @@ cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDev
     tensor.dtype.bits = 8 * layout.itemsize
     tensor.dtype.lanes = 1
     if ndim:
-        tensor.shape = export.extents.data()
-        tensor.strides = export.extents.data() + ndim
+        tensor.shape = export.extents
+        tensor.strides = export.extents + ndim
     return 0
 
 

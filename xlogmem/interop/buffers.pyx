@@ -55,6 +55,7 @@ from xlogmem.interop._dlpack cimport (
     DLPackExport,
     capsule_of,
     fill_tensor,
+    make_host_copy,
     new_export,
     pair_of,
 )

@@ -80,7 +80,7 @@ cdef object export_on_device(Buffer buffer, object handle, bint versioned, int f
     if layout.size and handle != -1:
         consumer = buffer.core.owned_stream(handle) or buffer.core.stream_of(handle)
     device.device_type, device.device_id = CUDA, buffer.device.status.ordinal
-    export = new_export()
+    export = new_export(layout)
     try:
         if consumer is not None:
             export_ordered(buffer, consumer, &export.base)
@@ -97,16 +97,16 @@ cdef object export_on_device(Buffer buffer, object handle, bint versioned, int f
 cdef object export_host_copy(Buffer buffer, bint versioned):
     """A capsule with a copy in host memory, for which the host waits."""
     cdef ArrayLayout layout = buffer.layout
-    cdef DLPackExport* export = new_export()
+    cdef DLPackExport* export = new_export(layout)
     cdef DLDevice device
     cdef void* first = NULL
     device.device_type, device.device_id = CPU, 0
     try:
         buffer.refuse_stale()
-        export.host.resize(layout.extent)
         if layout.size:
-            download(buffer, export.host.data(), buffer.resolve_stream(None))
-            first = export.host.data() + <size_t>(layout.ptr - layout.start)
+            first = make_host_copy(export, layout.extent)
+            download(buffer, first, buffer.resolve_stream(None))
+            first = <char*>first + (layout.ptr - layout.start)
         fill_tensor(export, layout, first, device)
     except BaseException:
         release_export(&export.base)
