@@ -42,7 +42,7 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
-from xlogmem._cpp cimport check, larger, milliseconds, prefetch, push, unlikely
+from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     Scope,
     enter_context,

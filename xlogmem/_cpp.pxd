@@ -1,14 +1,65 @@
 # The C++ containers and locks of the core, declared without `except +`.
 #
 # Cython's own declarations turn a C++ exception into a Python one, which takes the GIL.  xlogmem's tables change under
-# a lock, where the GIL may not be taken.  The only exception that these calls can raise is "no host memory for a few
-# bytes of bookkeeping"; C++ then ends the process, which is better than tables that are changed half way.
+# a lock, where the GIL may not be taken, and callers of the C table are written in C.  The only exception that could
+# come is "no host memory for a few bytes of bookkeeping".  So the memory of all tables, and of what is in them, comes
+# from here: where there is none, a line says so and the process is aborted, which is better than tables that are
+# changed half way.  Memory whose size other libraries or users choose is allocated elsewhere; its lack is a
+# MemoryError.
 
 from libc.stdint cimport uint64_t
 
 
-cdef extern from "<vector>" namespace "std" nogil:
-    cdef cppclass vector[T]:
+cdef extern from *:
+    """
+    #include <cstddef>
+    #include <cstdlib>
+    #include <limits>
+    #include <new>
+    #include <unistd.h>
+    #include <vector>
+    #ifndef XLOGMEM_MEMORY
+    #define XLOGMEM_MEMORY
+    [[noreturn]] __attribute__((cold, noinline)) static void xlogmem_out_of_memory() {
+        static const char line[] = "xlogmem: out of host memory for its tables; the process is aborted\\n";
+        if (write(STDERR_FILENO, line, sizeof(line) - 1) < 0) {}    // nothing that allocates
+        std::abort();
+    }
+
+    template <typename T>
+    struct xlogmem_allocator {
+        using value_type = T;
+        xlogmem_allocator() = default;
+        template <typename U>
+        xlogmem_allocator(const xlogmem_allocator<U>&) noexcept {}
+        T* allocate(std::size_t count) noexcept {
+            static_assert(alignof(T) <= alignof(std::max_align_t), "malloc aligns to that");
+            void* memory = std::malloc(count * sizeof(T));          // a vector is never larger than max_size()
+            if (__builtin_expect(memory == nullptr, 0)) xlogmem_out_of_memory();
+            return static_cast<T*>(memory);
+        }
+        void deallocate(T* memory, std::size_t) noexcept { std::free(memory); }
+        template <typename U>
+        bool operator==(const xlogmem_allocator<U>&) const noexcept { return true; }
+        template <typename U>
+        bool operator!=(const xlogmem_allocator<U>&) const noexcept { return false; }
+    };
+
+    template <typename T>
+    using xlogmem_vector = std::vector<T, xlogmem_allocator<T>>;
+
+    template <typename T>
+    static inline T* xlogmem_make_new() {
+        T* made = new (std::nothrow) T();
+        if (__builtin_expect(made == nullptr, 0)) xlogmem_out_of_memory();
+        return made;
+    }
+    #endif
+    """
+    # Instead of `new T()`, which in Cython raises; `del` deletes it.
+    T* make_new "xlogmem_make_new"[T]() noexcept nogil
+
+    cdef cppclass vector "xlogmem_vector" [T] nogil:
         vector()
         T& operator[](size_t)
         T& back()

@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport mutex, vector
+from xlogmem._cpp cimport make_new, mutex, vector
 from xlogmem._failures cimport Failure
 
 cdef enum:

@@ -23,7 +23,7 @@ cdef extern from *:
     // then waits for the chunk alone, and not for the page table too.
     static void* xlogmem_slab(std::size_t bytes) {
         void* slab = std::aligned_alloc(bytes, bytes);
-        if (slab == nullptr) std::abort();
+        if (slab == nullptr) xlogmem_out_of_memory();
         madvise(slab, bytes, MADV_HUGEPAGE);
         return slab;
     }

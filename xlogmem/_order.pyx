@@ -34,7 +34,7 @@ The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T
 """
 cimport cython
 
-from xlogmem._cpp cimport check, larger
+from xlogmem._cpp cimport check, larger, make_new
 from xlogmem._driver cimport (
     LEAF_LOCK,
     OUTER_LOCK,
@@ -69,8 +69,12 @@ cdef extern from *:
     #include <mutex>
     #include <pthread.h>
     // A number for each thread, never used again: the system's thread ids are.
-    struct xlogmem_threads { xlogmem_mutex lock; uint64_t last = 0; std::map<uint64_t, pthread_t> alive; };
-    static xlogmem_threads* xlogmem_all = new xlogmem_threads;      // threads may outlive the process's statics
+    struct xlogmem_threads {
+        xlogmem_mutex lock;
+        uint64_t last = 0;
+        std::map<uint64_t, pthread_t, std::less<uint64_t>, xlogmem_allocator<std::pair<const uint64_t, pthread_t>>> alive;
+    };
+    static xlogmem_threads* xlogmem_all = xlogmem_make_new<xlogmem_threads>();  // threads may outlive the statics
     struct xlogmem_thread {
         uint64_t number;
         xlogmem_thread() {

@@ -47,7 +47,7 @@ from xlogmem._core cimport (
     refuse_lost,
     requeue_free_locked,
 )
-from xlogmem._cpp cimport atomic, check, mutex, push, unlikely, vector
+from xlogmem._cpp cimport atomic, check, make_new, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,

@@ -9,7 +9,7 @@ cdef cppclass ReleasedExports:
     atomic[Export*] exports                 # newest first
     atomic[uint32_t] scheduled              # the interpreter will collect them
 
-cdef ReleasedExports* released_exports = new ReleasedExports()  # never destroyed: threads may outlive the end
+cdef ReleasedExports* released_exports = make_new[ReleasedExports]()  # never destroyed: threads may outlive the end
 
 
 cdef void release_export(Export* export) noexcept nogil:

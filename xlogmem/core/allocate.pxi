@@ -10,7 +10,7 @@ cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes
     cdef Block* block
     cdef Entry* entry
     if unlikely(core.empty.empty()):
-        block = new Block()
+        block = make_new[Block]()
         block.slot = core.blocks.size()
         core.blocks.push_back(block)
     else:

@@ -13,7 +13,7 @@ cdef Window* take_window(CoreState* core) noexcept nogil:
         window = core.spare_windows.back()
         core.spare_windows.pop_back()
     else:
-        window = new Window()
+        window = make_new[Window]()
         window.is_open = window.is_waiting = False
         window.place = core.windows.size()
         core.windows.push_back(window)

@@ -16,7 +16,7 @@ cdef cppclass Locks:
     vector[mutex*] outer        # of runtimes; a thread holds one at a time
     vector[mutex*] leaves       # taken under one of those or alone; no other is taken under them
 
-cdef Locks* locks = new Locks()             # never destroyed: threads may outlive the interpreter
+cdef Locks* locks = make_new[Locks]()             # never destroyed: threads may outlive the interpreter
 cdef bint driver_started = False            # or is about to be
 cdef bint child_is_refused = False          # this is the child of a process that had started the driver
 cdef int forks = 0                          # that led to this process

@@ -7,7 +7,8 @@
  *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < sizeof(xlogmem_table)) ...refuse
  *
  * Functions that are not said to need the GIL may be called with it or without it, from any thread, and take it only
- * to call a resource that is written in Python.  They throw nothing.
+ * to call a resource that is written in Python.  They throw nothing.  Where the host has no memory for xlogmem's own
+ * tables, a line on stderr says so and the process is aborted.
  */
 #ifndef XLOGMEM_H
 #define XLOGMEM_H

@@ -81,7 +81,7 @@ cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexc
             if fence.pins == 0:
                 remove_from_ring(source, i)
                 return fence
-    fence = new Fence()
+    fence = make_new[Fence]()
     fence.event = NULL
     fence.pins = 0
     fence.in_ring = False

@@ -16,7 +16,7 @@ cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexc
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
     """A new registration, at the index of a dead stream that is not needed any more if there is one."""
     check(order.lock.held(), "the lock is held")
-    cdef StreamState* stream = new StreamState()
+    cdef StreamState* stream = make_new[StreamState]()
     cdef StreamState* dead
     cdef size_t i
     stream.handle = handle

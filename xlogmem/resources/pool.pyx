@@ -36,7 +36,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check, checked, larger, vector
+from xlogmem._cpp cimport check, checked, larger, make_new, vector
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
 from xlogmem._failures cimport (
     NO_FAILURE,
@@ -194,8 +194,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.state.maximum = maximum & ~(<size_t>ALIGNMENT - 1)
         self.initial = min(rounded(initial), self.state.maximum)
         self.state.chunk_size = rounded(chunk)
-        self.state.ready = new FreeList()
-        self.state.mixed = new FreeList()
+        self.state.ready = make_new[FreeList]()
+        self.state.mixed = make_new[FreeList]()
         self.functions.allocate = allocate_unlocks
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks

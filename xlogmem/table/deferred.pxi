@@ -19,7 +19,7 @@ cdef cppclass DeferredCalls:
     vector[LogLine] log_lines
     uint64_t left_out                   # lines that were not kept
 
-cdef DeferredCalls* deferred = new DeferredCalls()      # never destroyed: threads may outlive the interpreter
+cdef DeferredCalls* deferred = make_new[DeferredCalls]()      # never destroyed: threads may outlive the interpreter
 take_at_forks(&deferred.lock, LEAF_LOCK)
 
 

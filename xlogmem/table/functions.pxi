@@ -17,7 +17,7 @@ cdef xlogmem_runtime* table_open(void* runtime) noexcept:
     run_deferred(NULL)
     if not isinstance(<object>runtime, Core):
         return NULL
-    hold = new RuntimeHold()
+    hold = make_new[RuntimeHold]()
     hold.core = &(<Core><object>runtime).state
     hold.owner = runtime
     Py_INCREF(<object>runtime)

@@ -24,7 +24,7 @@ cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogi
 cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
     """A chunk with one span, which is held and has no frontier yet."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Chunk* chunk = new Chunk()
+    cdef Chunk* chunk = make_new[Chunk]()
     chunk.ptr = ptr
     chunk.nbytes = nbytes
     chunk.resource_block = resource_block

@@ -26,7 +26,7 @@ cdef FreeList* free_list_of_locked(PoolState* pool, Span* span) noexcept nogil:
     if stream >= pool.free_lists.size():
         pool.free_lists.resize(stream + 1)
     if pool.free_lists[stream] == NULL:
-        pool.free_lists[stream] = new FreeList()
+        pool.free_lists[stream] = make_new[FreeList]()
         pool.streams_listed += 1
     return pool.free_lists[stream]
 

@@ -9,7 +9,7 @@ cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t n
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span
     if pool.spare.empty():
-        span = new Span()
+        span = make_new[Span]()
     else:
         span = pool.spare.back()
         pool.spare.pop_back()
