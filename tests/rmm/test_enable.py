@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import pytest
 from cuda.bindings import driver as cuda
+from interrupts import interrupted
 from rmm_if_installed import RuntimeMemoryResource, Source, current, needs_rmm, rmm
 
 import xlogmem
 from xlogmem import StreamMisuseError, use
+from xlogmem import runtime as runtimes
 from xlogmem._kernels import check
 
 pytestmark = needs_rmm
@@ -195,3 +197,15 @@ def test_a_disabled_resource_explains_nothing(fresh):
     with pytest.raises(StreamMisuseError, match="Allocate it there, adopt it"), use(0, read=buffer):
         pass
     del buffer
+
+
+def test_enable_works_after_an_interrupt_anywhere(fresh, monkeypatch):
+    """It goes on from what was done, instead of refusing its own runtime."""
+    monkeypatch.setattr(xlogmem.rmm, "_warn_of_memory", lambda device, resource: None)      # it looks at every object
+    for _ in interrupted(lambda: xlogmem.rmm.enable(0)):
+        xlogmem.rmm.enable(0)
+        assert current().runtime is xlogmem.get_runtime()
+        xlogmem.rmm.disable()
+        assert current() is fresh.mr
+        xlogmem.rmm._wrapped.clear()
+        runtimes._runtimes[0] = None

@@ -30,7 +30,7 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._core cimport LAUNCHED, READ, READ_WRITE, WRITE, mark_lost_if_sticky
+from xlogmem._core cimport CANCELLED, LAUNCHED, READ, READ_WRITE, WRITE, Outcome, refuse_lost
 from xlogmem._driver cimport (
     LEGACY,
     Scope,

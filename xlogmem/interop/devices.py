@@ -20,8 +20,15 @@ from xlogmem.blocks import Core
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
 from xlogmem.interop._layout import shape_of
-from xlogmem.interop.buffers import Buffer, DeviceSnapshot, DeviceStatus, make_buffer, mark_lost
-from xlogmem.runtime import DeviceRuntime, get_runtime, set_runtime
+from xlogmem.interop.buffers import (
+    Buffer,
+    DeviceSnapshot,
+    DeviceStatus,
+    calls_of_this_thread,
+    make_buffer,
+    mark_lost,
+)
+from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
 
 __all__ = ["DeviceState", "Watch", "get_device_state"]
 
@@ -150,7 +157,8 @@ class DeviceState:
     def recover(self, runtime: DeviceRuntime | None = None) -> int:
         """Go on in a new context after the old one was lost and the program has reset the device.
 
-        xlogmem does not reset devices: other libraries use the primary context too.
+        xlogmem does not reset devices: other libraries use the primary context too.  Fills and copies of buffers that
+        are under way in other threads are waited for.
 
         Parameters
         ----------
@@ -165,16 +173,19 @@ class DeviceState:
         Raises
         ------
         StreamMisuseError
-            The context is not lost, the state is shutting down, or pointers of buffers are in use; nothing changed.
+            The context is not lost, the state is shutting down, pointers of buffers are in use, or the call came from
+            inside a fill or copy; nothing changed.
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
+        self._notice_loss()
+        if self._runtime is None:
+            self._wait_for_calls()
         with self._lock:
             self._notice_loss()
-            old = self._runtime
             if not self.accepting_operations:
                 raise StreamMisuseError("the device is shutting down")
-            if old is not None:
+            if self._runtime is not None:
                 raise StreamMisuseError("the context is not lost; call mark_lost() if other code has reset the device")
             if self._status.in_use:
                 raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
@@ -183,17 +194,34 @@ class DeviceState:
                 runtime = DeviceRuntime(self.device_id)
             elif runtime.ordinal != self.device_id or runtime.lost:
                 raise StreamMisuseError(f"{runtime!r} is not on device {self.device_id}, or lost as well")
-            with _lock:
-                if _state_of(runtime) is not None:
-                    raise StreamMisuseError(f"{runtime!r} has a device state already")
-                if _own.get(self.device_id) is self:
-                    set_runtime(runtime, instead_of=self._lost)
-                _states[runtime] = weakref.ref(self)
-            self._lost = None
-            self._runtime = runtime
-            self._status.advance(False)
-            self._changed.notify_all()
+            self._take_over(runtime)
             return self._status.epoch
+
+    def _wait_for_calls(self) -> None:
+        """Fills and copies that began in the old context may enqueue work on its streams until they return; none begins
+        any more."""
+        if calls_of_this_thread():
+            raise StreamMisuseError("the context cannot be replaced inside a fill or copy of a buffer")
+        while self._status.calls_under_way:
+            time.sleep(0.001)
+
+    def _take_over(self, runtime: DeviceRuntime) -> None:
+        """The state goes on with this runtime.  An interrupt leaves it as it was, and able to recover with another."""
+        with _lock:
+            if _state_of(runtime) not in (None, self):
+                raise StreamMisuseError(f"{runtime!r} has a device state already")
+            _states[runtime] = weakref.ref(self)
+            if _own.get(self.device_id) is self:
+                former = existing_runtime(self.device_id)
+                ours = former is not None and _state_of(former) is self
+                try:
+                    set_runtime(runtime, instead_of=former if ours else None)
+                except RuntimeError:
+                    _states.pop(runtime, None)
+                    raise
+        self._lost, self._runtime = None, runtime
+        self._status.advance(False)
+        self._changed.notify_all()
 
     def watch(self) -> Watch:
         """Follow the epoch; see `Watch`."""

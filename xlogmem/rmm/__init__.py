@@ -126,7 +126,8 @@ class Wrapped:
     resource: RuntimeMemoryResource
     runtime: DeviceRuntime
     original: rmm.mr.DeviceMemoryResource
-    active: bool = True
+    former: DeviceRuntime | None            # which it replaces as the process's own
+    active: bool = False
 
 
 _wrapped: dict[int, Wrapped] = {}
@@ -198,15 +199,27 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
         if pool_sizes is not None:
             resource = PoolMemoryResource(resource, *pool_sizes)
         runtime = DeviceRuntime(device, resource=resource, policy=policy)
-        try:
-            set_runtime(runtime, instead_of=known.runtime if known is not None else None)
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
-                               "or make that one RMM's: rmm.mr.set_per_device_resource(device, "
-                               "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
-        known = _wrapped[device] = Wrapped(RuntimeMemoryResource(runtime), runtime, current)
+        known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, known.runtime if known is not None else None)
+    _make_own(device, known)
     rmm.mr.set_per_device_resource(device, known.resource)
     known.active = True
+
+
+def _make_own(device: int, known: Wrapped) -> None:
+    """Its runtime is the process's own from now on.  It is noted first, so that after an interrupt the next call goes on
+    from there."""
+    before, _wrapped[device] = _wrapped.get(device), known
+    try:
+        set_runtime(known.runtime, instead_of=known.former)
+    except RuntimeError as error:
+        if before is None:
+            del _wrapped[device]
+        else:
+            _wrapped[device] = before
+        raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
+                           "or make that one RMM's: rmm.mr.set_per_device_resource(device, "
+                           "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
+    known.former = None
 
 
 def disable(devices: int | Iterable[int] | None = None) -> None:

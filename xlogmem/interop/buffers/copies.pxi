@@ -1,6 +1,40 @@
 # Fills and copies.  Each is one piece of `Work`, enqueued inside a use of the buffers that it touches, so it is ordered
 # as any launch is.  Host memory may be used when the call returns: what the driver still reads or writes then is waited
 # for, on the host, at the position of this work alone.
+#
+# A fill or copy that found its buffer good goes on in that context: `DeviceState.recover` waits for it.
+
+cdef extern from *:
+    """
+    static thread_local unsigned xlogmem_calls_here = 0;    // fills and copies that this thread is inside
+    """
+    unsigned int xlogmem_calls_here
+
+
+def calls_of_this_thread():
+    """Fills and copies that this thread is inside: a resource written in Python, or a finalizer, runs in one."""
+    return xlogmem_calls_here
+
+
+cdef int begin_call(Buffer buffer) except -1:
+    """A fill or copy begins: counted first, refused then if the buffer is stale.  A recovery makes buffers stale first
+    and looks at the count then."""
+    global xlogmem_calls_here
+    buffer.device.status.calls.fetch_add(1)
+    xlogmem_calls_here += 1
+    try:
+        buffer.refuse_stale()
+    except BaseException:
+        end_call(buffer)
+        raise
+    return 0
+
+
+cdef void end_call(Buffer buffer) noexcept:
+    global xlogmem_calls_here
+    xlogmem_calls_here -= 1
+    buffer.device.status.calls.fetch_sub(1)
+
 
 cdef enum WorkKind:
     FILL
@@ -28,25 +62,40 @@ cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1
     return copy_across(work.target, work.source, work.nbytes, stream.state.handle, failure)
 
 
-cdef uint64_t enqueue(LaunchRecorder recorder, const Work* work, str what) except? 0:
-    """Enqueue work as the recorder's launch; the position that it was filed at."""
+cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, str what) except? 0:
+    """Enqueue work on the buffer as the recorder's launch; the position that it was filed at."""
+    begin_call(buffer)
+    try:
+        recorder.open()
+        launch(recorder, work, what)
+    finally:
+        end_call(buffer)
+    return recorder.window.position
+
+
+cdef int launch(LaunchRecorder recorder, const Work* work, str what) except -1:
+    """Enqueue the work inside the recorder's window, and close that."""
     cdef Core core = recorder.runtime
     cdef Stream stream = recorder.stream
     cdef Failure failure
     cdef Scope scope
+    cdef Outcome outcome = LAUNCHED
     cdef int failed
-    recorder.open()
     try:
         with nogil:
-            failed = enter_context(core.state.order.context, &scope, &failure)
-            if not failed:
-                failed = start_work(work, stream, &failure)
-                leave_context(&scope)
+            if refuse_lost(&core.state, &failure):      # meanwhile, by another thread
+                failed = 1
+                outcome = CANCELLED
+            else:
+                failed = enter_context(core.state.order.context, &scope, &failure)
+                if not failed:
+                    failed = start_work(work, stream, &failure)
+                    leave_context(&scope)
     finally:
-        recorder.finish(LAUNCHED)
+        recorder.finish(outcome)
     if failed:
-        fail(core, &failure, what)
-    return recorder.window.position
+        core.fail(&failure, what)
+    return 0
 
 
 cdef int host_wait(Stream stream, uint64_t position, Core core) except -1:
@@ -63,7 +112,7 @@ cdef int host_wait(Stream stream, uint64_t position, Core core) except -1:
             order.lock.unlock()
             leave_context(&scope)
     if failed:
-        fail(core, &failure, f"waiting for {stream!r}")
+        core.fail(&failure, f"waiting for {stream!r}")
     return 0
 
 
@@ -88,7 +137,7 @@ cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
         return 0
     work.kind, work.target, work.nbytes, work.width = FILL, layout.ptr, layout.nbytes(), width
     work.word = int.from_bytes(pattern[:width], "little")
-    enqueue(buffer.new_recorder(resolved, WRITE), &work, "filling a buffer")
+    enqueue(buffer, buffer.new_recorder(resolved, WRITE), &work, "filling a buffer")
     return 0
 
 
@@ -120,15 +169,22 @@ cdef uint64_t upload(Buffer buffer, const void* source, Stream stream) except? 0
     cdef Work work
     work.kind, work.target, work.nbytes = COPY_IN, buffer.layout.ptr, buffer.layout.nbytes()
     work.source = <uint64_t>source
-    return enqueue(buffer.new_recorder(stream, WRITE), &work, "copying from the host")
+    return enqueue(buffer, buffer.new_recorder(stream, WRITE), &work, "copying from the host")
 
 
 cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     """Copy all bytes that the elements are in, and wait for them."""
     cdef Work work
+    cdef uint64_t position
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
     work.target = <uint64_t>target
-    return host_wait(stream, enqueue(buffer.new_recorder(stream, READ), &work, "copying to the host"), buffer.core)
+    begin_call(buffer)
+    try:
+        position = enqueue(buffer, buffer.new_recorder(stream, READ), &work, "copying to the host")
+        host_wait(stream, position, buffer.core)
+    finally:
+        end_call(buffer)
+    return 0
 
 
 cdef int copy_from_host(Buffer target, object source, object stream) except -1:
@@ -142,9 +198,13 @@ cdef int copy_from_host(Buffer target, object source, object stream) except -1:
             with nogil:
                 host_is_pinned(view.buf, &pinned)
             resolved = target.resolve_stream(stream)
-            position = upload(target, view.buf, resolved)
-            if pinned:                                  # the driver reads it later than the call returns
-                host_wait(resolved, position, target.core)
+            begin_call(target)
+            try:
+                position = upload(target, view.buf, resolved)
+                if pinned:                              # the driver reads it later than the call returns
+                    host_wait(resolved, position, target.core)
+            finally:
+                end_call(target)
     finally:
         PyBuffer_Release(&view)
     return 0
@@ -201,7 +261,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, to.ptr, origin.ptr, origin.nbytes()
     recorder = target.new_recorder(target.resolve_stream(stream), WRITE)
     recorder.add_use(source, READ, source)
-    enqueue(recorder, &work, "copying between buffers")
+    enqueue(target, recorder, &work, "copying between buffers")
     return 0
 
 

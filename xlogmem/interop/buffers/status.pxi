@@ -30,6 +30,11 @@ cdef class DeviceStatus:
         """Pointers that are in use."""
         return self.accesses.load()
 
+    @property
+    def calls_under_way(self):
+        """Fills and copies that began and have not returned."""
+        return self.calls.load()
+
     def advance(self, bint lost):
         """The context is lost, or there is a new one: what was made before is stale."""
         self.gone.store(lost)
@@ -77,9 +82,3 @@ cdef class DeviceSnapshot:
 def mark_lost(Core core not None):
     """Every later call of the runtime fails: its context is gone."""
     core.state.lost.store(1)
-
-
-cdef int fail(Core core, Failure* failure, str what) except -1:
-    """Raise a failure of work on buffers, and notice if the context is lost with it."""
-    mark_lost_if_sticky(&core.state, 1, failure)
-    return core.fail(failure, what)

@@ -1,4 +1,4 @@
-"""Situations of the whole process: its accounts, captures of other streams, a fork."""
+"""Situations of the whole process: its accounts, captures of other streams, a lost context, a fork."""
 from __future__ import annotations
 
 import os
@@ -11,6 +11,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
 from xlogmem.errors import DriverError, StreamMisuseError, XlogmemError
+from xlogmem.interop.devices import DeviceState
 from xlogmem.launch import use
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
@@ -110,6 +111,33 @@ def a_global_capture_elsewhere(world: World, rng: Random) -> None:
         x.expect(int(result[0]) == 0, f"a capture elsewhere was invalidated: {result[0].name}")
         if int(result[0]) == 0:
             check(cuda.cuGraphDestroy(result[1]))
+
+
+@situation
+def a_context_that_is_replaced_beside_a_fill(world: World, rng: Random) -> None:
+    """What began in the old context ends there before there is a new one."""
+    state = DeviceState(DeviceRuntime())
+    with Scene(world, rng) as x:
+        buffer = state.empty(NBYTES, "uint8")
+        ptr = buffer.access().ptr
+        epochs: list[int] = []
+        held = x.simulator.hold("cuMemsetD8Async")
+        x.simulator.on_call("cuMemsetD8Async", lambda: epochs.append(state.epoch), when="after")
+        filler, recovery = threading.Thread(target=lambda: buffer.fill(1)), threading.Thread(target=state.recover)
+        filler.start()
+        held.reached()
+        state.mark_lost()
+        recovery.start()
+        recovery.join(.01)                              # it may get that far only if it is wrong
+        held.release()
+        filler.join()
+        recovery.join()
+        x.expect(epochs == [1], f"a fill of epoch 0 was enqueued in epoch {epochs}")
+        x.expect(state.epoch == 2, f"the epoch is {state.epoch} after a recovery")
+        del buffer
+        check(cuda.cuCtxSynchronize())
+        check(cuda.cuMemFreeAsync(ptr, 0))              # a runtime that is lost cannot
+        check(cuda.cuCtxSynchronize())
 
 
 @situation
