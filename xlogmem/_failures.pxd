@@ -1,7 +1,9 @@
 # What can go wrong, as plain data: filled in without the GIL, raised or written down where that is possible.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport atomic
 
 cdef enum FailureKind:
     NO_FAILURE
@@ -16,7 +18,7 @@ cdef enum FailureKind:
     WAIT_IS_CIRCULAR            # the same: to wait for that window would never end
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
-    PYTHON_RAISED               # exception (an owned reference), code: out of memory or unknown
+    PYTHON_RAISED               # exception (an owned reference), code: out of memory, a sticky one, or unknown
     RESOURCE_FAILED             # text, code: out of memory or unknown
 
 
@@ -44,7 +46,7 @@ cdef bint is_sticky(Failure* failure) noexcept nogil
 cdef bint is_out_of_memory(Failure* failure) noexcept nogil
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil
 cdef tuple error_name(cy.CUresult code)
-cdef int raise_failure(Failure* failure, str what=*) except -1
+cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
 
 # For a host that waits: without any lock, because they take the GIL.

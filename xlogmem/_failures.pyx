@@ -68,7 +68,11 @@ cdef int keep_exception(Failure* failure, object exception) except -1:
     """The failure owns a reference, until it is raised or dropped."""
     Py_INCREF(exception)
     failure.kind = PYTHON_RAISED
-    failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY if isinstance(exception, MemoryError) else cy.CUDA_ERROR_UNKNOWN
+    failure.code = cy.CUDA_ERROR_UNKNOWN
+    if isinstance(exception, MemoryError):
+        failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
+    elif isinstance(exception, DeviceLostError):
+        failure.code = cy.CUDA_ERROR_LAUNCH_FAILED      # whichever it was
     failure.exception = <void*>exception
     return 1
 
@@ -89,14 +93,16 @@ cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
 
 
 cdef bint is_sticky(Failure* failure) noexcept nogil:
-    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult)."""
-    if failure.kind != DRIVER_FAILED:
+    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult: "leaves the
+    process in an inconsistent state", "must be terminated and relaunched")."""
+    if failure.kind != DRIVER_FAILED and failure.kind != PYTHON_RAISED:
         return False
     return failure.code in (
-        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
+        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_CONTAINED, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
         cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT, cy.CUDA_ERROR_HARDWARE_STACK_ERROR,
         cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS, cy.CUDA_ERROR_INVALID_ADDRESS_SPACE,
-        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED)
+        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED, cy.CUDA_ERROR_TENSOR_MEMORY_LEAK,
+        cy.CUDA_ERROR_MPS_CLIENT_TERMINATED, cy.CUDA_ERROR_EXTERNAL_DEVICE)
 
 
 # ---------------------------------------------------------------------------------------------- words
@@ -166,10 +172,13 @@ cdef void format_exception(void* exception, char* text, size_t size) noexcept no
         snprintf(text, size, "%s", <const char*>said)
 
 
-cdef int raise_failure(Failure* failure, str what="") except -1:
-    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"."""
+cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
+    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"; `lost`
+    is the mark of the runtime that loses its device with a sticky error (NULL: there is none)."""
     cdef char[512] text
     cdef object exception
+    if lost != NULL and is_sticky(failure):
+        lost.store(1)
     if failure.kind == PYTHON_RAISED:
         exception = <object>failure.exception
         Py_DECREF(exception)

@@ -99,6 +99,7 @@ cdef cppclass OrderState:
     EventPool* events
     uint64_t registrations      # numbers the streams
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
+    atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
 
 
 cdef class Ordering:

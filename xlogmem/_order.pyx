@@ -130,6 +130,7 @@ cdef class Ordering:
         self.state.events = &context.events
         self.state.ring = RING
         self.state.policy = ADAPTIVE
+        self.state.lost = NULL
         take_at_forks(&self.state.lock, OUTER_LOCK)
 
     def __dealloc__(self):

@@ -44,6 +44,7 @@ from xlogmem._core cimport (
     free_without_wait,
     keep_unreported_locked,
     live_block_at_locked,
+    mark_lost_if_sticky,
     refuse_lost,
     requeue_free_locked,
 )

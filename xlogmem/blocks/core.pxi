@@ -42,6 +42,7 @@ cdef class Core:
         self.resource = resource
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
+        self.state.order.lost = &self.state.lost
         self.state.resource = &resource.table
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.core = weakref.ref(self)
@@ -62,6 +63,8 @@ cdef class Core:
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 tear_down(&self.state)
+        if self.state.order != NULL:
+            self.state.order.lost = NULL                # the pool may have another core by and by
         self.drop_owners()
         if self.state.unreported_failure.kind == PYTHON_RAISED:
             Py_XDECREF(<PyObject*>self.state.unreported_failure.exception)
@@ -77,7 +80,7 @@ cdef class Core:
     cdef int fail(self, Failure* failure, str what) except -1:
         """Raise what an operation reported."""
         self.drop_owners()
-        raise_failure(failure, what)
+        raise_failure(failure, what, &self.state.lost)
 
     cdef int drop_owners(self) except -1:
         """Drop the owners of adopted memory that the last operations freed.  Never under the lock: a finalizer may do

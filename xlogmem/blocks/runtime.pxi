@@ -211,7 +211,7 @@ cdef class Runtime(Core):
         if failures.empty():
             return
         try:
-            raise_failure(&failures[0], "reaping pending frees")
+            raise_failure(&failures[0], "reaping pending frees", &self.state.lost)
         except Exception as error:
             for i in range(1, failures.size()):
                 try:

@@ -83,7 +83,7 @@ cdef class StreamRegistry:
                 failed = identify_handle(order, handle, unknown, &found, &warn, &failure)
         if failed:
             raise_failure(&failure, "" if failure.kind == STREAM_IS_ELSEWHERE else
-                          f"registering stream {<size_t>handle:#x}")
+                          f"registering stream {<size_t>handle:#x}", order.lost)
         stream = counted_handle(self.ordering, found.state)
         self.keep_owner(stream, what)
         if warn:
@@ -110,7 +110,7 @@ cdef class StreamRegistry:
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
-            raise_failure(&failure, "changing its discipline")
+            raise_failure(&failure, "changing its discipline", order.lost)
         return stream
 
     cdef Stream known_as(self, object what):
@@ -147,7 +147,7 @@ cdef class StreamRegistry:
         with nogil:
             failed = unregister_foreign(&self.ordering.state, stream.state, successor.state, &failure)
         if failed:
-            raise_failure(&failure, "unregistering it")
+            raise_failure(&failure, "unregistering it", self.ordering.state.lost)
         entry = self.by_number.get(stream.id)
         if entry is not None:
             self.drop_owner(entry)

@@ -296,7 +296,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         failures[0].kind = NO_FAILURE
         with nogil:
             drop_failures(&failures)
-        raise_failure(&failure, "returning chunks of the pool")
+        raise_failure(&failure, "returning chunks of the pool", pool.order.lost)
 
     def pool_size(self):
         """Bytes that the pool has from upstream.  Thread-safe."""

@@ -77,7 +77,7 @@ cdef class StreamPool:
                 failed = stream_create(priority, &handle, &failure)
                 leave_context(&scope)
         if failed:
-            raise_failure(&failure, "creating a stream")
+            raise_failure(&failure, "creating a stream", self.ordering.state.lost)
         with nogil:
             self.ordering.state.lock.lock()
             state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)

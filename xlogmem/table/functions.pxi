@@ -4,6 +4,7 @@
 # up and, where the resource finds its device itself, makes no driver call but the resource's.
 
 cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
+    mark_lost_if_sticky(core, 1, failure)
     error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
     format_failure(failure, error.text, XLOGMEM_TEXT)
     if failure.kind == PYTHON_RAISED:

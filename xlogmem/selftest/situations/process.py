@@ -10,7 +10,7 @@ from random import Random
 from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
-from xlogmem.errors import DriverError, StreamMisuseError, XlogmemError
+from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, XlogmemError
 from xlogmem.interop.devices import DeviceState
 from xlogmem.launch import use
 from xlogmem.runtime import DeviceRuntime
@@ -111,6 +111,16 @@ def a_global_capture_elsewhere(world: World, rng: Random) -> None:
         x.expect(int(result[0]) == 0, f"a capture elsewhere was invalidated: {result[0].name}")
         if int(result[0]) == 0:
             check(cuda.cuGraphDestroy(result[1]))
+
+
+@situation
+def an_error_that_loses_the_device(world: World, rng: Random) -> None:
+    """Whatever call meets it, later ones fail without the driver."""
+    runtime = DeviceRuntime()
+    with Scene(world, rng) as x:
+        x.simulator.fail("cuStreamCreateWithPriority", code=rng.choice([226, 700, 719, 911]))
+        refused(world, DeviceLostError, runtime.acquire_stream, "a stream of a lost device")
+        x.expect(runtime.lost, "a runtime goes on in a broken context")
 
 
 @situation
