@@ -22,6 +22,9 @@ Devices are each other's peers, under the driver's rules: memory of another devi
 ``cuCtxEnablePeerAccess``, that of a pool after ``cuMemPoolSetAccess``. A kernel that has no access crashes
 (``CUDA_ERROR_ILLEGAL_ADDRESS`` from then on). ``XLOGMEM_SIM_PEERS=none`` makes a machine without peers.
 
+Where the host waits it waits for what CUDA promises and no more: a copy from pageable memory returns once it is
+staged. ``cuMemFree`` waits for the device; under ``XLOGMEM_SIM_FREE_WAITS=0`` it does not, as CUDA 13 allows.
+
 The choice of driver is made once for a process. Importing this module loads nothing.
 """
 

@@ -1,8 +1,15 @@
 // Entry points: copies and fills.
 //
-// Pageable host memory is treated as the driver treats it: a source is staged before the call returns, a
-// destination makes the call synchronous. Page-locked memory is read and written when the operation runs.
-// Host memory is not watched for races.
+// What the host has waited for when a call returns is what CUDA promises ("API synchronization behavior",
+// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html), and nothing beyond that, although hardware often
+// waits longer: a program that needs more has to be found.
+//   - To pageable host memory: until the copy is done, in the Async forms too. From it to the device: until it is
+//     staged; the transfer may be under way still, in the forms without a stream too, which are thus not ordered
+//     before the work of a non-blocking stream.
+//   - The forms without a stream wait where one side is page-locked or managed, or both are the host's; the Async
+//     forms do not.
+//   - Device to device, and a fill of device memory: for nothing.
+// Page-locked memory is read and written when the operation runs. Host memory is not watched for races.
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
@@ -18,6 +25,14 @@ enum class Peers { Checked, Any };  // cuMemcpyPeerAsync finds a way between any
 
 bool in_arena(u64 address) { return memory().in_arena(address); }
 
+// Does this copy return only when it is done? `pageable`: neither the device's memory nor page-locked.
+bool waits_for_copy(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
+    if (target_pageable) return true;
+    if (sync == Sync::No) return false;
+    bool to_device = in_arena(target), from_device = in_arena(source);
+    return !(to_device && (from_device || source_pageable));
+}
+
 CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, const char* name,
               bool target_on_device, bool source_on_device, Peers peers = Peers::Checked) {
     Stream* stream;
@@ -32,12 +47,12 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     if (peers == Peers::Checked &&
         !(can_access(stream->context, source, Use::Read) && can_access(stream->context, target, Use::Write)))
         return CUDA_ERROR_INVALID_VALUE;
+    bool waits = waits_for_copy(target, source, !device_target, !device_source, sync);
     if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
-    if (!device_target) sync = Sync::Yes;
-    if (sync == Sync::Yes && stream->capture) return check_not_capturing(stream);
+    if (waits && stream->capture) return check_not_capturing(stream);
     Work work;
     work.name = name;
-    if (device_source || sync == Sync::Yes) {
+    if (device_source || waits) {
         work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
     } else {
         const u8* start = reinterpret_cast<const u8*>(source);
@@ -48,11 +63,12 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     work.touches(target, bytes, Use::Write);
     u64 sequence = 0;
     REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
-    if (sync == Sync::Yes) synchronize(lock, stream, sequence, stream->clock);
+    if (waits) synchronize(lock, stream, sequence, stream->clock);
     return CUDA_SUCCESS;
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, const char* name) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, const char* name,
+              Sync sync = Sync::No) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!count) return CUDA_SUCCESS;
@@ -69,7 +85,10 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUs
         }
     };
     work.touches(target, count * width, Use::Write);
-    return submit(lock, stream, std::move(work));
+    u64 sequence = 0;
+    REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
+    if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, stream, sequence, stream->clock);
+    return CUDA_SUCCESS;
 }
 
 u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
@@ -100,8 +119,8 @@ COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), 
      "memcpyHtoD", true, false)
 COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Sync::Yes,
      "memcpyDtoH", false, true)
-COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::No,
-     "memcpyDtoD", true, true)  // device to device is asynchronous
+COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes,
+     "memcpyDtoD", true, true)
 COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, "memcpy", false,
      false)
 
@@ -110,9 +129,10 @@ FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t
 FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h,
      "memset")
 FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h), d, v, 4, n, h, "memset")
-// The forms without a stream are asynchronous too: on the legacy default stream.
-FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, "memset")
-FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, "memset")
-FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, "memset")
+// The forms without a stream are on the legacy default stream, and wait for page-locked and managed memory alone.
+FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, "memset", Sync::Yes)
+FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, "memset",
+     Sync::Yes)
+FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, "memset", Sync::Yes)
 FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned), d, v, 4, 1,
      h, "write value")

@@ -36,6 +36,7 @@ Config Config::from_environment() {
             log_line("XLOGMEM_SIM_PEERS=%s is neither 'all' nor 'none': taken for 'all'", text);
     }
     if (auto text = getenv("XLOGMEM_SIM_RACES")) config.races = atoi(text) != 0;
+    if (auto text = getenv("XLOGMEM_SIM_FREE_WAITS")) config.free_waits = atoi(text) != 0;
     if (auto text = getenv("XLOGMEM_SIM_TRACE")) config.trace = atoi(text);
     if (auto text = getenv("XLOGMEM_SIM_MEMORY")) config.memory = strtoull(text, nullptr, 0);
     if (auto text = getenv("XLOGMEM_SIM_ARENA")) config.arena = strtoull(text, nullptr, 0);

@@ -221,8 +221,9 @@ CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
 CUresult free_now(Lock& lock, u64 address) {
     Block* block = find_block(address);
     if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
-    // cuMemFree waits for the device, except for stream-ordered memory: there the caller has to have waited.
-    if (!block->stream_ordered) {
+    // cuMemFree waits for the device (CUDA 13: "may"), except for stream-ordered memory: there the caller has to have
+    // waited.
+    if (!block->stream_ordered && driver().config.free_waits) {
         for (std::size_t i = 0; i < driver().streams.size(); i++) {
             Stream* stream = driver().streams[i];
             if (stream->context && stream->context->device == block->device)
