@@ -10,7 +10,7 @@ import ctypes
 import pytest
 import sim_support as cu
 from cuda.bindings import driver
-from sim_support import NBYTES, fill, ok, stream, sync
+from sim_support import NBYTES, event, fill, ok, order, stream, sync
 
 pytestmark = pytest.mark.simulator
 
@@ -111,3 +111,35 @@ def test_a_free_may_wait_for_nothing(waits):
     done = cu.python("-c", program, PYTHONPATH=path, XLOGMEM_SIM_FREE_WAITS=str(int(waits)))
     assert done.stderr == ""
     assert done.stdout == ("[]\n" if waits else "['RACE write/free']\n") + "[]\n"
+
+
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_default_stream_passes_on_what_a_stream_waited_for(simulator, memory, wrong, reached):
+    """Also where the event was reached already, so that nothing was queued for the wait."""
+    simulator.set_policy("eager" if reached else "min")
+    (p, _, _), a, blocking = memory, stream(), stream(0)
+    fill(p, 1, blocking)
+    order(blocking, 0)
+    sync(0)
+    fill(p, 2, a)
+    if not wrong:
+        order(blocking, a)
+    fill(p, 3, 0)                                       # the default stream comes after the blocking one
+    assert bool(simulator.races()) is wrong
+
+
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_streams_come_after_what_the_default_stream_waited_for(simulator, memory, wrong, reached):
+    simulator.set_policy("eager" if reached else "min")
+    (p, _, _), a, blocking, e = memory, stream(), stream(0), event()
+    fill(p, 1, 0)
+    sync(0)
+    fill(memory[1], 1, blocking)                        # ordered after all that is on the default stream
+    fill(p, 2, a)
+    ok(driver.cuEventRecord(e, a))
+    if not wrong:
+        ok(driver.cuStreamWaitEvent(0, e, 0))
+    fill(p, 3, blocking)
+    assert bool(simulator.races()) is wrong

@@ -229,9 +229,12 @@ void make_room(Lock& lock, Stream* stream) {
 }
 
 void wait_for(Lock& lock, Stream* stream, Position position, const Clock& clock) {
-    if (position.stream == stream || stream->clock.covers(position.stream->slot, position.sequence)) return;
+    if (position.stream == stream) return;
+    bool known = stream->clock.covers(position.stream->slot, position.sequence);
+    // Also where the position is covered: the other stream may have learned more behind its last operation, by a wait
+    // for what had happened, which queues nothing.
     stream->clock.join(clock);
-    if (position.stream->reached(position.sequence)) return;
+    if (known || position.stream->reached(position.sequence)) return;
     Queued wait;
     wait.name = "wait";
     wait.after = position;
