@@ -62,7 +62,8 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
         site.count = 0;
     });
     run_everything(lock);
-    for (Stream* stream : d.streams) host_learns(stream->clock);
+    for (Stream* stream : d.streams) d.host.set(stream->slot, stream->queued);
+    d.host_version++;
     d.steps = 0;
     if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
     set_policy(policy_from_name(policy), seed);
