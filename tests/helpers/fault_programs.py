@@ -1,0 +1,392 @@
+"""Small programs that together make every public operation, for `driver_faults`, which makes their driver calls fail.
+
+A program is a function of `World`.  It makes each operation through ``w.do``, which makes it again after a documented
+exception; what it keeps goes to ``w.keep``.  Memory is written by kernels, so that the simulated driver sees races.
+"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from arrays import Array
+from c_table import Hold
+from capsules import Producer
+from cuda.bindings import driver as cuda
+from fault_world import NBYTES, World, mine
+
+from xlogmem import (
+    Access,
+    AsyncMemoryResource,
+    Buffer,
+    BufferToken,
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DeviceState,
+    DirectMemoryResource,
+    LaunchRecorder,
+    PoolMemoryResource,
+    Stream,
+    StreamPool,
+    from_arrow,
+    from_cuda_array,
+    from_dlpack,
+)
+
+__all__ = ["PROGRAMS"]
+
+PROGRAMS: dict[str, Callable[[World], None]] = {}
+
+
+def program(function: Callable[[World], None]) -> Callable[[World], None]:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+# ---------------------------------------------------------------------------------------------- blocks and uses
+@program
+def blocks(w: World) -> None:
+    runtime, s, t = w.two()
+    first = w.do(runtime.allocate, NBYTES, s, tag="first")
+    w.write(s, first.ptr)                               # not recorded
+    w.launch(t, read=first)
+    second = w.do(runtime.allocate, NBYTES)
+    w.launch(s, write=[second, first])
+    w.do(runtime.deallocate, first, t)
+    w.do(second.free)
+    dropped = w.do(runtime.allocate, NBYTES, t)
+    w.launch(s, write=dropped)
+    del dropped                                         # freed by a later operation
+    w.do(w.do(runtime.allocate, NBYTES, s).free)
+    w.do(runtime.reap_pending, blocking=False)
+    w.do(runtime.reap_pending)
+    runtime.find_block(w.scratch), runtime.counters(), runtime.memory_summary()
+
+
+def uses(w: World, policy: str) -> None:
+    runtime, s, t = w.two(policy=policy)
+    (u,) = w.streams(runtime, "sealed")
+    a, b = w.do(runtime.allocate, NBYTES, s), w.do(runtime.allocate, NBYTES, t)
+    for stream in (s, t, u):
+        w.launch(stream, write=a, read=b)
+        w.launch(stream, read=[a, b])
+        w.launch(stream, write=b)
+    w.do(a.free)
+    w.do(b.free, s)
+    w.do(runtime.reap_pending)
+
+
+@program
+def adaptive_uses(w: World) -> None:
+    uses(w, "adaptive")
+
+
+@program
+def precise_uses(w: World) -> None:
+    uses(w, "precise")
+
+
+@program
+def recorders(w: World) -> None:
+    runtime, s, t = w.two()
+    a, b = w.do(runtime.allocate, NBYTES, s), w.do(runtime.allocate, NBYTES, s)
+    for last in ("commit", "cancel", "drop"):
+        recorder = LaunchRecorder(t, runtime=runtime).read(a).write(b)
+        w.do(recorder.preflight)
+        if last == "commit":
+            w.write(t, b.ptr)
+            w.do(a.free)                                # inside the window: carried out by the close
+            w.do(recorder.commit)
+            a = w.do(runtime.allocate, NBYTES, s)
+        elif last == "cancel":
+            recorder.cancel()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del recorder
+    w.do(w.do(runtime.allocate, NBYTES, t).free)        # files what was dropped
+    w.launch(s, write=[a, b])
+    w.do(runtime.reap_pending)
+
+
+@program
+def single_uses(w: World) -> None:
+    runtime, s, t = w.two()
+    block = w.do(runtime.allocate, NBYTES, s)
+    for stream, access in ((t, Access.WRITE), (s, Access.READ), (t, Access.READ_WRITE)):
+        w.do(runtime.prepare_block_use, block, stream, access)
+        w.write(stream, block.ptr)
+        w.must(runtime.finish_block_use, block, stream, access)
+    w.read(t, block.ptr)
+    w.must(runtime.record_block_use, block, t)
+    w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def disciplines(w: World) -> None:
+    runtime = w.runtime()
+    opaque, sealed, s = w.streams(runtime, "opaque", "sealed", "ordinary")
+    for home in (opaque, sealed):
+        block = w.do(runtime.allocate, NBYTES, home)
+        w.launch(home, write=block)
+        w.launch(s, write=block)
+        w.launch(home, read=block)
+        w.launch(s, read=block)
+        w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def adopted_memory(w: World) -> None:
+    runtime, s, t = w.two()
+    ptr, owner = w.foreign_memory(), object()
+    for stream in (None, s):
+        block = w.do(runtime.adopt, ptr, NBYTES, stream, owner=owner, tag="adopted")
+        w.launch(t, write=block)
+        w.launch(s, read=block)
+        w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def captures(w: World) -> None:
+    runtime, _, t = w.two()
+    foreign = w.foreign_stream()
+    s = w.do(runtime.register_stream, foreign)
+    block, other = w.do(runtime.allocate, NBYTES, s), w.do(runtime.allocate, NBYTES, t)
+    w.launch(s, write=block)
+    mine(cuda.cuStreamBeginCapture, foreign, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+    def end_capture() -> None:
+        if graph := mine(cuda.cuStreamEndCapture, foreign):
+            mine(cuda.cuGraphDestroy, graph)
+    w.at_end(end_capture)                               # what could not be ended before
+    try:
+        w.do(block.free)                                # put off
+        w.do(other.free)
+    finally:
+        end_capture()
+    w.do(w.do(runtime.allocate, NBYTES, t).free)
+    w.do(runtime.reap_pending)
+
+
+# ---------------------------------------------------------------------------------------------- streams
+@program
+def stream_pools(w: World) -> None:
+    runtime = w.runtime(stream_pool=w.do(StreamPool, 0, max_streams=3))
+    for _ in range(2):
+        s, t = w.streams(runtime, "ordinary", "opaque")
+        block = w.do(runtime.allocate, NBYTES, s)
+        w.launch(t, write=block)
+        w.do(block.free)
+        del s, t, block
+        w.do(runtime.reap_pending, blocking=False)
+    w.do(runtime.acquire_stream, priority=-1)
+    w.do(runtime.reap_pending)
+
+
+@program
+def foreign_streams(w: World) -> None:
+    runtime, s, _ = w.two()
+    foreign = w.foreign_stream()
+    registered = w.do(runtime.register_stream, foreign, discipline="opaque")
+    block, kept = w.do(runtime.allocate, NBYTES, registered), w.do(runtime.allocate, NBYTES, s)
+    w.launch(registered, write=block)
+    w.launch(foreign, write=kept)
+    w.launch(s, write=block)
+    w.do(runtime.register_stream, foreign, discipline="ordinary")
+    w.do(runtime.unregister_stream, foreign, successor=s)
+    w.launch(s, read=[block, kept])
+    w.do(block.free)
+    w.do(runtime.register_stream, foreign)
+    w.do(runtime.unregister_stream, foreign)
+    for default in (0, 2):
+        w.do(w.do(runtime.allocate, NBYTES, default).free)
+    w.do(kept.free)
+    w.do(runtime.reap_pending)
+    runtime.stream_count()
+
+
+# ---------------------------------------------------------------------------------------------- resources
+def churn(w: World, runtime: DeviceRuntime, s: Stream, t: Stream) -> None:
+    """Memory that changes hands between streams."""
+    for stream, other in ((s, t), (t, s)):
+        some = [w.do(runtime.allocate, nbytes, stream) for nbytes in (300, 5000, 70000)]
+        w.launch(stream, write=some)
+        w.launch(other, read=some)
+        for block in some:
+            w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def pool(w: World) -> None:
+    resource = w.do(PoolMemoryResource, w.do(AsyncMemoryResource), 1 << 16, chunk_size=1 << 17)
+    churn(w, *w.two(resource=resource))
+    w.do(resource.trim)
+    resource.pool_size(), resource.statistics(), resource.memory_summary()
+
+
+@program
+def pool_on_direct(w: World) -> None:
+    resource = w.do(PoolMemoryResource, w.do(DirectMemoryResource), maximum_pool_size=1 << 18, chunk_size=1 << 16)
+    runtime, s, t = w.two(resource=resource)
+    churn(w, runtime, s, t)
+    w.do(resource.trim, 1 << 16)
+    w.do(resource.trim)
+
+
+@program
+def direct(w: World) -> None:
+    churn(w, *w.two(resource=w.do(DirectMemoryResource)))
+
+
+@program
+def async_resource(w: World) -> None:
+    resource = w.do(AsyncMemoryResource, 0, release_threshold=1 << 20)
+    churn(w, *w.two(resource=resource))
+
+
+@program
+def bare_resources(w: World) -> None:
+    """Without a runtime."""
+    stream = w.foreign_stream()
+    for kind in (AsyncMemoryResource, DirectMemoryResource):
+        resource = w.do(kind)
+        ptr = w.do(resource.allocate, NBYTES, stream)
+        w.write(stream, ptr)
+        w.must(resource.deallocate, ptr, NBYTES, stream)
+
+
+class Written(DeviceMemoryResource):
+    """A resource in Python, over another."""
+
+    order = "stream"
+
+    def __init__(self, below: DeviceMemoryResource) -> None:
+        super().__init__()
+        self.below = below
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        return self.below.allocate(nbytes, stream)
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.below.deallocate(ptr, nbytes, stream)
+
+
+@program
+def written_resource(w: World) -> None:
+    churn(w, *w.two(resource=w.do(Written, w.do(AsyncMemoryResource))))
+
+
+@program
+def c_table(w: World) -> None:
+    runtime, s, t = w.two()
+    hold = Hold(runtime)
+    w.at_end(hold.close)
+    for stream in (s.handle, 0):
+        ptr = w.do(hold.allocate, NBYTES, stream)
+        w.write(stream, ptr)
+        w.launch(t, read=runtime.find_block(ptr))
+        hold.free(ptr, stream)                          # cannot say that it failed: a later operation frees it
+    hold.free(w.do(hold.allocate_sync, NBYTES), t.handle)
+    w.do(runtime.reap_pending)
+
+
+# ---------------------------------------------------------------------------------------------- other libraries
+def state_of(w: World) -> tuple[DeviceState, Stream, Stream]:
+    runtime, s, t = w.two()
+    return w.keep(DeviceState(runtime)), s, t
+
+
+@program
+def buffers(w: World) -> None:
+    state, s, t = state_of(w)
+    a = w.do(state.from_numpy, np.arange(64, dtype="int32"), s)
+    b = w.do(state.full, (8, 8), 7, "int32", t)
+    w.do(a.fill, 3, t)
+    w.do(b.copy_from, a.view(shape=(8, 8)), s)
+    w.do(a[8:].fill, 1, s)
+    w.do(a[8:].copy_to, b.view(shape=(64,))[8:], t)
+    w.do(a.copy_to, np.zeros(64, dtype="int32"), t)
+    w.do(b.to_numpy, s)
+    raw = b.into_bytes()
+    w.do(a.record_write, t)
+
+    def write(buffer: Buffer) -> None:
+        with buffer.pointer(s, Access.WRITE) as ptr:
+            w.write(s, ptr)
+    w.do(write, raw)
+    w.do(a.release)
+    w.do(state.empty, 0).to_numpy()
+    del raw, b
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def dlpack_exports(w: World) -> None:
+    state, s, t = state_of(w)
+    a = w.do(state.full, 64, 1, "int32", s)
+    for stream, version in ((t, (1, 0)), (-1, None), (t, None), (w.foreign_stream(), (1, 0)), (1, None)):
+        taken = w.hold(w.do(a.__dlpack__, stream=stream, max_version=version))
+        if stream is t:
+            w.write(t, taken.tensor.data)               # the consumer's, not recorded
+        w.launch(s, read=a)
+        w.release(taken)
+    held = w.hold(w.do(a.__dlpack__, stream=t))
+    w.do(a.access().free)                               # when the export ends
+    del a
+    w.release(held)
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def other_exports(w: World) -> None:
+    state, s, t = state_of(w)
+    a = w.do(state.full, 64, 1, "int32", s)
+    w.launch(t, write=a)
+    assert w.do(getattr, a, "__cuda_array_interface__")["stream"]
+    schema, array = w.do(a.__arrow_c_device_array__)
+    w.do(from_arrow, a, state=state, stream=t)
+    assert a.__arrow_c_schema__()
+    del schema, array, a
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def imports(w: World) -> None:
+    state, s, t = state_of(w)
+    ptr, foreign = w.foreign_memory(), w.foreign_stream()
+    a = w.do(from_dlpack, Producer(ptr), stream=s, state=state)
+    w.launch(t, write=a)
+    w.do(a.release)
+    w.do(state.runtime.reap_pending)
+    b = w.do(from_cuda_array, Array(data=(ptr, False), stream=int(foreign)), stream=t, state=state)
+    w.launch(s, write=b)
+    del a, b
+    c = w.do(state.full, 64, 1, "int32", s)
+    w.do(from_dlpack, c, stream=t, state=state)
+    w.do(from_cuda_array, c, stream=t, state=state)
+    del c
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def tokens_and_recovery(w: World) -> None:
+    state, s, _ = state_of(w)
+    a = w.do(state.full, 64, 1, "int32", s)
+    token = BufferToken.from_bytes(a.token.to_bytes())
+    assert token.resolve() is a
+    watch = state.watch()
+    block, old = a.access(), w.runtimes[0]
+    w.do(block.free)
+    w.do(old.reap_pending)
+    del a, block, s
+    state.mark_lost()
+    w.runtimes.remove(old)
+    w.runtimes.append(w.do(DeviceRuntime))
+    w.do(state.recover, w.runtimes[-1])
+    assert watch.changed
+    w.do(w.do(state.full, 64, 1, "int32").release)
+    w.do(state.runtime.reap_pending)
