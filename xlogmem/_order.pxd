@@ -53,6 +53,7 @@ cdef cppclass StreamState:
     uint64_t number             # the id that users see, never used again in this runtime
     uint64_t driver_id          # the driver's id of the stream, never used again either; 0: a stream of the pool
     uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`
+    bint is_named               # the program named its discipline; else it is the default
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete

@@ -7,8 +7,8 @@ Threads of C++ programs may hold locks of their own, so nothing here takes the G
 needs it (dropping a runtime, writing to the log) is deferred: the interpreter's main thread runs it as a pending call,
 or the next `open` does.
 
-Streams come as bare handles.  One that is not registered yet becomes opaque on first use, because the caller enqueues
-work that is not recorded.  Which registration a handle means is found by `_foreign`.
+Streams come as bare handles.  They become opaque, unless the program named another discipline, because the caller
+enqueues work that is not recorded.  Which registration a handle means is found by `_foreign`.
 """
 import logging
 

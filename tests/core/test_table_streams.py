@@ -48,6 +48,48 @@ def test_one_registration_whichever_side_saw_the_stream_first(four_and_hold, for
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("inside", [False, True], ids=["before", "in a window"])
+@pytest.mark.parametrize("call", ["allocate", "free"])
+@pytest.mark.parametrize("held", [False, True], ids=["handle", "owner"])
+def test_the_table_makes_a_stream_opaque_that_python_saw_first(four_and_hold, held, call, inside):
+    """Its owner's unrecorded work is waited for, and waits for uses elsewhere."""
+    b, hold = four_and_hold
+    owner = ForeignStream()
+    handle = owner.handle
+    stream = b.runtime.register_stream(owner if held else handle)
+    block, other = b.alloc(stream), b.alloc(b.T)
+    window = b.prepare(stream, (other, "read"))
+    if not inside:
+        window.commit()
+    ptr = hold.allocate(8, handle if call == "allocate" else 0)
+    hold.free(ptr, 0 if call == "allocate" else handle)
+    if inside:
+        window.commit()
+    assert stream.discipline == "opaque"
+    first = b.use(b.T, (block, "write"))
+    assert b.ordered(first, stream)                     # the hand-back
+    late = b.work(stream, (block, "write"))             # unrecorded
+    b.use(b.T, (block, "write"))
+    assert b.ordered(late, b.T)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("discipline", ["ordinary", "sealed", "opaque"])
+@pytest.mark.parametrize("first", ["named", "default", "table"])
+def test_a_discipline_that_the_program_named_stays(four_and_hold, foreign, first, discipline):
+    b, hold = four_and_hold
+    handle = foreign()
+    if first == "default":
+        b.runtime.register_stream(handle)
+    elif first == "table":
+        hold.free(hold.allocate(8, handle), handle)
+    stream = b.runtime.register_stream(handle, discipline=discipline)
+    hold.free(hold.allocate(8, handle), handle)
+    hold.free(hold.allocate(8, handle), handle)
+    assert stream.discipline == b.runtime.register_stream(handle).discipline == discipline
+
+
+@pytest.mark.simulator
 def test_a_stream_that_the_table_saw_can_be_unregistered_and_registered_anew(four_and_hold, foreign):
     b, hold = four_and_hold
     handle = foreign()

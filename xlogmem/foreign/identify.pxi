@@ -7,7 +7,7 @@
 cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
                           Failure* failure) except -1 nogil:
     """The registration of a foreign stream that is not capturing.  If there is none yet, one is made, of the discipline
-    `unknown`.
+    `unknown`.  Where that is opaque, so is one that another caller made, unless the program named its discipline.
 
     The context is current.  The registration is busy, and cannot go, until the caller counts that down.  On failure it
     stays registered if it is new, and the next call tries the rest again.
@@ -53,6 +53,8 @@ cdef int find_or_register_unlocks(OrderState* order, cy.CUstream handle, uint64_
         failed = unregister_former_unlocks(order, former, found.state, failure)
     elif found.is_new and <size_t>handle == PER_THREAD:
         unregister_ended_thread_unlocks(order)
+    if not failed and unknown == OPAQUE and not found.state.is_named:
+        failed = change_discipline_unlocks(order, found.state, OPAQUE, failure)     # nothing, if it is that already
     if failed:
         found.state.busy -= 1
     return failed

@@ -14,6 +14,17 @@ cdef class Owner:
             self.state.handles.fetch_sub(1)
 
 
+cdef bint name_discipline(OrderState* order, StreamState* stream, Discipline discipline):
+    """The program names the discipline of a stream: True if that is what it has, and keeps from now on."""
+    cdef bint same
+    with nogil:
+        order.lock.lock()
+        same = stream.discipline == discipline
+        stream.is_named |= same
+        order.lock.unlock()
+    return same
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class StreamRegistry:
@@ -97,7 +108,7 @@ cdef class StreamRegistry:
         cdef Failure failure
         cdef Scope scope
         cdef int failed
-        if discipline == -1 or discipline == discipline_now(order, stream.state):
+        if discipline == -1 or name_discipline(order, stream.state, <Discipline>discipline):
             return stream
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
@@ -107,6 +118,8 @@ cdef class StreamRegistry:
             if not failed:
                 order.lock.lock()
                 failed = change_discipline_unlocks(order, stream.state, <Discipline>discipline, &failure)
+                if not failed:
+                    stream.state.is_named = True
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:

@@ -47,9 +47,10 @@ typedef struct xlogmem_table {
     xlogmem_runtime *(*open)(void *runtime);
     void (*close)(xlogmem_runtime *runtime);
 
-    /* Memory that the runtime tracks, ordered on the stream.  A stream that is not registered with the runtime becomes
-     * opaque on first use: unrecorded work may be enqueued there.  From then on the legacy default stream cannot be
-     * unregistered while the hold is open.  0 bytes give NULL.  Returns 0, or 1 with the error filled in. */
+    /* Memory that the runtime tracks, ordered on the stream.  The stream becomes opaque, if it is not one of the
+     * runtime's own and the program named no other discipline for it: unrecorded work may be enqueued there.  From then
+     * on the legacy default stream cannot be unregistered while the hold is open.  0 bytes give NULL.  Returns 0, or 1
+     * with the error filled in. */
     int (*allocate)(xlogmem_runtime *runtime, size_t nbytes, void *stream, void **ptr, xlogmem_error *error);
     /* The same, ready on every stream: the host has waited.  It is freed on the legacy default stream. */
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);

@@ -43,14 +43,15 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
     """Other rules for what is queued there from now on; nothing, if they are the same.
 
     Older entries of the stream may have unrecorded work behind them that the old discipline allowed.  All of it was
-    queued before the position that is taken here, to which such entries are raised.  The context is current.
+    queued before the position that is taken here, to which such entries are raised.  A launch whose window is open is
+    filed under the new rules, so they may only become stricter meanwhile.  The context is current.
     """
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence
     if stream.alive and stream.discipline == discipline:
         return 0
-    if not stream.alive or stream.windows:
+    if not stream.alive or (stream.windows and discipline != OPAQUE):
         return fail_stream(failure, STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD, stream.number)
     stream.unrecorded_until = advance(stream)
     order.discipline_changes += 1
