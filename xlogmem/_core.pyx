@@ -85,6 +85,7 @@ from xlogmem._order cimport (
     host_wait_unlocks,
     host_wait_or_sync_unlocks,
     ident_of_thread,
+    is_of_former,
     is_ordered_after_locked,
     is_other_threads_default,
     order_after_unlocks,

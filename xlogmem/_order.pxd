@@ -53,6 +53,7 @@ cdef cppclass StreamState:
     uint64_t number             # the id that users see, never used again in this runtime
     uint64_t driver_id          # the driver's id of the stream, never used again either; 0: a stream of the pool
     uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`
+    uint64_t begins_after       # positions up to this are those of streams that had the index before
     bint is_named               # the program named its discipline; else it is the default
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
@@ -114,6 +115,12 @@ cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
     if stream.alive:
         stream.count += 1
     return stream.count
+
+
+cdef inline bint is_of_former(StreamState* source, uint64_t position) noexcept nogil:
+    """Whether a position on the index of `source` is that of a stream which had the index before.  The host has seen it
+    complete, and what is true of `source` says nothing about it.  With the lock held."""
+    return position <= source.begins_after
 
 
 # Names that end in _locked and _unlocks: see _core.pxd.  The context is current where the lock is dropped.

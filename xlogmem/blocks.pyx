@@ -50,6 +50,8 @@ from xlogmem._order cimport (
     WRITTEN,
     OrderCounters,
     OrderState,
+    StreamState,
+    is_of_former,
 )
 from xlogmem.resources.base cimport UNDECLARED
 from xlogmem.streams cimport counted_handle, handle_of, parse

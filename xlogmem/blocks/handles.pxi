@@ -152,7 +152,8 @@ cdef class DeviceBlock:
         """What the next user would be ordered after: ``{(kind, stream id): position}``.  For tests and debugging."""
         cdef OrderState* order
         cdef vector[Entry] entries
-        cdef size_t i
+        cdef StreamState* source
+        cdef size_t i, kept = 0
         if self.core is None:
             return {}
         order = &self.core.ordering.state
@@ -161,7 +162,12 @@ cdef class DeviceBlock:
             if self.block.generation == self.generation:
                 entries = self.block.frontier
                 for i in range(entries.size()):
-                    entries[i].stream = order.streams[entries[i].stream].number
+                    source = order.streams[entries[i].stream]
+                    if not is_of_former(source, entries[i].position):
+                        entries[kept] = entries[i]
+                        entries[kept].stream = source.number
+                        kept += 1
+                entries.resize(kept)
             order.lock.unlock()
         kinds = {ALLOCATED: "allocated", WRITTEN: "written", HAS_READ: "has-read"}
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}

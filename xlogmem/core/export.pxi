@@ -72,7 +72,7 @@ cdef void end_exports_of_dead_stream(Block* block, StreamState* dead) noexcept n
     if unlikely(dead.unrecorded_until != 0):
         raise_unrecorded(block, dead)
     for i in range(block.frontier.size()):
-        if block.frontier[i].stream == dead.index:
+        if block.frontier[i].stream == dead.index and not is_of_former(dead, block.frontier[i].position):
             block.frontier[i].position = dead.count
     i = 0
     while i < block.exports.size():

@@ -19,7 +19,7 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
                 if source.alive or seen.position < source.count:
                     continue                            # more may stand behind it
                 end_exports_of_dead_stream(use.block, source)
-            if source.discipline != OPAQUE:
+            if source.discipline != OPAQUE or is_of_former(source, seen.position):
                 remove_entry(use.block, seen)
     file_access(use.block, stream, use.access, window.position)
     if use.access & WRITE:

@@ -38,13 +38,13 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
 
 
 cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
-    """The stream has had another discipline (`change_discipline_unlocks`): older entries count as `unrecorded_until`.
+    """The stream has had another discipline (`change_discipline_unlocks`): its older entries count as `unrecorded_until`.
     A read may stand for unrecorded writes, because the stream may have been opaque: these get an entry of their own."""
     cdef size_t i
     cdef bint may_have_written = False
     cdef bint has_written = False
     for i in range(block.frontier.size()):
-        if block.frontier[i].stream != stream.index:
+        if block.frontier[i].stream != stream.index or is_of_former(stream, block.frontier[i].position):
             continue
         if block.frontier[i].position <= stream.unrecorded_until:
             block.frontier[i].position = stream.unrecorded_until
@@ -104,7 +104,7 @@ cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noex
     cdef size_t i
     for i in range(block.frontier.size()):              # entries that are added on the way need no raising
         source = order.streams[block.frontier[i].stream]
-        found |= source == home
+        found |= source == home and not is_of_former(source, block.frontier[i].position)
         if source.unrecorded_until != 0:
             raise_unrecorded(block, source)
     if not found:
@@ -139,14 +139,21 @@ cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t 
             continue
         source = order.streams[entry.stream]
         if source != query.stream and may_have_unrecorded_work(block, source):
-            claim_scratch(source, query.operation)
-            if source.raised_to == 0:
-                source.raised_to = advance(source)
-            entry.position = source.raised_to
+            raise_entry(entry, source, query.operation)
         if query.snapshot != NULL:
             query.snapshot.push_back(entry[0])
         if source != query.stream:
             add_dependency_locked(order, query, source, entry.position, <EntryKind>entry.kind)
+
+
+cdef inline void raise_entry(Entry* entry, StreamState* source, uint64_t operation) noexcept nogil:
+    """Raise an entry to the operation's new position of its stream; not one of a stream that had the index before."""
+    if unlikely(is_of_former(source, entry.position)):
+        return
+    claim_scratch(source, operation)
+    if source.raised_to == 0:
+        source.raised_to = advance(source)
+    entry.position = source.raised_to
 
 
 cdef inline void claim_scratch(StreamState* source, uint64_t operation) noexcept nogil:

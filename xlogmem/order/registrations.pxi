@@ -30,6 +30,7 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
                 and dead.handles.load() == 0 and not is_successor_locked(order, dead)):
             stream.index = dead.index
             stream.count = dead.count           # old positions keep their meaning: the host is ordered after them
+            stream.begins_after = dead.count
             order.streams[i] = stream
             del dead
             return stream

@@ -56,6 +56,7 @@ from xlogmem._order cimport (
     StreamState,
     advance,
     host_wait_or_sync_unlocks,
+    is_of_former,
     is_ordered_after_locked,
     may_be_destroyed,
     needs_context_sync_locked,

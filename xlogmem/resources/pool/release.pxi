@@ -36,7 +36,8 @@ cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcep
     cdef StreamState* only
     if span.count == 1:
         only = pool.order.streams[span.first.stream]
-        if only.alive and not may_be_destroyed(only) and only.thread == 0:
+        if (only.alive and not may_be_destroyed(only) and only.thread == 0
+                and not is_of_former(only, span.first.position)):
             return only
     return pool.order.streams[0]
 

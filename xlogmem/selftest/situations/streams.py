@@ -9,6 +9,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import _driver
 from xlogmem._kernels import check
+from xlogmem.blocks import DeviceBlock
 from xlogmem.errors import StreamMisuseError, XlogmemError
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime
@@ -63,6 +64,49 @@ def a_handle_that_comes_back(world: World, rng: Random) -> None:
         x.expect(not S.registered, "a destroyed stream is still registered")
         x.runtime.unregister_stream(again)
         check(cuda.cuStreamDestroy(again))
+
+
+def taken_over(x: Scene, home: Any) -> tuple[DeviceBlock, int]:
+    """A block with an entry of a dead stream, and a stream that has the index of that one."""
+    dead = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+    block = x.block(home)
+    x.use(dead, (block, WRITE))
+    x.runtime.unregister_stream(dead)
+    x.runtime.reap_pending()
+    count = x.runtime.stream_count()
+    handle = int(check(cuda.cuStreamCreate(1)))
+    x.runtime.register_stream(handle)
+    x.expect(x.runtime.stream_count() == count, "the index of a dead stream is not used again")
+    return block, handle
+
+
+@situation
+def an_index_that_another_stream_has_now(world: World, rng: Random) -> None:
+    """What was filed there before is complete: the new stream, which is destroyed, has nothing to do with it."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block, handle = taken_over(x, S)
+        x.runtime.register_stream(handle, discipline="opaque")
+        check(cuda.cuStreamDestroy(handle))
+        x.use(T, (block, rng.choice([READ, WRITE])))
+        block.free()
+
+
+@situation
+def an_index_that_the_home_has_now(world: World, rng: Random) -> None:
+    """The home is opaque from now on; the entry at its index is not its own, and says nothing about work there."""
+    with Scene(world, rng) as x:
+        T = x.stream()
+        home = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        block, handle = taken_over(x, home)
+        x.runtime.unregister_stream(home, successor=handle)
+        x.use(T, (block, READ))
+        check(cuda.cuStreamSynchronize(T.handle))
+        x.runtime.register_stream(handle, discipline="opaque")
+        x.work(handle, block, WRITE)
+        x.use(T, (block, WRITE))
+        x.runtime.unregister_stream(handle)
+        check(cuda.cuStreamDestroy(handle))
 
 
 @situation
