@@ -10,6 +10,7 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes."""
     cdef Scope scope
     cdef Block* block
+    cdef StreamState* home
     cdef int failed = 0
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
@@ -21,7 +22,10 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     elif stream != NULL and not stream.alive:
         failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     else:
+        home = block.home
         failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
+        if unlikely(failed) and block.home != home:      # the block is as it was
+            move_home_locked(core.order, block, home)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
@@ -32,8 +36,8 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
     """Free a live block, now or when its last window closes.  `check_capture` is about `stream`."""
     check(core.order.lock.held(), "the lock is held")
     cdef int failed
-    if stream != NULL and stream != resolve_home(block):
-        set_home(block, stream)
+    if stream != NULL and stream != block.home:
+        move_home_locked(core.order, block, stream)
     if unlikely(block.windows or block.pins):
         block.state = RETIRED
         core.counters.deferred_frees += 1
@@ -58,8 +62,8 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
     block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
             core.resource.frontiers != NULL or (block.home == stream and has_one_entry_at_home_locked(core, block))):
-        if resolve_home(block) != stream:
-            set_home(block, stream)
+        if block.home != stream:
+            move_home_locked(core.order, block, stream)
         result[0] = block
         failed = free_now_unlocks(core, block, CAPTURE_WAS_CHECKED, failure)
     core.order.lock.unlock()
@@ -174,7 +178,7 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
     if home != NULL and is_other_threads_default(home):     # its handle means another stream in this thread
         set_entry(block, ALLOCATED, home.index, advance(home))
         home = order.streams[0]
-        set_home(block, home)
+        move_home_locked(order, block, home)
         check_capture = CHECK_CAPTURE
     order.operations += 1
     query.stream = home

@@ -94,6 +94,16 @@ cdef void move_to_successor(Block* block) noexcept nogil:
         set_entry(block, ALLOCATED, block.home.index, advance(block.home))    # as an allocation there would
 
 
+cdef inline void move_home_locked(OrderState* order, Block* block, StreamState* home) noexcept nogil:
+    """Free the block on another stream than before.  Stream order protected the free from unrecorded work on the old
+    home; from now on only entries do, so what may hide there gets one first."""
+    check(order.lock.held(), "the lock is held")
+    resolve_home(block)
+    if unlikely(order.discipline_changes != 0):
+        raise_changed_disciplines_locked(order, block)
+    set_home(block, home)
+
+
 cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noexcept nogil:
     """Some streams have had another discipline: raise the entries of those that this block has.  An opaque home always
     has an entry; a home that became opaque may have lost its entry before, and gets one here."""

@@ -8,7 +8,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
 from xlogmem.blocks import DeviceBlock
-from xlogmem.errors import UseAfterFreeError
+from xlogmem.errors import DriverError, UseAfterFreeError
 from xlogmem.resources import DeviceMemoryResource
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
@@ -76,6 +76,36 @@ def work_before_a_free_on_the_host(world: World, rng: Random) -> None:
         x.use(T, (x.block(T), WRITE))
     for ptr in resource.kept:
         check(cuda.cuMemFree(ptr))
+
+
+@situation
+def a_free_away_from_a_home_that_became_opaque(world: World, rng: Random) -> None:
+    """Writers elsewhere left no entry of the home, whose owner queues unrecorded work from then on."""
+    with Scene(world, rng) as x:
+        T = x.stream()
+        owner = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        block = x.block(owner)
+        for _ in range(2):
+            x.use(T, (block, WRITE))
+        sure(cuda.cuStreamSynchronize, T.handle)
+        x.runtime.register_stream(owner, discipline="opaque")
+        x.work(owner.handle, block, WRITE)
+        block.free(T)
+
+
+@situation
+def a_free_that_failed_elsewhere(world: World, rng: Random) -> None:
+    """The block is still freed where it would have been: without a stream, once the host has seen its uses complete."""
+    with Scene(world, rng) as x:
+        S, T, U = x.stream(), x.stream(), x.stream()
+        ptr = int(check(cuda.cuMemAllocAsync(NBYTES, U.handle)))
+        sure(cuda.cuStreamSynchronize, U.handle)
+        adopted = x.runtime.adopt(ptr, NBYTES)
+        x.use(T, (adopted, WRITE))
+        x.simulator.fail("cuStreamWaitEvent", 1, 999)
+        refused(world, DriverError, lambda: adopted.free(S), "a free whose wait fails")
+        adopted.free()
+        check(cuda.cuMemFreeAsync(ptr, U.handle))
 
 
 @situation
