@@ -7,7 +7,7 @@
 # changed half way.  Memory whose size other libraries or users choose is allocated elsewhere; its lack is a
 # MemoryError.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 
 cdef extern from *:
@@ -77,6 +77,7 @@ cdef extern from *:
     """
     #include <atomic>
     #include <cerrno>
+    #include <climits>
     #include <cstdint>
     #include <ctime>
     #include <linux/futex.h>
@@ -163,6 +164,32 @@ cdef extern from *:
     static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
     #endif
 
+    // Rung where something changes that other threads wait for.  One that waits took `heard` under the lock that guards
+    // the change, and then dropped the lock: a ring in between is not missed.
+    class xlogmem_bell {
+        std::atomic<std::uint32_t> rings{0};
+        std::atomic<std::uint32_t> listeners{0};
+
+        long futex(int operation, std::uint32_t value) {
+            return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rings), operation | FUTEX_PRIVATE_FLAG, value,
+                           nullptr, nullptr, 0);
+        }
+
+    public:
+        std::uint32_t heard() { return rings.load(); }
+        void ring() {
+            rings.fetch_add(1);
+            if (listeners.load()) futex(FUTEX_WAKE, INT_MAX);
+        }
+        void wait(std::uint32_t heard) {
+            const int error = errno;                            // a thread's errno must not change under it
+            listeners.fetch_add(1);
+            while (rings.load() == heard) futex(FUTEX_WAIT, heard);
+            listeners.fetch_sub(1);
+            errno = error;
+        }
+    };
+
     // Put an item on a list that other threads take as a whole.  Takes no lock, so finalizers may call it.
     template <typename Item>
     static inline void xlogmem_push(std::atomic<Item*>& head, Item* item) {
@@ -177,6 +204,12 @@ cdef extern from *:
         bint try_lock() noexcept
         void unlock() noexcept
         bint held() noexcept            # by this thread; in release builds always true
+
+    cdef cppclass bell "xlogmem_bell" nogil:
+        bell()
+        uint32_t heard() noexcept
+        void ring() noexcept            # wakes all
+        void wait(uint32_t heard) noexcept      # until it is rung again; without a lock and without the GIL
 
 
 cdef extern from *:

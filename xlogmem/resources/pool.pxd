@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._cpp cimport bell, vector
 from xlogmem._order cimport OrderState
 from xlogmem.resources.base cimport DeviceMemoryResource, FrontierTable, ResourceTable
 from xlogmem.streams cimport StreamPool
@@ -90,6 +90,8 @@ cdef cppclass PoolState:
     size_t used                     # bytes handed out
     size_t peak
     PoolCounters counters
+    vector[uint64_t] callers        # threads inside of calls upstream
+    bell call_ended                 # for allocations that found no memory meanwhile
 
 
 cdef class PoolMemoryResource(DeviceMemoryResource):

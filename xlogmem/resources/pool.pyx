@@ -62,6 +62,7 @@ from xlogmem._order cimport (
     needs_context_sync_locked,
     order_or_sync_unlocks,
     refuse_if_capturing_unlocks,
+    this_thread,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED
 
@@ -102,6 +103,7 @@ include "pool/free_lists.pxi"           # free spans by size and by what they de
 include "pool/fit.pxi"                  # which of them an allocation takes
 include "pool/pairs.pxi"                # free neighbours that were not coalesced
 include "pool/spans.pxi"                # splitting, coalescing, reserving, releasing
+include "pool/calls.pxi"                # calls upstream in flight, and who waits for them
 include "pool/expand.pxi"               # chunks from upstream
 include "pool/release.pxi"              # chunks back to upstream
 include "pool/resource.pxi"             # the pool as the core calls it
@@ -172,7 +174,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     -----
     Give it to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``.  It belongs to that one, because its free
     memory refers to positions of that runtime's streams, and memory is handed out through the runtime only.  Sizes and
-    addresses are multiples of 256 bytes.  Thread-safe.
+    addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads take chunks
+    from upstream, or return them, waits for these calls before it is out of memory.
     """
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, ordinal=0):

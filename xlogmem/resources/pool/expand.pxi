@@ -57,6 +57,7 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     cdef uint64_t ptr = 0
     cdef void* resource_block = NULL
     cdef int failed
+    begin_call_upstream_locked(pool)
     if upstream.frontiers != NULL:
         failed = upstream.frontiers.allocate(upstream.self, nbytes, stream, &ptr, &resource_block, failure)
     else:
@@ -65,6 +66,7 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
         if not failed and ptr % ALIGNMENT:
             failed = refuse_misaligned(pool, ptr, nbytes, stream, failure)
         pool.order.lock.lock()
+    end_call_upstream_locked(pool)
     if not failed:
         result[0] = new_chunk_locked(pool, ptr, nbytes, resource_block)
     return failed
@@ -74,12 +76,14 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
                         Failure* failure) except -1 nogil:
     """Take a chunk from upstream and hold the first `nbytes` of it."""
     check(pool.order.lock.held(), "the lock is held")
+    cdef size_t most = pool.maximum
     cdef size_t wanted
     cdef int failed
-    if nbytes > pool.maximum - pool.size:
-        return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
-    wanted = next_chunk_size_locked(pool, nbytes)
     while True:
+        if nbytes > pool.maximum - pool.size:           # in each turn: between two the lock was dropped
+            return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
+        wanted = next_chunk_size_locked(pool, nbytes)
+        wanted = wanted if wanted < most else most
         pool.size += wanted                             # no other call may grow into the same room
         failed = allocate_upstream_unlocks(pool, wanted, stream, result, failure)
         if not failed:
@@ -88,7 +92,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
         if wanted == nbytes or not is_out_of_memory(failure):
             break
         discard_failure_unlocks(pool, failure)
-        wanted = larger(rounded(wanted // 2), nbytes)
+        most = larger(rounded(wanted // 2), nbytes)
     if failed:
         if is_out_of_memory(failure) and failure.kind != PYTHON_RAISED:     # an exception says more than this would
             fail_out_of_memory_locked(pool, nbytes, failure, "there is no more upstream")

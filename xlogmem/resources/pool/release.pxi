@@ -49,6 +49,7 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
     cdef ResourceTable* upstream = pool.upstream
     cdef StreamState* waiting = stream if upstream.order != HOST_SYNCHRONOUS else NULL      # NULL: the host
     cdef int failed = 0
+    begin_call_upstream_locked(pool)
     stream.busy += 1
     if waiting != NULL:
         failed = refuse_if_capturing_unlocks(pool.order, stream, STREAM_IS_CAPTURING, failure)
@@ -59,6 +60,7 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
         failed = upstream.deallocate(upstream.self, span.ptr, span.nbytes, stream.handle, failure)
         pool.order.lock.lock()
     stream.busy -= 1
+    end_call_upstream_locked(pool)
     return failed
 
 

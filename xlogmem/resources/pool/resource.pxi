@@ -52,15 +52,22 @@ cdef int allocate_unlocks(void* self, size_t nbytes, StreamState* stream, uint64
     """Hand out memory that may be used on the stream from now on."""
     cdef PoolState* pool = <PoolState*>self
     cdef Span* span
+    cdef uint64_t moved
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
         return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
-    span = choose_span_locked(pool, nbytes, stream)
-    if span != NULL and is_ordered_locked(pool, span, stream):
-        take_locked(pool, span, nbytes)
-    elif find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
-        return 1
+    while True:
+        span = choose_span_locked(pool, nbytes, stream)
+        if span != NULL and is_ordered_locked(pool, span, stream):
+            take_locked(pool, span, nbytes)
+            break
+        moved = chunks_moved_locked(pool)
+        if not find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
+            break
+        if not (is_out_of_memory(failure) and wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
+            return 1
+        discard_failure_unlocks(pool, failure)
     clear_frontier(span)                                # the stream is ordered after it
     pool.counters.allocations += 1
     pool.used += nbytes
@@ -96,11 +103,15 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     if nbytes > pool.maximum:
         return 0
     release_idle_unlocks(pool, 0, stream, &failures)
+    pool.order.lock.unlock()
+    drop_failures(&failures)
+    pool.order.lock.lock()
+    begin_call_upstream_locked(pool)
     if pool.upstream.frontiers != NULL:
         failed = pool.upstream.frontiers.trim(pool.upstream.self, nbytes, stream, failure)
     pool.order.lock.unlock()
-    drop_failures(&failures)
     if pool.upstream.frontiers == NULL and pool.upstream.trim != NULL:
         failed = pool.upstream.trim(pool.upstream.self, failure)
     pool.order.lock.lock()
+    end_call_upstream_locked(pool)
     return failed

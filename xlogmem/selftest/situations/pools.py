@@ -1,16 +1,22 @@
 """Situations of pools: what a stream that takes free memory has to be ordered after."""
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
-from xlogmem.errors import DriverError
-from xlogmem.resources import PoolMemoryResource
+from xlogmem.errors import DriverError, OutOfDeviceMemoryError
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, PoolMemoryResource
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
 from xlogmem.selftest.world import READ, WRITE, World, refused
+
+AWHILE = .05                                            # seconds that a call is held up
 
 
 def one_block() -> PoolMemoryResource:
@@ -113,3 +119,63 @@ def two_calls_that_expand_at_once(world: World, rng: Random) -> None:
             world, DriverError, lambda: x.block(T), "memory beyond the maximum"))
         x.block(S)
         x.expect(pool.pool_size() == NBYTES, f"a pool of at most {NBYTES} bytes has {pool.pool_size()}")
+
+
+@situation
+def memory_that_another_call_has_in_hand(world: World, rng: Random) -> None:
+    """The only chunk is on its way back to upstream: an allocation waits for that, and takes it again."""
+    pool = one_block()
+    with Scene(world, rng, resource=pool) as x:
+        S = x.stream()
+        x.block(S).free()
+        hold = x.simulator.hold("cuMemFreeAsync", 1, AWHILE)
+        thread = threading.Thread(target=pool.trim)
+        thread.start()
+        hold.reached()
+        try:
+            x.block(S)
+        except OutOfDeviceMemoryError as error:
+            x.expect(False, f"a pool whose memory is being returned is out of memory: {error}")
+        thread.join()
+
+
+class NotYetError(MemoryError):
+    """Calls something when it is dropped."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__("not yet")
+        self.then = then
+
+    def __del__(self) -> None:
+        self.then()
+
+
+class Reluctant(DeviceMemoryResource):
+    """Refuses the first request."""
+
+    order = "stream"
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__(0)
+        self.then = [then]
+        self.below = AsyncMemoryResource()
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        if self.then:
+            raise NotYetError(self.then.pop())
+        return self.below.allocate(nbytes, stream)
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.below.deallocate(ptr, nbytes, stream)
+
+
+@situation
+def room_that_another_call_took_between_two_tries(world: World, rng: Random) -> None:
+    """A pool is never larger than it may be, though upstream first refuses and another allocation comes then."""
+    most = 3 * NBYTES // 2
+    pool = PoolMemoryResource(Reluctant(lambda: x.block(S)), maximum_pool_size=most, chunk_size=most)
+    with Scene(world, rng, resource=pool) as x:
+        S = x.stream()
+        with suppress(OutOfDeviceMemoryError):
+            x.runtime.allocate(most // 2, S).free()
+        x.expect(pool.pool_size() <= most, f"a pool of at most {most} bytes has {pool.pool_size()}")
