@@ -17,9 +17,10 @@ position is a number, and `_order` records events only where a stream has to wai
 
 Programs fill new memory without recording it.  So until a use on another stream has been filed, a block is *fresh*: its
 entries on its own stream are raised to a new position of that stream before another stream is ordered after them, which
-covers all work that was queued there so far.  Streams on which unrecorded work may be queued at any time (cuDF's) are
-*opaque*: the same holds for all entries of such a stream, and the stream itself is ordered after each use elsewhere of
-a block that will be freed there (the *hand-back*), because its owner does not wait by itself.
+covers all work that was queued there so far, and once more when that first use is filed.  Streams on which unrecorded
+work may be queued at any time (cuDF's) are *opaque*: the same holds for all entries of such a stream, and the stream
+itself is ordered after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner does
+not wait by itself.
 
 A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and
 makes no driver call, and the next owner of the bytes is ordered after it.  Without such a resource most frees make no
@@ -75,6 +76,7 @@ from xlogmem._order cimport (
     HAS_READ,
     LAZY,
     OPAQUE,
+    ORDINARY,
     PRECISE,
     SEALED,
     WRITTEN,
@@ -88,6 +90,7 @@ from xlogmem._order cimport (
     is_of_former,
     is_ordered_after_locked,
     is_other_threads_default,
+    may_be_destroyed,
     order_after_unlocks,
     order_all_unlocks,
     poll_unlocks,

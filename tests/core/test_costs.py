@@ -28,16 +28,20 @@ def test_one_stream_only(x, records):
     assert (x.records(), x.waits()) == (records, 0)
 
 
-@pytest.mark.parametrize(("policy", "records"), [("lazy", 2), ("adaptive", 2), ("precise", 101)])
-def test_twelve_blocks_used_a_hundred_times_elsewhere(x, records):
-    """The per-use-event scheme makes 1,212 records and 2,004 waits here."""
-    blocks = [x.runtime.allocate(512) for _ in range(12)]
+@pytest.mark.parametrize(("discipline", "policy", "records", "waits"), [
+    ("ordinary", "lazy", 3, 3), ("ordinary", "adaptive", 3, 3), ("ordinary", "precise", 102, 3),
+    ("sealed", "lazy", 2, 2), ("sealed", "adaptive", 2, 2), ("sealed", "precise", 101, 2)])
+def test_twelve_blocks_used_a_hundred_times_elsewhere(x, discipline, records, waits):
+    """The per-use-event scheme makes 1,212 records and 2,004 waits here.  Unless the stream of the blocks is sealed, the
+    second launch waits once more, for what may have been filled there inside the first."""
+    home = x.runtime.acquire_stream(discipline=discipline)
+    blocks = [x.alloc(home) for _ in range(12)]
     uses = [(b, READ) for b in blocks[:10]] + [(b, WRITE) for b in blocks[10:]]
     for _ in range(100):
         x.use(x.T, *uses)
     for b in blocks:
         b.free()
-    assert (x.records(), x.waits()) == (records, 2)
+    assert (x.records(), x.waits()) == (records, waits)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -47,7 +51,7 @@ def test_the_free_of_a_block_read_a_thousand_times(x):
     for _ in range(1000):
         x.use(x.T, (b, READ))
     records, waits = x.records(), x.waits()
-    assert waits == 1
+    assert waits == 2
     assert len(b.frontier) <= 3
     b.free()
     assert x.records() - records <= 1
@@ -60,9 +64,9 @@ def test_written_once_read_a_thousand_times(x):
     x.use(x.S, (b, WRITE))
     for _ in range(1000):
         x.use(x.T, (b, READ))
-    assert x.waits() == 1
+    assert x.waits() == 2                               # the second for what S may have queued inside the first use
     # Used again and again without news: no record a commit, but under precise.
-    assert x.records() == (1002 if x.runtime.policy == "precise" else 1)
+    assert x.records() == (1003 if x.runtime.policy == "precise" else 2)
 
 
 @pytest.mark.parametrize("policy", ["adaptive"])
@@ -83,8 +87,8 @@ def test_no_credit_for_what_is_known_already(x):
     for _ in range(1000):
         x.use(x.T, (a, READ))
         x.use(x.S, (b, WRITE))
-    assert x.records() <= 66
-    assert x.waits() == 1
+    assert x.records() <= 67
+    assert x.waits() == 2
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -119,7 +123,8 @@ def test_no_event_is_made_in_the_steady_state(x):
 @pytest.mark.parametrize("policy", ["adaptive"])
 def test_one_capture_query_a_use(x):
     b = x.alloc(x.S)
-    x.use(x.T, (b, READ))
+    for _ in range(2):
+        x.use(x.T, (b, READ))
     before = x.driver.calls("cuStreamIsCapturing")
     for _ in range(100):
         x.use(x.T, (b, READ))

@@ -81,7 +81,7 @@ def work_without_a_window_keeps_freshness(x: FourStreams) -> bool:
     return x.ordered(fill, x.T)
 
 
-@scenario()
+@scenario(spare=1)
 def work_without_a_window_is_recorded_beside_a_read(x: FourStreams) -> bool:
     """U read b in a window, then wrote it without one: the next reader waits for the write."""
     b = x.alloc(x.S)
@@ -140,7 +140,7 @@ def w3_two_overlapping_writers(x: FourStreams) -> bool:
     return x.ordered(one, x.S) and x.ordered(two, x.S)
 
 
-@scenario(spare=2)
+@scenario(spare=3)
 def a_writer_removes_only_what_has_not_changed_since(x: FourStreams) -> bool:
     """A stream reads before a writer's prepare and again, ordered by hand, inside the writer's window: the
     entry that the writer's ticket names is newer now and stays."""
@@ -170,7 +170,7 @@ def of_two_positions_on_one_stream_the_newer_is_waited_for(x: FourStreams) -> bo
     return x.ordered(write, x.V)
 
 
-@scenario(spare=1)
+@scenario(spare=3)
 def a_launch_is_recorded_in_every_block(x: FourStreams) -> bool:
     """(T waits for S a second time, for what may have been filled into d: nothing was.)"""
     b, c, d = [x.alloc(x.S) for _ in range(3)]
@@ -181,7 +181,7 @@ def a_launch_is_recorded_in_every_block(x: FourStreams) -> bool:
     return x.ordered(first, x.U) and x.ordered(second, x.V)
 
 
-@scenario()
+@scenario(spare=1)
 def an_exception_records_conservatively(x: FourStreams) -> bool:
     b = x.alloc(x.S)
     reader = x.use(x.U, (b, READ))
@@ -224,7 +224,7 @@ def a_dropped_handle_is_freed_after_its_uses(x: FourStreams) -> bool:
     return x.ordered(read, x.S) and x.runtime.counters()["frees"] == 1
 
 
-@scenario()
+@scenario(spare=1)
 def a_free_on_a_given_stream_orders_that_stream(x: FourStreams) -> bool:
     b = x.alloc(x.S)
     read = x.use(x.T, (b, READ))
@@ -280,7 +280,7 @@ def position_taken_before_the_allocation(x: FourStreams) -> bool:
     return True
 
 
-@scenario(policy="lazy", spare=1)
+@scenario(policy="lazy", spare=2)
 def fence_between_launch_and_finish(x: FourStreams) -> bool:
     """It covers the launch but not its position: one wait more, never one too few."""
     b, c = x.alloc(x.S), x.alloc(x.T)
@@ -292,7 +292,7 @@ def fence_between_launch_and_finish(x: FourStreams) -> bool:
     return x.ordered(write, x.U)
 
 
-@scenario(policy="precise", spare=1)
+@scenario(policy="precise", spare=3)
 def transitive_knowledge_with_re_recorded_events(x: FourStreams) -> bool:
     """T to U to V, while U's ring of events is recorded over and over: V knows T through U, at no cost."""
     b, c = x.alloc(x.S), x.alloc(x.S)
@@ -318,7 +318,7 @@ def a_fence_teaches_only_what_its_stream_knew_before_the_record(x: FourStreams) 
     return x.ordered(write, x.T)
 
 
-@scenario()
+@scenario(spare=2)
 def a_fence_in_use_is_not_recorded_again(x: FourStreams) -> bool:
     """T waits for a fence of S; before that is noted, others have S record more fences than its ring holds.  Were T's
     among them, T would count as ordered after what it covers now."""
@@ -371,7 +371,7 @@ def write_removes_an_opaque_entry(x: FourStreams) -> bool:
     return x.ordered(write, x.U) and x.ordered(hidden, x.U) and x.ordered(read, x.S)
 
 
-@scenario(opaque="T")
+@scenario(opaque="T", spare=1)
 def recorded_read_on_an_opaque_stream(x: FourStreams) -> bool:
     """b is handed to the opaque T for reading; T's owner then writes it without a recorder; U reads."""
     b = x.alloc(x.S)

@@ -140,7 +140,7 @@ def test_a_commit_without_preflight_records_nothing_and_may_be_repeated(four, dr
         recorder.commit()
     recorder.preflight()
     recorder.commit()
-    assert block.frontier.keys() == {("written", x.T.id)}
+    assert block.frontier.keys() == {("allocated", x.S.id), ("written", x.T.id)}
     with pytest.raises(StreamMisuseError, match="committed or cancelled before"):
         recorder.commit()
     assert x.runtime.counters()["uses"] == 1

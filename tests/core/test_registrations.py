@@ -170,7 +170,7 @@ def test_uses_of_one_block_are_merged_to_the_strongest():
         with recorder:
             pass
         assert recorder.recorded_count == 2
-        assert set(block.frontier) == {("written", T.id)}
+        assert set(block.frontier) == {("allocated", S.id), ("written", T.id)}
     block = runtime.allocate(64, S)
     with use(T, read=[block, block]):
         pass

@@ -20,7 +20,7 @@ from xlogmem.interop.devices import DeviceState
 scenario = Scenarios(one_chunk)
 
 
-@scenario()
+@scenario(spare=1)
 def an_allocation_orders_its_stream(x: FourStreams) -> bool:
     """Memory last read on V, freed on S, taken on T and handed to U: U is ordered through T's new position."""
     b = x.alloc(x.S, WHOLE)
@@ -32,7 +32,7 @@ def an_allocation_orders_its_stream(x: FourStreams) -> bool:
     return x.ordered(one, x.T) and x.ordered(two, x.U) and x.ordered(late, x.T)
 
 
-@scenario(opaque="T", spare=1)
+@scenario(opaque="T", spare=2)
 def hidden_work_on_an_opaque_stream_is_handed_over_as_a_new_position(x: FourStreams) -> bool:
     """The entry of the opaque T is raised for the last time when b is freed: a position that U knows is not enough.
     (T waits for S a second time, for what may have been filled into the other block: nothing was.)"""
@@ -121,7 +121,7 @@ def adjacent_spans_that_a_tight_pool_coalesces(x: FourStreams) -> bool:
     return x.ordered(one, x.S) and x.ordered(two, x.S)
 
 
-@scenario()
+@scenario(spare=1)
 def both_parts_of_what_is_split_are_waited_for(x: FourStreams) -> bool:
     b = x.alloc(x.S, WHOLE)
     one, two = x.use(x.V, (b, READ)), x.use(x.V, (b, READ))

@@ -11,6 +11,8 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
+    if unlikely(use.block.fresh and stream != use.block.stream):
+        end_freshness_locked(order, window)
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.snapshot[i]
@@ -24,8 +26,32 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     file_access(use.block, stream, use.access, window.position)
     if use.access & WRITE:
         use.block.writer = stream.number + 1
-    if stream != use.block.stream:
-        use.block.fresh = False
+
+
+cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil:
+    """The first use elsewhere of some fresh blocks.  Until now unrecorded work could be queued on their own streams,
+    also inside the window, where the launch is not ordered after it.  So entries there are raised to a new position,
+    one for each stream, and no write removes them.  Sealed streams have no such work, opaque ones are raised always;
+    one that may be destroyed is left as it was when the window opened."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* source
+    cdef Block* block
+    cdef size_t i, k
+    order.operations += 1
+    for i in range(window.uses.size()):
+        block = window.uses[i].block
+        source = block.stream
+        if not block.fresh or source == window.stream:
+            continue
+        block.fresh = False
+        if source == NULL or source.discipline != ORDINARY or may_be_destroyed(source):     # NULL: evicted meanwhile
+            continue
+        claim_scratch(source, order.operations)
+        if source.raised_to == 0:
+            source.raised_to = advance(source)
+        for k in range(block.frontier.size()):
+            if block.frontier[k].stream == source.index:
+                block.frontier[k].position = source.raised_to
 
 
 cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcept nogil:

@@ -214,3 +214,20 @@ def work_recorded_on_a_retired_block(world: World, rng: Random) -> None:
         x.work(U.handle, block, WRITE, HALF, HALF)
         refused(world, UseAfterFreeError, lambda: x.runtime.record_block_use(block, U), "work on a retired block")
         window.commit()
+
+
+@situation
+def a_fill_inside_the_first_use_elsewhere(world: World, rng: Random) -> None:
+    """T uses one half of a new block, while the other half is still being filled where it was allocated."""
+    with Scene(world, rng) as x:
+        S, T, U = x.stream(), x.stream(), x.stream()
+        block = x.block(S)
+        access = rng.choice([READ, WRITE])
+        window = x.prepare(T, (block, access))
+        x.work(S.handle, block, WRITE, HALF, HALF)
+        x.work(T.handle, block, access, 0, HALF)
+        window.commit()
+        if rng.random() < .5:
+            x.use(U, (block, WRITE if access == READ else READ))
+        else:
+            block.free(T)
