@@ -128,7 +128,7 @@ cdef cppclass Window:
     vector[Use] uses            # one for each block
     vector[Entry] snapshot      # what the uses were ordered after, in the order of `uses`
     vector[Dependency] dependencies     # what the launch stream is not ordered after yet: one for each source stream
-    vector[Dependency] homes    # opaque homes that have to be ordered after the launch
+    vector[Dependency] homes    # opaque homes, and streams of exports, that have to be ordered after the launch
     vector[Block*] claimed      # retired blocks whose last window this was
     bint record                 # the commit records its fence at once
     Window* next                # in the list of abandoned windows

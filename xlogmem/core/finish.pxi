@@ -64,19 +64,29 @@ cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcep
             window.snapshot[i].position = 0             # no entry has this one
 
 
-cdef void add_handback(Window* window, Use* use) noexcept nogil:
-    """Note an opaque home for the hand-back.  Now, because the block may be freed once the window is closed."""
+cdef inline void add_handbacks(Window* window, Use* use) noexcept nogil:
+    """Note for the hand-back the streams whose next work on the block may be unrecorded: an opaque home, and those that
+    it is exported to, unless they may be destroyed.  Now, because the block may be freed once the window is closed."""
     cdef StreamState* home = resolve_home(use.block)
+    cdef size_t i
+    if home != NULL and home.discipline == OPAQUE:
+        add_handback(window, use, home)
+    if unlikely(not use.block.exports.empty()):
+        for i in range(use.block.exports.size()):
+            if not may_be_destroyed(use.block.exports[i].stream):
+                add_handback(window, use, use.block.exports[i].stream)
+
+
+cdef void add_handback(Window* window, Use* use, StreamState* stream) noexcept nogil:
+    """Once for each stream and launch."""
     cdef Dependency entry
     cdef size_t i
-    if home == NULL or home.discipline != OPAQUE or home == window.stream:
-        return
-    if window.hand_back == HAND_BACK_WRITES and not use.access & WRITE:
+    if stream == window.stream or (window.hand_back == HAND_BACK_WRITES and not use.access & WRITE):
         return
     for i in range(window.homes.size()):
-        if window.homes[i].source == home:
+        if window.homes[i].source == stream:
             return
-    entry.source = home
+    entry.source = stream
     entry.position = window.position
     entry.kind = WRITTEN
     window.homes.push_back(entry)
@@ -96,7 +106,7 @@ cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept no
     for i in range(window.uses.size()):
         use = &window.uses[i]
         file_use_locked(core, window, use)
-        add_handback(window, use)
+        add_handbacks(window, use)
     window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
@@ -182,8 +192,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 
 cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamState* stream,
                                   Failure* failure) except -1 nogil:
-    """The hand-back: order an opaque home (`home.source`) after a use on `stream` at `home.position`.  If that cannot
-    be queued the host waits, so that everything queued there later is ordered."""
+    """The hand-back: order a stream (`home.source`) after a use on `stream` at `home.position`.  If that cannot be
+    queued the host waits, so that everything queued there later is ordered."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source = home.source
     cdef uint64_t position = home.position

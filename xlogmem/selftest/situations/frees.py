@@ -138,6 +138,22 @@ def an_interface_and_an_export_on_one_stream(world: World, rng: Random) -> None:
 
 
 @situation
+def a_consumer_that_goes_on_after_a_use_elsewhere(world: World, rng: Random) -> None:
+    """It has the memory until it releases its export, or as long as it reads an interface, and keeps no record."""
+    with Scene(world, rng) as x:
+        S, T = x.stream("sealed"), x.stream()
+        block = x.block(S)
+        export = None
+        if rng.random() < .5:
+            export = x.buffer(block).__dlpack__(stream=S.handle)
+        else:
+            x.read_interface(block, S)
+        x.use(T, (block, WRITE))
+        x.work(S.handle, block, READ)
+        del export
+
+
+@situation
 def a_stream_under_another_discipline(world: World, rng: Random) -> None:
     """Unrecorded work that was possible before, or is from now on, is waited for."""
     with Scene(world, rng) as x:
