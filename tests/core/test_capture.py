@@ -3,9 +3,19 @@ from __future__ import annotations
 
 import pytest
 from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
 from four_streams import READ, WRITE
 
-from xlogmem import BlockState, DeviceRuntime, LaunchRecorder, StreamMisuseError, use
+from xlogmem import (
+    Access,
+    BlockState,
+    DeviceRuntime,
+    DeviceState,
+    LaunchRecorder,
+    StreamMisuseError,
+    UseAfterFreeError,
+    use,
+)
 from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -41,6 +51,42 @@ def test_work_on_a_capturing_stream_is_refused(driver):
     with use(T, read=block):
         pass
     block.free()
+
+
+@pytest.mark.parametrize("retired", [False, True])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_a_capture_took_cannot_be_recorded(four, driver, foreign, retired):
+    """It is queued when the graph is launched, perhaps after the free.  Nothing is filed; later it can be."""
+    x = four()
+    owner = ForeignStream()
+    T = x.runtime.register_stream(owner) if foreign else x.T
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    block = buffer.access()
+    window = x.prepare(x.S, (block, READ))
+    identity, before = block.id, dict(block.frontier)
+    calls = [lambda: x.runtime.record_block_use(identity, T),
+             lambda: x.runtime.finish_block_use(identity, T, Access.WRITE),
+             lambda: x.runtime.finish_block_use(identity, T, Access.READ)]
+    if retired:
+        block.free()
+    else:
+        calls.append(lambda: buffer.record_write(T))
+    with Capture(T):
+        for call in calls:
+            queries = driver.calls("cuStreamIsCapturing")
+            with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+                call()
+            assert driver.calls("cuStreamIsCapturing") <= queries + 1 + foreign
+            assert block.frontier == before
+    if retired:
+        with pytest.raises(UseAfterFreeError):
+            calls[0]()
+    else:
+        calls[0]()
+    assert block.frontier.keys() == {("allocated", x.S.id), ("written", T.id)}
+    window.commit()
+    del buffer, block
 
 
 def test_a_capturing_source_is_refused_before_any_wait(four, driver):

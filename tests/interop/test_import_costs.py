@@ -28,7 +28,7 @@ def calls_without_a_context(driver, context, work: Callable[[], object]) -> Coun
         check(cuda.cuCtxSetCurrent(context))
 
 
-@pytest.mark.parametrize(("elsewhere", "most"), [(False, 11), (True, 17)])
+@pytest.mark.parametrize(("elsewhere", "most"), [(False, 12), (True, 17)])
 def test_the_driver_calls_of_an_import_by_dlpack(state: DeviceState, driver, _context, elsewhere, most):
     """Of an exporter of ours, to the stream where the memory is, and to another one that is ordered after it."""
     buffer = state.full(64, 1, "uint8")

@@ -342,7 +342,8 @@ cdef class Runtime(Core):
         UseAfterFreeError
             The block was freed.  While a window keeps its memory, the work is filed all the same.
         StreamMisuseError
-            This is not memory of the runtime, or the stream was unregistered.
+            This is not memory of the runtime, or the stream was unregistered or is capturing a graph: then nothing is
+            filed.
         """
         self._file(block, stream, UNKNOWN_ACCESS)
 

@@ -214,7 +214,8 @@ cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamSta
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil:
     """File work that is queued already and was not prepared: it removes nothing and keeps the block fresh.  Unknown
     access counts as written, so that later readers are ordered after it too.  On a retired block it files, then
-    refuses."""
+    refuses.  What a stream that captures got is not queued before its graph is launched, and is refused, as in
+    `prepare`."""
     cdef OrderState* order = core.order
     cdef Block* block
     cdef Scope scope
@@ -223,6 +224,9 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
+    if not is_other_threads_default(stream) and refuse_stream(core, stream, failure):
+        leave_context(&scope)
+        return mark_lost_if_sticky(core, 1, failure)
     order.lock.lock()
     block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
     known = block != NULL and block.generation == request.generation and block.state in (LIVE, RETIRED)

@@ -223,7 +223,7 @@ cdef class Buffer(ArrayView):
         Raises
         ------
         StaleBufferError, StreamMisuseError
-            The buffer is stale, or the stream is not of its device.  Nothing is filed.
+            The buffer is stale, or the stream is not of its device or is capturing a graph.  Nothing is filed.
         """
         self.refuse_stale()
         self.refuse_writing("record_write")

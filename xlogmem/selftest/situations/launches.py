@@ -231,3 +231,14 @@ def a_fill_inside_the_first_use_elsewhere(world: World, rng: Random) -> None:
             x.use(U, (block, WRITE if access == READ else READ))
         else:
             block.free(T)
+
+
+@situation
+def work_that_a_capture_took(world: World, rng: Random) -> None:
+    """It is queued with the graph, so nothing can be recorded of it before."""
+    with Scene(world, rng) as x:
+        S, T = x.stream(), x.stream()
+        block = x.block(S)
+        check(cuda.cuStreamBeginCapture(T.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        refused(world, StreamMisuseError, lambda: x.runtime.record_block_use(block, T), "work of a graph")
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(T.handle))))
