@@ -13,9 +13,17 @@ import weakref
 import pytest
 from c_table import ENVIRONMENT, Hold, Refused, Table, functions
 from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
 from places import ROOT
 
-from xlogmem import DeviceRuntime, DriverError, PoolMemoryResource, use
+from xlogmem import (
+    AsyncMemoryResource,
+    DeviceRuntime,
+    DirectMemoryResource,
+    DriverError,
+    PoolMemoryResource,
+    use,
+)
 from xlogmem._kernels import check
 
 
@@ -54,6 +62,28 @@ def test_a_hold_keeps_the_runtime_until_it_is_closed():
     hold.close()                                        # without the GIL: a deferred call of the interpreter
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource])
+def test_what_was_not_freed_is_freed_when_the_runtime_ends(driver, resource):
+    """Nor could be, because the stream of the free was not to be identified.  Work there goes on meanwhile."""
+    before = driver.live_bytes()
+    runtime = DeviceRuntime(resource=resource())
+    alive = weakref.ref(runtime)
+    hold, stream = Hold(runtime), ForeignStream()
+    failed, forgotten = (hold.allocate(4096, stream.handle) for _ in range(2))
+    driver.set_policy("min")
+    for ptr in (failed, forgotten):
+        check(cuda.cuMemsetD8Async(ptr, 1, 4096, stream.handle))
+    driver.fail("cuStreamGetId", 1, 999)
+    hold.free(failed, stream.handle)
+    assert runtime.live_bytes == 8192
+    hold.close()
+    del runtime
+    gc.collect()
+    assert alive() is None
+    assert driver.live_bytes() == before
 
 
 # ---------------------------------------------------------------------------------------- frees

@@ -54,15 +54,15 @@ cdef class Core:
         runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
         if self.state.order != NULL and not process_is_closing():
             with nogil:
-                tear_down(&self.state)
+                tear_down(&self.state, False)
             self.drop_owners()
 
     def __dealloc__(self):
-        """No handle is left, so every block that is still live was dropped or failed to be freed."""
+        """No handle is left: blocks that are still live were dropped, failed to be freed, or are the C table's."""
         cdef size_t i
         if self.state.order != NULL and not process_is_closing():
             with nogil:
-                tear_down(&self.state)
+                tear_down(&self.state, True)
         if self.state.order != NULL:
             self.state.order.lost = NULL                # the pool may have another core by and by
         self.drop_owners()

@@ -124,8 +124,9 @@ cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
     return block
 
 
-cdef int tear_down(CoreState* core) except -1 nogil:
-    """Free what is left: no handle of a block, a stream or a recorder exists any more."""
+cdef int tear_down(CoreState* core, bint handles_are_gone) except -1 nogil:
+    """Free what is left.  First for finalizers of an object that handles in the same cycle may still refer to: what was
+    dropped.  Then, when no handle of a block, a stream or a recorder exists any more, everything."""
     cdef Failure ignored
     cdef Scope scope
     cdef int failed
@@ -137,5 +138,18 @@ cdef int tear_down(CoreState* core) except -1 nogil:
     if not failed:                                      # else foreign streams, possibly destroyed, would be touched
         release_exports_without_stream(core, &ignored)
         drain(core)
+        if handles_are_gone:
+            free_live_blocks(core)
     leave_context(&scope)
+    return 0
+
+
+cdef int free_live_blocks(CoreState* core) except -1 nogil:
+    """What callers of the C table did not free, or on a stream that could not be identified: nothing names it now."""
+    cdef size_t i
+    core.order.lock.lock()
+    for i in range(core.blocks.size()):
+        if core.blocks[i].state == LIVE and core.blocks[i].generation:
+            free_deferred_unlocks(core, core.blocks[i])
+    core.order.lock.unlock()
     return 0

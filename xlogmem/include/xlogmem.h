@@ -43,7 +43,7 @@ typedef struct xlogmem_table {
     uint32_t size;                      /* of this structure, as the core was built */
 
     /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL if the object is not one.
-     * Needs the GIL. */
+     * Memory that was not freed when the runtime is destroyed is freed then.  Needs the GIL. */
     xlogmem_runtime *(*open)(void *runtime);
     void (*close)(xlogmem_runtime *runtime);
 
