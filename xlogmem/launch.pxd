@@ -1,4 +1,4 @@
-from xlogmem._core cimport Outcome, Window
+from xlogmem._core cimport CoreState, Outcome, Window
 from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 
@@ -11,6 +11,7 @@ cdef class LaunchRecorder:
     cdef bint done
     cdef bint busy              # preflight is running, without the GIL
     cdef Window* window
+    cdef CoreState* keeper      # of a recorder that its own runtime keeps; `runtime` is None meanwhile
     cdef list rejections
     cdef list held              # what resolvers want kept until the use is filed
     cdef int register(self, object what, int access) except -1

@@ -32,7 +32,7 @@ from xlogmem._core cimport (
 from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState, current_thread
 from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
-from xlogmem.streams cimport Stream, core_of, device_of
+from xlogmem.streams cimport Stream, core_of, device_of, handle_of
 
 from xlogmem.errors import StreamMisuseError
 
@@ -109,8 +109,8 @@ cdef class LaunchRecorder:
     def __dealloc__(self):
         if self.window == NULL:
             return
-        if self.window.is_open:                         # filed by the next call to the runtime
-            abandon(&self.runtime.state, self.window)
+        if self.window.is_open:                         # filed by the next call to the runtime, or by its end
+            abandon(&self.runtime.state if self.runtime is not None else self.keeper, self.window)
         else:
             return_window(&self.runtime.state, self.window)
 
@@ -325,6 +325,19 @@ cdef class LaunchRecorder:
     def __exit__(self, kind, exception, traceback):
         if not self.done:
             self.finish(LAUNCHED)
+
+    def _keep_by_runtime(self):
+        """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
+        before."""
+        cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
+        stream.core = None
+        self.stream = stream
+        self.keeper = &self.runtime.state
+        self.runtime = None
+
+    def _take_from(self, Core runtime not None):
+        """The end of `_keep_by_runtime`."""
+        self.runtime = runtime
 
     @property
     def mode(self):

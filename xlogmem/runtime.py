@@ -89,8 +89,8 @@ class DeviceRuntime(Runtime):
     def prepare_block_use(self, block: Any, stream: Any, access: Access) -> None:
         """Open a window on one block: queue the waits that a use on `stream` needs.
 
-        Close it with `finish_block_use`.  For launches that touch several blocks, `use` is one window and one position
-        for all of them.
+        Close it with `finish_block_use`; else the use is filed when the runtime ends.  For launches that touch several
+        blocks, `use` is one window and one position for all of them.
 
         Parameters
         ----------
@@ -111,6 +111,7 @@ class DeviceRuntime(Runtime):
         recorder.preflight()
         if recorder.recorded_count:
             key = (self._generation_of(block), recorder.stream.id)
+            recorder._keep_by_runtime()
             with self._prepared_lock:
                 self._prepared.setdefault(key, []).append(recorder)
         else:
@@ -132,6 +133,7 @@ class DeviceRuntime(Runtime):
         if recorder is None:
             self._file(block, used, access.value)
         else:
+            recorder._take_from(self)
             recorder.commit()
 
     def memory_summary(self) -> str:

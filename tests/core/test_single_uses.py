@@ -1,7 +1,9 @@
 """`record_block_use`, `prepare_block_use` and `finish_block_use`: uses of one block without a recorder."""
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -202,3 +204,35 @@ def test_windows_of_two_threads_on_one_block_and_stream_are_both_closed():
     runtime.finish_block_use(block, stream, Access.WRITE)
     assert block.state is BlockState.FREED
     assert (runtime.counters()["uses"], runtime.counters()["abandoned"], runtime._prepared) == (2, 0, {})
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_use_that_is_never_finished_does_not_keep_its_runtime(driver, kernels, collected):
+    """It is filed when the runtime ends, as if launched: the block is freed after it."""
+    before = driver.live_bytes()
+    runtime = DeviceRuntime()
+    alive = weakref.ref(runtime)
+    stream, block = runtime.acquire_stream(), runtime.allocate(64)
+    if collected:                                       # by the collector, with a reference of its own
+        runtime.itself = runtime
+    driver.set_policy("min")
+    runtime.prepare_block_use(block, stream, Access.WRITE)
+    kernels.fill(stream.handle, block.ptr, 1, 16)
+    with pytest.warns(ResourceWarning, match="dropped between preflight and commit"):
+        del runtime, stream, block
+        gc.collect()
+    assert alive() is None
+    assert driver.live_bytes() == before
+
+
+def test_a_use_outlives_what_the_program_holds_of_its_runtime():
+    """A block keeps the runtime, and the window its block."""
+    runtime = DeviceRuntime()
+    stream, block = runtime.acquire_stream(), runtime.allocate(64)
+    runtime.prepare_block_use(block, stream, Access.WRITE)
+    del runtime
+    gc.collect()
+    block.core.finish_block_use(block, stream, Access.WRITE)
+    assert block.core.counters()["uses"] == 1
+    assert block.frontier.keys() == {("allocated", 0), ("written", stream.id)}
