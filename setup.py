@@ -150,6 +150,7 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         stamp = HERE / "build/kind"
         self.force = self.force or not stamp.exists() or stamp.read_text() != build
+        stamp.unlink(missing_ok=True)                   # a build that stops half way is of no kind
         super().run()
         stamp.parent.mkdir(exist_ok=True)
         stamp.write_text(build)
