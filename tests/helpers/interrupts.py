@@ -14,7 +14,7 @@ LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")             # after these instructio
 
 @cache
 def places(code: CodeType) -> dict[int, tuple[bool, object]]:
-    """Whether the interpreter looks for signals after the instruction at an offset, and what handles exceptions there."""
+    """Whether the interpreter looks for signals after the instruction at an offset, and what handles an exception."""
     table = dis._parse_exception_table(code)            # type: ignore[attr-defined]
     return {one.offset: (one.opname.startswith(LOOKS), next((entry.target for entry in table
                                                              if entry.start <= one.offset < entry.end), None))

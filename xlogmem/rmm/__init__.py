@@ -206,8 +206,10 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
 
 
 def _make_own(device: int, known: Wrapped) -> None:
-    """Its runtime is the process's own from now on.  It is noted first, so that after an interrupt the next call goes on
-    from there."""
+    """Its runtime is the process's own from now on.
+
+    It is noted first, so that after an interrupt the next call goes on from there.
+    """
     before, _wrapped[device] = _wrapped.get(device), known
     try:
         set_runtime(known.runtime, instead_of=known.former)

@@ -129,11 +129,14 @@ def a_context_that_is_replaced_beside_a_fill(world: World, rng: Random) -> None:
     state = DeviceState(DeviceRuntime())
     with Scene(world, rng) as x:
         buffer = state.empty(NBYTES, "uint8")
-        ptr = buffer.access().ptr
+        block = buffer.access()
+        assert block is not None
+        ptr = block.ptr
         epochs: list[int] = []
         held = x.simulator.hold("cuMemsetD8Async")
         x.simulator.on_call("cuMemsetD8Async", lambda: epochs.append(state.epoch), when="after")
-        filler, recovery = threading.Thread(target=lambda: buffer.fill(1)), threading.Thread(target=state.recover)
+        filler = threading.Thread(target=buffer.fill, args=(1,))
+        recovery = threading.Thread(target=state.recover)
         filler.start()
         held.reached()
         state.mark_lost()
@@ -144,7 +147,7 @@ def a_context_that_is_replaced_beside_a_fill(world: World, rng: Random) -> None:
         recovery.join()
         x.expect(epochs == [1], f"a fill of epoch 0 was enqueued in epoch {epochs}")
         x.expect(state.epoch == 2, f"the epoch is {state.epoch} after a recovery")
-        del buffer
+        del buffer, block, filler
         check(cuda.cuCtxSynchronize())
         check(cuda.cuMemFreeAsync(ptr, 0))              # a runtime that is lost cannot
         check(cuda.cuCtxSynchronize())
