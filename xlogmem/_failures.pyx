@@ -95,14 +95,14 @@ cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
 cdef bint is_sticky(Failure* failure) noexcept nogil:
     """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult: "leaves the
     process in an inconsistent state", "must be terminated and relaunched")."""
-    if failure.kind != DRIVER_FAILED and failure.kind != PYTHON_RAISED:
+    if failure.kind not in (DRIVER_FAILED, PYTHON_RAISED):
         return False
     return failure.code in (
-        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_CONTAINED, cy.CUDA_ERROR_ILLEGAL_ADDRESS, cy.CUDA_ERROR_LAUNCH_TIMEOUT,
-        cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT, cy.CUDA_ERROR_HARDWARE_STACK_ERROR,
-        cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS, cy.CUDA_ERROR_INVALID_ADDRESS_SPACE,
-        cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED, cy.CUDA_ERROR_TENSOR_MEMORY_LEAK,
-        cy.CUDA_ERROR_MPS_CLIENT_TERMINATED, cy.CUDA_ERROR_EXTERNAL_DEVICE)
+        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_CONTAINED, cy.CUDA_ERROR_ILLEGAL_ADDRESS,
+        cy.CUDA_ERROR_LAUNCH_TIMEOUT, cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT,
+        cy.CUDA_ERROR_HARDWARE_STACK_ERROR, cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS,
+        cy.CUDA_ERROR_INVALID_ADDRESS_SPACE, cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED,
+        cy.CUDA_ERROR_TENSOR_MEMORY_LEAK, cy.CUDA_ERROR_MPS_CLIENT_TERMINATED, cy.CUDA_ERROR_EXTERNAL_DEVICE)
 
 
 # ---------------------------------------------------------------------------------------------- words
