@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import xlogmem
+
 LINE = "xlogmem: out of host memory for its tables; the process is aborted\n"
 SOURCE = Path(__file__).with_name("failing_malloc.cpp")
 PATIENCE = 60                               # seconds after which a child hangs
@@ -127,7 +129,7 @@ def in_new_process(failing: int) -> tuple[str, int, str]:
     """The same for allocations while the modules are imported."""
     program = f"{IMPORTS}\nimport ctypes\nprint(ctypes.CDLL(None).xlogmem_allocations_counted())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE,
-                          env=os.environ | {"XLOGMEM_FAILING_ALLOCATION": str(failing)})
+                          env=os.environ | {"FAILING_MALLOC_NUMBER": str(failing)})
     if done.returncode == 0 and not done.stderr:
         return "ended", int(done.stdout), ""
     if done.returncode == -signal.SIGABRT and done.stderr == LINE:
@@ -177,7 +179,9 @@ def start(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
     library = folder / "failing_malloc.so"
     subprocess.run([compiler() or "g++", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(library), "-ldl"],
                    check=True)
-    environment = os.environ | {"LD_PRELOAD": str(library), "XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"}
+    package = str(Path(xlogmem.__file__).parent)
+    environment = os.environ | {"LD_PRELOAD": str(library), "FAILING_MALLOC_PACKAGE": package,
+                                "XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"}
     with subprocess.Popen([sys.executable, __file__, "--serve", *arguments], env=environment, stdout=subprocess.PIPE,
                           text=True) as server:
         yield from map(json.loads, server.stdout or ())

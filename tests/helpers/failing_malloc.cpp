@@ -1,7 +1,8 @@
 // Makes one allocation of xlogmem's own modules fail.  Preloaded (LD_PRELOAD) by allocation_failures.py.
 //
-// An allocation is xlogmem's if the call returns into one of its modules.  Those of the interpreter, of the C++ library
-// and of the simulated driver succeed, and are not counted.  Needs the GNU C library.
+// An allocation is xlogmem's if the call returns into one of its modules, which are files below the folder
+// FAILING_MALLOC_PACKAGE.  Those of the interpreter, of the C++ library and of the simulated driver succeed, and are
+// not counted.  Needs the GNU C library.
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -18,12 +19,15 @@ namespace {
 std::atomic<long> seen{0};
 std::atomic<long> failing{0};           // the one that fails; 0: none
 std::atomic<bool> counting{false};
+const char* package = nullptr;
 
 bool is_ours(void* caller) {
     Dl_info info;
-    if (!dladdr(caller, &info) || !info.dli_fname) return false;
-    return std::strstr(info.dli_fname, "/xlogmem/") && !std::strstr(info.dli_fname, "/xlogmem/sim/")
-           && !std::strstr(info.dli_fname, "/xlogmem/bench/");
+    if (!package || !dladdr(caller, &info) || !info.dli_fname) return false;
+    const std::size_t length = std::strlen(package);
+    if (std::strncmp(info.dli_fname, package, length)) return false;
+    const char* inside = info.dli_fname + length;
+    return std::strncmp(inside, "/sim/", 5) && std::strncmp(inside, "/bench/", 7);
 }
 
 bool fails(void* caller) {
@@ -38,7 +42,8 @@ void* from_new(std::size_t size, void* caller) {
 
 struct FromTheStart {                   // for allocations while modules are imported
     FromTheStart() {
-        if (const char* wanted = std::getenv("XLOGMEM_FAILING_ALLOCATION")) {
+        package = std::getenv("FAILING_MALLOC_PACKAGE");
+        if (const char* wanted = std::getenv("FAILING_MALLOC_NUMBER")) {
             failing = std::atol(wanted);
             counting = true;
         }

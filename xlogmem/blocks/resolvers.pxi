@@ -20,14 +20,14 @@ def register_resolver(kind, resolver):
     Notes
     -----
     Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
-    is not queried for anything else.  The resolver runs while the use is recorded, before the waits are queued.
+    is not queried for anything else.  The resolver runs while the use is recorded, before the waits are queued.  Parts
+    may have parts as deep as calls may be (``sys.getrecursionlimit()``); then `use` raises RecursionError.
     Thread-safe.
 
     Raises
     ------
     TypeError
-        `kind` is not a type, or `resolver` cannot be called.  `use` raises RecursionError where resolvers name parts of
-        parts without an end.
+        `kind` is not a type, or `resolver` cannot be called.
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_resolver: {kind!r} is not a type")

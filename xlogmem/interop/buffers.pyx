@@ -307,7 +307,7 @@ cdef class Buffer(ArrayView):
         ------
         TypeError
             NumPy has no such dtype (bfloat16 and its like need the package ml_dtypes).
-        StaleBufferError, StreamMisuseError, DriverError
+        StaleBufferError, StreamMisuseError, DriverError, MemoryError
             There is no copy.
         """
         return copy_to_numpy(self, stream)
@@ -348,7 +348,7 @@ cdef class Buffer(ArrayView):
             device, a copy in host memory with ``copy=False``.
         ValueError, TypeError
             An argument is none of the above.
-        StaleBufferError, StreamMisuseError, DriverError
+        StaleBufferError, StreamMisuseError, DriverError, MemoryError
             Nothing was exported.
         """
         return export_dlpack(self, stream, dl_device, copy, max_version)
