@@ -157,6 +157,7 @@ cdef struct CoreCounters:
     uint64_t failed_frees       # frees inside another operation that failed and will be tried again
     uint64_t conflicts          # windows opened, or refused, while a conflicting one was open on another stream
     uint64_t conflict_waits     # windows that the host waited to open, because a conflicting one was open
+    uint64_t evictions          # live blocks whose addresses the resource handed out again
 
 
 cdef cppclass CoreState:
@@ -181,6 +182,9 @@ cdef cppclass CoreState:
     uint64_t requeued           # frees that failed since the list of dropped blocks was last gone through
     vector[void*] pending_decrefs       # owners of adopted memory that was freed: DECREF'd by the next GIL holder
     flag has_pending_decrefs    # readable without the lock
+    flag has_evicted            # until a warning of the first evicted block was given; readable without the lock
+    uint64_t evicted_ptr        # of the first
+    size_t evicted_nbytes
     vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
     Window* waiting                     # to be opened, and in conflict with an open one or one that waits longer
     uint64_t searches

@@ -37,6 +37,7 @@ cdef class Core:
     cdef object __weakref__
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int drop_owners(self) except -1
+    cdef int warn_of_eviction(self) except -1
     cdef Stream stream_of(self, object stream)
     cdef Stream owned_stream(self, object handle)
     cdef Stream writer_of(self, DeviceBlock block)

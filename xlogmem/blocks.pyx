@@ -4,6 +4,7 @@ Thin shells.  They check what they are given, release the GIL, call one of `_cor
 an exception; the rules are there.
 """
 import enum
+import warnings
 import weakref
 from collections.abc import Mapping
 
@@ -37,7 +38,7 @@ from xlogmem._core cimport (
     record_use,
     tear_down,
 )
-from xlogmem._cpp cimport atomic, make_new, push, vector
+from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
 from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, give_event, process_is_closing, take_at_forks
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
 from xlogmem._index cimport destroy

@@ -1,7 +1,10 @@
 """Allocating: the accounting, failures, and addresses that are handed out twice."""
 from __future__ import annotations
 
+import gc
+
 import pytest
+from c_table import Hold
 from cuda.bindings import driver as cuda
 from four_streams import nothing_happens
 
@@ -107,7 +110,10 @@ def test_an_address_handed_out_twice_poisons_the_older_block(driver, order):
     resource = Twice()
     resource.given = [int(check(cuda.cuMemAlloc(64)))]
     runtime = DeviceRuntime(resource=resource)
-    old, new = runtime.allocate(64), runtime.allocate(64)
+    old = runtime.allocate(64)
+    with pytest.warns(RuntimeWarning, match=rf"<Twice device=0> handed out .* 64 bytes at {old.ptr:#x}\."):
+        new = runtime.allocate(64)
+    assert runtime.counters()["evictions"] == 1
     assert old.ptr == new.ptr
     assert (old.state, new.state) == (BlockState.FREED, BlockState.LIVE)
     assert runtime.live_bytes == 64
@@ -119,6 +125,46 @@ def test_an_address_handed_out_twice_poisons_the_older_block(driver, order):
     runtime.reap_pending()
     assert runtime.bytes_outstanding == 0
     check(cuda.cuMemFree(resource.given[0]))
+
+
+class Again(DeviceMemoryResource):
+    """Has one address."""
+
+    order = "host"
+    ptr = 0
+
+    def allocate(self, nbytes, stream):
+        return self.ptr
+
+    def deallocate(self, ptr, nbytes, stream):
+        pass
+
+
+def test_collisions_are_counted_and_a_runtime_warns_of_the_first_one(memory):
+    """At once, or where the C table allocated, which does not raise, at the next allocation."""
+    runtime = DeviceRuntime(resource=Again())
+    runtime.resource.ptr = memory
+    hold = Hold(runtime)
+    first = runtime.allocate(64)
+    assert hold.allocate(128) == memory
+    assert runtime.counters()["evictions"] == 1
+    with pytest.warns(RuntimeWarning, match=f"64 bytes at {memory:#x}"):
+        third = runtime.allocate(256)
+    newest = runtime.allocate(64)
+    assert runtime.counters()["evictions"] == 3
+    assert (first.state, third.state, newest.state) == (BlockState.FREED, BlockState.FREED, BlockState.LIVE)
+    hold.close()
+
+
+def test_a_collision_that_is_an_error_leaves_no_block_behind(memory):
+    runtime = DeviceRuntime(resource=Again())
+    runtime.resource.ptr = memory
+    kept = runtime.allocate(64)
+    with pytest.raises(RuntimeWarning, match="handed out memory of a live block"):
+        runtime.allocate(64)
+    gc.collect()
+    runtime.reap_pending()
+    assert (runtime.live_bytes, kept.state) == (0, BlockState.FREED)
 
 
 @pytest.mark.promise(43, 45)

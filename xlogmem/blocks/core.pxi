@@ -99,6 +99,16 @@ cdef class Core:
             Py_XDECREF(<PyObject*>owners[i])
         return 0
 
+    cdef int warn_of_eviction(self) except -1:
+        """Once: what the resource did to a block that was live."""
+        self.state.has_evicted.store(False)
+        warnings.warn(
+            f"{self.resource!r} handed out memory of a live block, {self.state.evicted_nbytes} bytes at "
+            f"{self.state.evicted_ptr:#x}. That block's handle is stale now; work on it may corrupt the new owner's data. "
+            "The resource is broken, or the block was freed, or adopted after a free, without its knowledge. Further "
+            "ones are counted, in counters()['evictions']", RuntimeWarning, stacklevel=1)
+        return 0
+
     # ------------------------------------------------------------------------------------------ streams
     cdef Stream stream_of(self, object stream):
         """The handle of a stream argument: a foreign one is registered on first use; None is the pool's default."""
@@ -312,7 +322,7 @@ cdef class Core:
             "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
             "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
             "abandoned": counted.abandoned, "conflicts": counted.conflicts,
-            "conflict_waits": counted.conflict_waits, "live_blocks": blocks,
+            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions, "live_blocks": blocks,
             "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }

@@ -47,6 +47,12 @@ cdef class Runtime(Core):
         DeviceLostError
             The device was lost to an earlier error.
 
+        Warns
+        -----
+        RuntimeWarning
+            The resource handed out memory of a live block, whose handle is stale from then on.  Once for a runtime;
+            ``counters()["evictions"]`` has how many there were.
+
         Notes
         -----
         Thread-safe; the GIL is released.  The memory is not initialised.
@@ -54,6 +60,7 @@ cdef class Runtime(Core):
         cdef Stream ordered
         cdef StreamState* state
         cdef Block* block = NULL
+        cdef DeviceBlock handle
         cdef Found found
         cdef Failure failure
         cdef size_t wanted
@@ -75,7 +82,10 @@ cdef class Runtime(Core):
         found.generation = block.generation             # no other thread can name the block yet
         found.ptr = block.ptr
         found.nbytes = wanted
-        return self.handle(block, &found, ordered, tag)
+        handle = self.handle(block, &found, ordered, tag)
+        if unlikely(<bint>self.state.has_evicted):
+            self.warn_of_eviction()
+        return handle
 
     def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it.
