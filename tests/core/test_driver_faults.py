@@ -17,14 +17,14 @@ def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_every_driver_call_may_fail():
-    """Here one in nine of the points; `.ci/run` has all of them."""
-    done = sweep("--every", "9")
+    """Here one in nine of the points, and fewer under a sanitizer; `.ci/run` has all of them."""
+    done = sweep("--every", "9" if _driver.BUILD in ("release", "debug") else "53")
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout}\nunder way: {done.stderr[-500:]}"
     assert done.stdout.splitlines()[-1].endswith(", 0 violations")
 
 
-@pytest.mark.skipif(_driver.BUILD == "release", reason="a debug build has defects")
+@pytest.mark.skipif(_driver.BUILD != "debug", reason="a debug build has defects")
 @pytest.mark.parametrize("defect", ["clock-before-wait", "failed-window-stays-open", "failed-free-forgotten",
                                     "free-failure-ignored", "failed-record-filed"])
 def test_the_sweep_finds_what_is_wrong(defect):
