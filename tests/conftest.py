@@ -17,6 +17,7 @@ from which_driver import REQUIRE_CUDA, SIMULATED
 
 from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
+from xlogmem.blocks import unfinished_runtimes
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,6 +76,9 @@ def _clean_driver(_context):
         races += sim.simulator().races()
         sim.simulator().reset("eager")                  # releases callbacks, which hold what they use
     gc.collect()
+    if unfinished_runtimes():                           # those that ended and may not wait in their finalizer
+        DeviceRuntime().reap_pending()
+    assert not unfinished_runtimes(), "an ended runtime has something left"
     gc.freeze()                                         # what outlives a test need not be walked after every later one
     check(cuda.cuCtxSynchronize())
     assert int(check(cuda.cuCtxGetCurrent())) == int(_context), "the test changed the current context"

@@ -208,7 +208,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
-cdef int tear_down(CoreState* core, bint handles_are_gone) except -1 nogil
+cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
+cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 

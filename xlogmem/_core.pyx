@@ -43,6 +43,8 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
+from libc.stdio cimport snprintf
+
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     Scope,
@@ -54,9 +56,11 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
+    DRIVER_FAILED,
+    NEEDS_CONTEXT_SYNC,
     NO_FAILURE,
     PYTHON_RAISED,
-    SOURCE_IS_CAPTURING,
+    RESOURCE_FAILED,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     WAIT_IS_CIRCULAR,
@@ -64,8 +68,11 @@ from xlogmem._failures cimport (
     check_signals,
     drop_exception,
     fail_block,
+    fail_resource,
     fail_stream,
+    format_failure,
     is_out_of_memory,
+    is_put_off,
     warn_of_window,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
@@ -84,12 +91,14 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    forbid_context_sync,
     host_wait_unlocks,
     host_wait_or_sync_unlocks,
     ident_of_thread,
     is_of_former,
     is_ordered_after_locked,
     is_other_threads_default,
+    leave_foreign_streams_locked,
     may_be_destroyed,
     order_after_unlocks,
     order_all_unlocks,
@@ -100,7 +109,6 @@ from xlogmem._order cimport (
     release_tombstone_unlocks,
     sync_context_unlocks,
     thread_is_alive,
-    unregister_all_foreign_unlocks,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED
 

@@ -12,6 +12,7 @@ cdef enum FailureKind:
     SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
     STREAM_IS_ELSEWHERE         # stream (its handle): it is on another device, or in another context
     STREAM_IS_DEAD              # stream: it was unregistered
+    NEEDS_CONTEXT_SYNC          # the host would have to wait for the whole context where it must not
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed
     BLOCK_IS_CONTESTED          # generation, argument, stream, thread: a conflicting window is open on another stream
@@ -44,6 +45,7 @@ cdef int keep_exception(Failure* failure, object exception) except -1
 
 cdef bint is_sticky(Failure* failure) noexcept nogil
 cdef bint is_out_of_memory(Failure* failure) noexcept nogil
+cdef bint is_put_off(Failure* failure) noexcept nogil
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil
 cdef tuple error_name(cy.CUresult code)
 cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1

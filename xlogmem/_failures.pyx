@@ -35,6 +35,7 @@ cdef dict ADVICE = {
                          "first",
     SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
     STREAM_IS_DEAD: ": register it again",
+    NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
     STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
     BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
     WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
@@ -105,6 +106,11 @@ cdef bint is_sticky(Failure* failure) noexcept nogil:
         cy.CUDA_ERROR_TENSOR_MEMORY_LEAK, cy.CUDA_ERROR_MPS_CLIENT_TERMINATED, cy.CUDA_ERROR_EXTERNAL_DEVICE)
 
 
+cdef bint is_put_off(Failure* failure) noexcept nogil:
+    """Not an error where the work can be done later: a capture will end, and an explicit call may wait."""
+    return failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING, NEEDS_CONTEXT_SYNC)
+
+
 # ---------------------------------------------------------------------------------------------- words
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
     """The sentence that says what went wrong."""
@@ -135,6 +141,8 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == SOURCE_IS_CAPTURING:
         snprintf(text, size, "stream %llu, which this work has to wait for, is capturing a graph",
                  <unsigned long long>failure.stream)
+    elif failure.kind == NEEDS_CONTEXT_SYNC:
+        snprintf(text, size, "the host would have to wait for the whole context")
     elif failure.kind == STREAM_IS_ELSEWHERE:
         snprintf(text, size, "stream %#llx belongs to another context or device than this runtime",
                  <unsigned long long>failure.stream)

@@ -102,6 +102,7 @@ cdef cppclass OrderState:
     uint64_t registrations      # numbers the streams
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
     atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
+    bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
 
 
 cdef class Ordering:
@@ -132,7 +133,7 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
                                    Failure* failure) except -1 nogil
 cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                                     Failure* failure) except -1 nogil
-cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil
+cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
                                    Failure* failure) except -1 nogil
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
@@ -167,6 +168,7 @@ cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamSta
 cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
+cdef bint forbid_context_sync(bint forbidden) noexcept nogil
 cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil

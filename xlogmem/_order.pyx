@@ -37,6 +37,7 @@ cimport cython
 from xlogmem._cpp cimport check, larger, make_new
 from xlogmem._driver cimport (
     LEAF_LOCK,
+    LEGACY,
     OUTER_LOCK,
     context_synchronize,
     event_is_done,
@@ -50,6 +51,7 @@ from xlogmem._driver cimport (
     take_event,
 )
 from xlogmem._failures cimport (
+    NEEDS_CONTEXT_SYNC,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
@@ -95,12 +97,20 @@ cdef extern from *:
         const auto found = xlogmem_all->alive.find(number);
         return found == xlogmem_all->alive.end() ? 0 : static_cast<uint64_t>(found->second);
     }
+    static thread_local bool xlogmem_may_not_sync = false;
+    static bool xlogmem_forbid_sync(bool forbidden) {
+        bool before = xlogmem_may_not_sync;
+        xlogmem_may_not_sync = forbidden;
+        return before;
+    }
     """
     cdef cppclass xlogmem_threads:
         mutex lock
     xlogmem_threads* xlogmem_all
     uint64_t xlogmem_this_thread() noexcept nogil
     uint64_t xlogmem_ident_of_thread(uint64_t number) noexcept nogil
+    bint xlogmem_forbid_sync(bint forbidden) noexcept nogil
+    bint xlogmem_may_not_sync
 
 
 take_at_forks(&xlogmem_all.lock, LEAF_LOCK)
@@ -117,6 +127,11 @@ cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil:
 
 cdef bint thread_is_alive(uint64_t number) noexcept nogil:
     return xlogmem_ident_of_thread(number) != 0
+
+
+cdef bint forbid_context_sync(bint forbidden) noexcept nogil:
+    """Whether this thread must not have the host wait for the whole context, from now on; returns what it was."""
+    return xlogmem_forbid_sync(forbidden)
 
 
 @cython.final

@@ -89,7 +89,6 @@ __all__ = ["table"]
 
 cdef enum:
     LOG_LINES = 32              # kept for the log until a thread has the GIL
-    FREES_PER_FENCE = 16        # frees into a pool, on an unowned stream, that share one fence
     LARGE = 4 << 20             # bytes that count as one more of them
 
 logger = logging.getLogger("xlogmem")

@@ -35,6 +35,7 @@ cdef class Core:
     cdef readonly DeviceMemoryResource resource
     cdef StreamRegistry streams
     cdef object __weakref__
+    cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int drop_owners(self) except -1
     cdef int warn_of_eviction(self) except -1

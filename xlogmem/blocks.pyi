@@ -9,12 +9,14 @@ from xlogmem.launch import _Trackable
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.streams import Stream, StreamPool, _StreamLike
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver",
+           "unfinished_runtimes"]
 
 _T = TypeVar("_T")
 
 POLICIES: dict[str, int]
 
+def unfinished_runtimes() -> int: ...
 def register_resolver(
     kind: type[_T], resolver: Callable[[_T, Callable[[object], None]], Iterable[Any]] | None
 ) -> None: ...

@@ -22,6 +22,7 @@ from xlogmem._core cimport (
     READ_WRITE,
     UNKNOWN_ACCESS,
     CoreCounters,
+    CoreState,
     Entry,
     Range,
     Request,
@@ -34,12 +35,21 @@ from xlogmem._core cimport (
     end_export,
     find_by_address_locked,
     free_block,
+    hand_over,
     reap,
     record_use,
     tear_down,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
-from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, give_event, process_is_closing, take_at_forks
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    PER_THREAD,
+    Context,
+    forget_at_forks,
+    give_event,
+    process_is_closing,
+    take_at_forks,
+)
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
@@ -49,22 +59,26 @@ from xlogmem._order cimport (
     LAZY,
     PRECISE,
     WRITTEN,
+    Ordering,
     OrderCounters,
     OrderState,
     StreamState,
     is_of_former,
 )
-from xlogmem.resources.base cimport UNDECLARED
-from xlogmem.streams cimport counted_handle, handle_of, parse
+from xlogmem._foreign cimport StreamRegistry
+from xlogmem.resources.base cimport UNDECLARED, DeviceMemoryResource
+from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner
 from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, UseAfterFreeError
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver",
+           "unfinished_runtimes"]
 
 include "blocks/resolvers.pxi"              # how objects of other types name their memory
 include "blocks/arrays.pxi"                 # where the memory of an array of another library is
 include "blocks/exports.pxi"                # what consumers released
 include "blocks/handles.pxi"                # Access, BlockState, BlockId, DeviceBlock, BlockView
+include "blocks/ended.pxi"                  # runtimes that ended with something left
 include "blocks/core.pxi"                   # Core: what a runtime is made of
 include "blocks/runtime.pxi"                # Runtime: the operations

@@ -57,6 +57,7 @@ class DeviceRuntime(Runtime):
     Notes
     -----
     Thread-safe.  It lives as long as any of its blocks and recorders; the streams and the resource's memory go with it.
+    What runtimes of the device had left when they ended is freed before: for that the host may wait for the context.
     """
 
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet

@@ -147,6 +147,24 @@ def test_frees_are_deferred_until_the_capture_is_over(four, driver):
     assert x.runtime.bytes_outstanding == 512
 
 
+def test_a_dropped_block_waits_for_the_end_of_a_capture_of_its_reader(four, driver):
+    """Without an error: its free would need a fence of T.  Others of the same home are freed."""
+    x = four()
+    read, other = x.alloc(x.S), x.alloc(x.S)
+    launch = x.use(x.T, (read, READ))
+    word = read.ptr
+    with Capture(x.T):
+        del read, other
+        for blocking in (True, False, True):
+            x.runtime.reap_pending(blocking=blocking)
+        assert x.runtime.live_bytes == 512
+        assert x.runtime.find_block(word) is not None
+    x.runtime.reap_pending()
+    assert x.runtime.bytes_outstanding == 0
+    assert x.runtime.counters()["failed_frees"] == 0
+    assert x.ordered(launch, x.S)
+
+
 def test_a_global_capture_of_other_code_is_not_spoiled(four, driver):
     """In global mode every thread's allocations, frees, queries and synchronizes would be refused and spoil it."""
     x = four()

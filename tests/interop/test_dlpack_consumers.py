@@ -10,11 +10,13 @@ from xlogmem import (
     BlockState,
     DeviceRuntime,
     DeviceState,
+    OutOfDeviceMemoryError,
     StreamMisuseError,
     UseAfterFreeError,
     use,
 )
 from xlogmem._kernels import check
+from xlogmem.blocks import unfinished_runtimes
 
 
 @pytest.mark.simulator
@@ -110,16 +112,23 @@ def test_a_consumers_stream_without_a_known_owner_is_never_touched_again(four, d
 
 
 @pytest.mark.simulator
-def test_an_export_without_a_stream_is_freed_when_memory_runs_out(four, driver):
+def test_an_export_without_a_stream_is_not_waited_for_when_memory_runs_out(four, driver):
     x = four()
     state = DeviceState(x.runtime)
     Taken(state.full(512, 1, "uint8", x.S).__dlpack__(stream=-1)).delete()
     settle()
     assert x.runtime.live_bytes == 512
     driver.fail("cuMemAllocFromPoolAsync", code=2)
+    syncs = driver.calls("cuCtxSynchronize")
     buffer = state.empty(64, "uint8")
-    assert x.runtime.live_bytes == 64
-    assert buffer.size == 64
+    assert x.runtime.live_bytes == 512 + 64
+    for nth in (1, 2):
+        driver.fail("cuMemAllocFromPoolAsync", nth, code=2)
+    with pytest.raises(OutOfDeviceMemoryError, match=r"OUT_OF_MEMORY.*reap_pending.*while allocating 64 bytes"):
+        state.empty(64, "uint8")
+    assert driver.calls("cuCtxSynchronize") == syncs
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == buffer.nbytes == 64
 
 
 @pytest.mark.simulator
@@ -128,6 +137,10 @@ def test_a_runtime_ends_with_an_export_without_a_stream(driver):
     Taken(state.full(512, 1, "uint8").__dlpack__(stream=-1)).delete()
     del state
     settle()
+    assert unfinished_runtimes() == 1                   # a finalizer does not wait for the context
+    assert driver.live_bytes() == 512
+    DeviceRuntime()
+    assert unfinished_runtimes() == 0
     assert driver.live_bytes() == 0
 
 

@@ -141,7 +141,7 @@ def test_a_chunk_used_on_a_stream_that_captures_is_not_returned(four):
 
 @simulated
 def test_a_bare_handle_whose_stream_was_destroyed_is_not_touched(four, driver):
-    """It may not live as long as its blocks: the host waits for the context, once."""
+    """It may not live as long as its blocks: the host has to wait for the context, which an allocation does not do."""
     x = four(resource=one_chunk())
     handle = int(check(cuda.cuStreamCreate(1)))
     b = x.runtime.allocate(WHOLE, handle)
@@ -150,6 +150,10 @@ def test_a_bare_handle_whose_stream_was_destroyed_is_not_touched(four, driver):
     del b
     check(cuda.cuStreamDestroy(handle))
     before = driver.calls("cuCtxSynchronize")
+    with pytest.raises(OutOfDeviceMemoryError, match="reap_pending"):
+        x.alloc(x.S, WHOLE)
+    assert driver.calls("cuCtxSynchronize") == before
+    x.runtime.reap_pending()
     c = x.alloc(x.S, WHOLE)
     x.work(x.S, (c, WRITE))
     assert driver.calls("cuCtxSynchronize") == before + 1
@@ -171,6 +175,9 @@ def test_the_default_stream_of_another_thread(four, driver):
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
+    with pytest.raises(OutOfDeviceMemoryError, match="reap_pending"):
+        x.alloc(x.S, WHOLE)
+    x.runtime.reap_pending()
     c = x.alloc(x.S, WHOLE)
     x.work(x.S, (c, WRITE))
     c.free()

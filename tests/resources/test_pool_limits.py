@@ -296,5 +296,7 @@ def test_a_summary_as_text():
 
 def test_a_maximum_that_is_not_a_multiple_of_the_grain_may_be_taken_at_once():
     pool = PoolMemoryResource(initial_pool_size=1000, maximum_pool_size=1000)
-    DeviceRuntime(resource=pool)
+    runtime = DeviceRuntime(resource=pool)
     assert pool.pool_size() == 768
+    del runtime
+    assert pool.pool_size() == 0

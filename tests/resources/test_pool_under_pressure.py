@@ -9,6 +9,7 @@ from four_streams import READ, WRITE
 from pools import GRAIN, HALF, QUARTER, WHOLE, no_driver_call, simulated
 
 from xlogmem import (
+    OutOfDeviceMemoryError,
     PoolMemoryResource,
 )
 from xlogmem._kernels import check
@@ -91,7 +92,11 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(four
     assert driver.calls("cuCtxSynchronize") == calls
     assert x.runtime.counters()["host_waits"] == host
     filled.free()
-    whole = x.alloc(x.S, SIXTEEN)                       # until nothing else is left
+    with pytest.raises(OutOfDeviceMemoryError, match="reap_pending"):
+        x.alloc(x.S, SIXTEEN)                           # nothing else is left
+    assert driver.calls("cuCtxSynchronize") == calls
+    x.runtime.reap_pending()
+    whole = x.alloc(x.S, SIXTEEN)
     assert whole.ptr == mine.ptr
     assert driver.calls("cuCtxSynchronize") == calls + 1
     del theirs
@@ -140,6 +145,9 @@ def test_where_nothing_else_fits_what_the_device_can_wait_for_comes_before_what_
     kept.append(x.alloc(x.S, HALF))
     assert kept[-1].ptr == pairs[1][0].ptr
     assert driver.calls("cuCtxSynchronize") == calls
+    with pytest.raises(OutOfDeviceMemoryError, match="reap_pending"):
+        x.alloc(x.S, HALF)
+    x.runtime.reap_pending()
     kept.append(x.alloc(x.S, HALF))
     assert kept[-1].ptr == pairs[0][0].ptr
     assert driver.calls("cuCtxSynchronize") == calls + 1

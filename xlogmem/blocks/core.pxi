@@ -47,34 +47,31 @@ cdef class Core:
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.core = weakref.ref(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
+        finish_ended(self.ordering.context)
         resource.bind(stream_pool)
 
     def __del__(self):
         """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
         runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
+        self.owners_live = (<PyObject*>self).ob_refcnt == 1         # else a collector is at it, and may end them first
         if self.state.order != NULL and not process_is_closing():
             with nogil:
-                tear_down(&self.state, False)
+                tear_down(&self.state, False, self.owners_live, False)
             self.drop_owners()
 
     def __dealloc__(self):
         """No handle is left: blocks that are still live were dropped, failed to be freed, or are the C table's."""
-        cdef size_t i
+        cdef bint more = False
         if self.state.order != NULL and not process_is_closing():
             with nogil:
-                tear_down(&self.state, True)
+                more = tear_down(&self.state, True, self.owners_live, False)
         if self.state.order != NULL:
             self.state.order.lost = NULL                # the pool may have another core by and by
         self.drop_owners()
-        if self.state.unreported_failure.kind == PYTHON_RAISED:
-            Py_XDECREF(<PyObject*>self.state.unreported_failure.exception)
-        for i in range(self.state.blocks.size()):
-            Py_XDECREF(<PyObject*>self.state.blocks[i].owner)
-            del self.state.blocks[i]
+        if more:
+            keep_remains(self)
         forget_at_forks(&self.state.windows_lock)
-        for i in range(self.state.windows.size()):
-            del self.state.windows[i]
-        destroy(&self.state.index)
+        delete_tables(&self.state)
 
     # ------------------------------------------------------------------------------------------ failures
     cdef int fail(self, Failure* failure, str what) except -1:
@@ -83,20 +80,9 @@ cdef class Core:
         raise_failure(failure, what, &self.state.lost)
 
     cdef int drop_owners(self) except -1:
-        """Drop the owners of adopted memory that the last operations freed.  Never under the lock: a finalizer may do
-        anything."""
-        cdef vector[void*] owners
-        cdef size_t i
-        if not self.state.has_pending_decrefs:
-            return 0
-        with nogil:
-            self.state.order.lock.lock()
-            owners = self.state.pending_decrefs
-            self.state.pending_decrefs.clear()
-            self.state.has_pending_decrefs.store(False)
-            self.state.order.lock.unlock()
-        for i in range(owners.size()):
-            Py_XDECREF(<PyObject*>owners[i])
+        """Drop the owners of adopted memory that the last operations freed."""
+        if self.state.has_pending_decrefs:
+            drop_owners_of(&self.state)
         return 0
 
     cdef int warn_of_eviction(self) except -1:

@@ -41,7 +41,8 @@ cdef class Runtime(Core):
         DriverError
             Zero bytes were requested, or the driver refused.
         OutOfDeviceMemoryError
-            There is no memory left, also after pending frees were waited for and the resource was trimmed.
+            There is no memory left, also after pending frees were waited for and the resource was trimmed.  If a wait
+            for the whole context might release more, which would end graph captures, the text says so.
         StreamMisuseError
             The stream belongs to another runtime, was unregistered, or is capturing a graph.
         DeviceLostError
@@ -199,7 +200,8 @@ cdef class Runtime(Core):
         ----------
         blocking : bool
             Wait on the host for every free that is queued (default), or only query which are complete.  Blocks whose
-            export was released without a stream are freed too: for those the host waits for the whole context.
+            export was released without a stream are freed too, and what runtimes of this device had left when they
+            ended: for those the host waits for the whole context.
 
         Raises
         ------
@@ -215,6 +217,8 @@ cdef class Runtime(Core):
         cdef vector[Failure] failures
         cdef size_t i
         collect_exports()
+        if blocking and ended:
+            finish_ended(self.ordering.context)
         with nogil:
             reap(&self.state, blocking, &failures)
         self.drop_owners()

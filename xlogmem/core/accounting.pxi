@@ -54,13 +54,17 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
         return 0
     if blocking and mark_lost_if_sticky(core, release_exports_without_stream(core, &failure), &failure):
         failures.push_back(failure)
-    drain(core)
+    if blocking:
+        drain_lists(core)
+    else:
+        drain(core)
     order.lock.lock()
     order.in_flight += 1
     for i in range(order.streams.size()):
         home = order.streams[i]
         if i < core.pending.size() and not core.pending[i].empty():
-            if mark_lost_if_sticky(core, reap_stream_unlocks(core, home, blocking, &failure), &failure):
+            if (mark_lost_if_sticky(core, reap_stream_unlocks(core, home, blocking, &failure), &failure)
+                    and failure.kind != NEEDS_CONTEXT_SYNC):
                 failures.push_back(failure)
             release_seen_locked(core, home)
         if mark_lost_if_sticky(core, release_tombstone_unlocks(order, home, blocking, &failure), &failure):
@@ -124,32 +128,58 @@ cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
     return block
 
 
-cdef int tear_down(CoreState* core, bint handles_are_gone) except -1 nogil:
+cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil:
     """Free what is left.  First for finalizers of an object that handles in the same cycle may still refer to: what was
-    dropped.  Then, when no handle of a block, a stream or a recorder exists any more, everything."""
+    dropped.  Then, when no handle of a block, a stream or a recorder exists any more, everything.  Returns whether
+    something has to be put off: what waits for the end of a capture, or, unless the caller `may_sync`, for the whole
+    context."""
+    cdef bint before
+    cdef bint more = False
     cdef Failure ignored
     cdef Scope scope
-    cdef int failed
     if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
+    before = forbid_context_sync(not may_sync)
     core.order.lock.lock()
-    failed = unregister_all_foreign_unlocks(core.order, &ignored)
+    leave_foreign_streams_locked(core.order, owners_live)
     core.order.lock.unlock()
-    if not failed:                                      # else foreign streams, possibly destroyed, would be touched
-        release_exports_without_stream(core, &ignored)
-        drain(core)
-        if handles_are_gone:
-            free_live_blocks(core)
+    release_exports_without_stream(core, &ignored)
+    drain_lists(core)
+    if handles_are_gone:
+        drop_live_blocks(core)
+        drain_lists(core)
+    if core.resource.frontiers != NULL:
+        more = core.resource.frontiers.end(core.resource.self)
+    forbid_context_sync(before)
     leave_context(&scope)
-    return 0
+    return more or core.dropped.load() != NULL or not core.returned_without_stream.empty()
 
 
-cdef int free_live_blocks(CoreState* core) except -1 nogil:
+cdef int drop_live_blocks(CoreState* core) except -1 nogil:
     """What callers of the C table did not free, or on a stream that could not be identified: nothing names it now."""
     cdef size_t i
     core.order.lock.lock()
     for i in range(core.blocks.size()):
         if core.blocks[i].state == LIVE and core.blocks[i].generation:
-            free_deferred_unlocks(core, core.blocks[i])
+            defer_free(core, core.blocks[i])
     core.order.lock.unlock()
     return 0
+
+
+cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil:
+    """What is left after `tear_down` gets another place: nothing else refers to it."""
+    target.order = core.order
+    target.resource = core.resource
+    target.live_bytes = core.live_bytes
+    target.live_blocks = core.live_blocks
+    target.pending_bytes = core.pending_bytes
+    target.pending = core.pending
+    target.empty = core.empty
+    target.blocks = core.blocks
+    target.index = core.index
+    target.returned_without_stream = core.returned_without_stream
+    target.dropped.store(core.dropped.exchange(NULL))
+    core.blocks.clear()
+    core.index.guides.clear()
+    core.index.spare.clear()
+    core.index.slabs.clear()

@@ -132,11 +132,12 @@ cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* str
 cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                               Failure* failure) except -1 nogil:
     """Out of memory: wait on the host for the frees that are queued, have the resource release what it keeps, and try
-    once more."""
+    once more.  What only a wait for the whole context would release stays: that would end captures elsewhere."""
     cdef vector[Failure] failures
     cdef Failure ignored
     cdef size_t i
     cdef int failed = 0
+    cdef bint before = forbid_context_sync(True)
     reap(core, True, &failures)
     core.order.lock.lock()
     if failure.kind == PYTHON_RAISED:
@@ -153,7 +154,25 @@ cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* strea
         failed = core.resource.trim(core.resource.self, &ignored)
     if failed:
         drop_exception(&ignored)
-    return get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
+    failed = get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
+    forbid_context_sync(before)
+    if failed and core.order.wants_context_sync and core.resource.frontiers == NULL:
+        advise_reap_unlocks(core, failure)
+    return failed
+
+
+cdef int advise_reap_unlocks(CoreState* core, Failure* failure) except -1 nogil:
+    """Out of memory, and a reap that waits for the whole context may help: say so."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef char[256] text
+    if failure.kind not in (DRIVER_FAILED, RESOURCE_FAILED) or not is_out_of_memory(failure):
+        return 0
+    core.order.lock.unlock()
+    format_failure(failure, text, sizeof(text))
+    core.order.lock.lock()
+    snprintf(failure.text, sizeof(failure.text),
+             "%.170s. reap_pending() may release more: it waits for the whole context", text)
+    return fail_resource(failure, failure.code)
 
 
 # ---------------------------------------------------------------------------------------------- collisions

@@ -16,9 +16,20 @@ cdef void abandon(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef int drain(CoreState* core) except -1 nogil:
-    """File abandoned windows, free dropped blocks, try failed frees again.  The context is current."""
+    """File abandoned windows, free dropped blocks, try failed frees again.  The context is current.  What only a wait
+    for the whole context could do is put off: this runs at the start of calls that do not say so."""
+    cdef bint before
     if core.lost.load():
         return 0
+    if core.abandoned.load() != NULL or core.dropped.load() != NULL:
+        before = forbid_context_sync(True)
+        drain_lists(core)
+        forbid_context_sync(before)
+    return 0
+
+
+cdef int drain_lists(CoreState* core) except -1 nogil:
+    """`drain` where the host may wait for the context, unless the caller has forbidden it."""
     if core.abandoned.load() != NULL:
         drain_windows(core)
     if core.dropped.load() != NULL:
@@ -108,13 +119,14 @@ cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
 
 
 cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil:
-    """Back on the list of dropped blocks: the next operation tries again, and the next reap reports it.  What a capture
-    puts off is not a failure."""
+    """Back on the list of dropped blocks: the next operation tries again, and the next reap reports it.  What is put
+    off is not a failure: the home or a user's stream captures, or the host would have to wait for the context."""
     check(core.order.lock.held(), "the lock is held")
     block.state = RETIRED
     defer_free(core, block)
     if failure.kind == STREAM_IS_CAPTURING:
         core.deferred_by_capture = block
+    if is_put_off(failure):
         return
     core.counters.failed_frees += 1
     core.requeued += 1

@@ -94,15 +94,19 @@ cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
 
 cdef int release_exports_without_stream(CoreState* core, Failure* failure) except -1 nogil:
     """Exports that were released without a known stream: the host waits for the context, then their blocks may be
-    freed.  Put off while a graph is being captured.  The context is current."""
+    freed.  It also waits where a pool could not hand out memory for want of that.  Put off while a graph is being
+    captured, and where the host must not wait so.  The context is current."""
     cdef OrderState* order = core.order
     cdef vector[Block*] blocks
+    cdef bint wanted
     cdef size_t i
     cdef int failed = 0
     order.lock.lock()
+    wanted = order.wants_context_sync and core.resource.frontiers != NULL
+    order.wants_context_sync = False                    # what still needs one says so again
     blocks = core.returned_without_stream
     core.returned_without_stream.clear()
-    if not blocks.empty():
+    if wanted or not blocks.empty():
         failed = sync_context_unlocks(order, ALL_STREAMS, failure)
     for i in range(blocks.size()):
         if failed:
@@ -110,4 +114,4 @@ cdef int release_exports_without_stream(CoreState* core, Failure* failure) excep
         elif blocks[i].generation:
             unpin_export_locked(core, blocks[i])
     order.lock.unlock()
-    return failed and failure.kind != SOURCE_IS_CAPTURING
+    return failed and not is_put_off(failure)

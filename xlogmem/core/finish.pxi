@@ -175,7 +175,7 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
             requeue_free_locked(core, window.claimed[i], failure)
         failed = not window.homes.empty()
     else:
-        if window.record and not is_other_threads_default(window.stream):
+        if window.record and <bint>window.stream.alive and not is_other_threads_default(window.stream):
             mark_lost_if_sticky(core, record_fence_unlocks(order, window.stream, &fence, &ignored), &ignored)
         for i in range(window.homes.size()):
             if order_home_after_unlocks(order, &window.homes[i], window.stream, &ignored if failed else failure):

@@ -181,20 +181,30 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, CaptureScope scop
 
 
 cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
-    """The last resort: the host waits for the whole context, and is ordered after every position taken before."""
+    """The last resort: the host waits for the whole context, and is ordered after every position taken before.
+
+    That ends every graph capture in the context, also those on streams that this runtime never saw.  So it is for calls
+    that say that they wait.  Finalizers and allocations fail here, and what they wanted is put off.
+    """
     check(order.lock.held(), "the lock is held")
     cdef vector[uint64_t] positions
     cdef uint32_t i
     cdef int failed
+    if xlogmem_may_not_sync:
+        order.wants_context_sync = True
+        failure.kind = NEEDS_CONTEXT_SYNC
+        return 1
     if refuse_captures_in_context_unlocks(order, scope, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):
         positions[i] = order.streams[i].count
+    order.wants_context_sync = False
     order.lock.unlock()
     failed = context_synchronize(failure)
     order.lock.lock()
     if failed:
+        order.wants_context_sync = True
         return 1
     order.counters.host_waits += 1
     for i in range(<uint32_t>positions.size()):

@@ -118,27 +118,35 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
     return 0
 
 
-cdef int unregister_all_foreign_unlocks(OrderState* order, Failure* failure) except -1 nogil:
-    """At the end of a runtime: the foreign streams may be destroyed already, so none of them is touched again; the host
-    waits for the whole context once."""
+cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil:
+    """At the end of a runtime: a foreign stream that may be destroyed by now is not touched again.
+
+    One whose owner is held is used as before, unless a collector ended the runtime: it may have ended the owner first.
+    Of the others, the newest fence stands for the stream if it covers all work; else only a wait for the whole context
+    does.  No driver call is made.
+    """
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
-    cdef bint any = False
     cdef size_t i
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if stream.driver_id and stream.alive:
+        if not stream.driver_id or not stream.alive or <size_t>stream.handle == LEGACY:
+            continue
+        if not is_other_threads_default(stream) and (stream.thread or (owners_live and not <bint>stream.unowned)):
+            continue
+        if is_covered_whole(stream):
+            stream.last = stream.ring.back()
+            stream.last.pins += 1                       # the tombstone's
+        else:
             advance(stream)
-            any = True
-    if not any:
-        return 0
-    if sync_context_unlocks(order, OWN_STREAMS, failure):
-        return 1
-    for i in range(order.streams.size()):
-        stream = order.streams[i]
-        if stream.driver_id and stream.alive:
-            mark_unregistered_locked(order, stream, order.streams[0])
-    return 0
+        mark_unregistered_locked(order, stream, order.streams[0])
+
+
+cdef bint is_covered_whole(StreamState* stream) noexcept nogil:
+    """Whether the newest fence covers all that matters of the stream: nothing was filed since, and nothing can have
+    been queued unrecorded."""
+    return (not stream.ring.empty() and stream.ring.back().position >= stream.count and stream.windows == 0
+            and (stream.discipline == SEALED or (stream.discipline == ORDINARY and stream.blocks == 0)))
 
 
 cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:

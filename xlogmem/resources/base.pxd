@@ -4,7 +4,7 @@
 # that keeps frontiers (the pool) takes streams and dependencies in place of handles, and is part of the ordering.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Context
@@ -24,11 +24,14 @@ cdef struct FrontierTable:
     #
     # `allocate` orders the stream after former users of the memory, and may drop the lock meanwhile.  `deallocate`
     # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
-    # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.
+    # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
+    # lock when the runtime ends: it returns everything, or says that something is left.
     int (*allocate)(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
                     Failure* failure) except -1 nogil
     void (*deallocate)(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil
+    int (*end)(void* self) except -1 nogil
+    uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
 
 
 cdef struct ResourceTable:

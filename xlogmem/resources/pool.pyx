@@ -37,8 +37,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, checked, larger, make_new, vector
-from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, process_was_forked
 from xlogmem._failures cimport (
+    NEEDS_CONTEXT_SYNC,
     NO_FAILURE,
     PYTHON_RAISED,
     SOURCE_IS_CAPTURING,
@@ -53,14 +54,17 @@ from xlogmem._order cimport (
     ALLOCATED,
     ENTRY_KINDS,
     Dependency,
+    Fence,
     StreamState,
     advance,
+    forbid_context_sync,
     host_wait_or_sync_unlocks,
     is_of_former,
     is_ordered_after_locked,
     may_be_destroyed,
     needs_context_sync_locked,
     order_or_sync_unlocks,
+    record_fence_unlocks,
     refuse_if_capturing_unlocks,
     this_thread,
 )
@@ -88,6 +92,7 @@ cdef enum:
     COLUMN_BITS = 5
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
+    FREES_PER_FENCE = 16                        # frees on a stream that may be destroyed; of a pool that may expand
     AUDIT = 64                                  # spans in use of a chunk up to which builds with checks visit them all
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none
@@ -203,6 +208,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.allocate = allocate_unlocks
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
+        self.functions.end = release_all
+        self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
         self.table.frontiers = &self.functions
@@ -211,12 +218,12 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         """Returns the chunks while an upstream that is written in Python is whole."""
         if not process_is_closing():
             with nogil:
-                release_all(&self.state)
+                release_unless_foreign(&self.state)
 
     def __dealloc__(self):
         if not process_is_closing():
             with nogil:
-                release_all(&self.state)
+                release_unless_foreign(&self.state)
         delete_tables(&self.state)
 
     cdef int bind(self, StreamPool stream_pool) except -1:

@@ -169,12 +169,13 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
 
 cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
     """The stream was alive for this free, and may be destroyed at any time from now on.  What a pool has from it can be
-    waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones."""
+    waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones; where
+    the pool has a maximum, for each, because an allocation does not wait for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")
     cdef Failure ignored                                # the next free tries again
     cdef Fence* fence
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
-    if stream.unfenced_frees >= <uint32_t>FREES_PER_FENCE:
+    if stream.unfenced_frees >= core.resource.frontiers.frees_per_fence:
         core.order.in_flight += 1
         record_fence_unlocks(core.order, stream, &fence, &ignored)
         core.order.in_flight -= 1

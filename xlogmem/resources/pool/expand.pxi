@@ -99,7 +99,21 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
         add_position_locked(pool, result[0], stream.index, advance(stream))
+        if may_be_destroyed(stream):
+            fence_new_chunk_unlocks(pool, stream)
     split_locked(pool, result[0], nbytes)
+    return 0
+
+
+cdef int fence_new_chunk_unlocks(PoolState* pool, StreamState* stream) except -1 nogil:
+    """The stream is alive in this call, and may be destroyed at any time after it.  With a fence the rest of the chunk
+    can be waited for without it."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Failure ignored
+    cdef Fence* fence
+    pool.order.in_flight += 1
+    record_fence_unlocks(pool.order, stream, &fence, &ignored)
+    pool.order.in_flight -= 1
     return 0
 
 

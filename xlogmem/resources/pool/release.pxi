@@ -117,8 +117,7 @@ cdef int drop_failures(vector[Failure]* failures) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- at the end
 cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
-    """Whether there are foreign streams that the runtime could not unregister when it ended: their owners may have
-    destroyed them by now."""
+    """Whether there are foreign streams that may be used while the runtime lives, and were not given up by its end."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(pool.order.streams.size()):
@@ -127,19 +126,40 @@ cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
     return False
 
 
-cdef int release_all(PoolState* pool) except -1 nogil:
-    """Return everything when the pool ends: its blocks were freed, so all chunks are idle."""
+cdef int release_all(void* self) except -1 nogil:
+    """Return everything when the runtime ends: its blocks were freed, so all chunks are idle.  Returns whether idle
+    chunks are left, here or in a pool upstream."""
+    cdef PoolState* pool = <PoolState*>self
     cdef vector[Failure] failures
     cdef Failure ignored
     cdef Scope scope
-    if pool.order == NULL or pool.chunks.empty() or enter_context(pool.order.context, &scope, &ignored):
+    cdef bint more = False
+    cdef size_t i
+    if pool.order == NULL or enter_context(pool.order.context, &scope, &ignored):
         return 0
     pool.order.lock.lock()
-    if not has_live_foreign_streams_locked(pool):
-        release_idle_unlocks(pool, 0, NULL, &failures)
+    release_idle_unlocks(pool, 0, NULL, &failures)
+    for i in range(pool.chunks.size()):
+        more |= pool.chunks[i].in_use == 0
     pool.order.lock.unlock()
     drop_failures(&failures)
     leave_context(&scope)
+    if pool.upstream.frontiers != NULL and pool.upstream.frontiers.end(pool.upstream.self):
+        more = True
+    return more
+
+
+cdef int release_unless_foreign(PoolState* pool) except -1 nogil:
+    """The pool itself ends.  Nothing is left in it where its runtime ended first; where a collector ends both, that may
+    come later, and knows which foreign streams may be used."""
+    cdef bint foreign
+    if pool.order == NULL or pool.chunks.empty() or process_was_forked():
+        return 0
+    pool.order.lock.lock()
+    foreign = has_live_foreign_streams_locked(pool)
+    pool.order.lock.unlock()
+    if not foreign:
+        release_all(pool)
     return 0
 
 

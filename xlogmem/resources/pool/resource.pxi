@@ -18,7 +18,7 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
         reduce_rest_locked(pool, span[0], stream)
         return 0
     release_span_locked(pool, span[0])
-    if failure.kind != SOURCE_IS_CAPTURING:
+    if failure.kind != SOURCE_IS_CAPTURING and failure.kind != NEEDS_CONTEXT_SYNC:
         return 1
     span[0] = find_ordered_fit_locked(pool, nbytes, stream)
     if span[0] != NULL:
@@ -29,11 +29,23 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
 
 cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
                                Failure* failure) except -1 nogil:
-    """Hold a span of this size that the stream is ordered after, whatever it takes.
+    """Hold a span of this size that the stream is ordered after.
 
-    `span` is the free span that was chosen, or NULL if none fits.  If only the host could wait for it, the pool rather
-    expands; if it cannot, the host waits.
+    `span` is the free span that was chosen, or NULL if none fits.  If only a wait for the whole context would do for
+    it, the pool expands; if it cannot, it is out of memory until a reap has waited.
     """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef bint before = forbid_context_sync(True)
+    cdef int failed = find_or_expand_unlocks(pool, nbytes, stream, span, failure)
+    forbid_context_sync(before)
+    if failed and failure.kind == NEEDS_CONTEXT_SYNC:
+        fail_out_of_memory_locked(pool, nbytes, failure, "reap_pending() may wait for more of it")
+    return failed
+
+
+cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
+                                Failure* failure) except -1 nogil:
+    """`find_and_wait_unlocks` where the host must not wait for the context."""
     check(pool.order.lock.held(), "the lock is held")
     if span[0] != NULL and needs_host_wait_locked(pool, span[0], stream):
         if try_expand_unlocks(pool, nbytes, stream, span):

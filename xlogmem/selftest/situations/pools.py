@@ -106,6 +106,8 @@ def a_stream_that_is_gone_when_its_memory_is_taken(world: World, rng: Random) ->
         x.blocks.clear()
         del block
         check(cuda.cuStreamDestroy(handle))
+        refused(world, OutOfDeviceMemoryError, lambda: x.block(T), "memory that has to be waited for with the context")
+        x.runtime.reap_pending()
         x.work(T.handle, x.block(T), WRITE)
 
 

@@ -1,11 +1,13 @@
 """Situations of the whole process: its accounts, captures of other streams, a lost context, a fork."""
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 import warnings
 from random import Random
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
@@ -13,10 +15,11 @@ from xlogmem._kernels import check
 from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, XlogmemError
 from xlogmem.interop.devices import DeviceState
 from xlogmem.launch import use
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
-from xlogmem.selftest.world import READ, WRITE, World, refused
+from xlogmem.selftest.world import READ, WRITE, ForeignStream, World, refused
 
 
 @situation
@@ -151,6 +154,80 @@ def a_context_that_is_replaced_beside_a_fill(world: World, rng: Random) -> None:
         check(cuda.cuCtxSynchronize())
         check(cuda.cuMemFreeAsync(ptr, 0))              # a runtime that is lost cannot
         check(cuda.cuCtxSynchronize())
+
+
+@situation
+def a_capture_on_a_stream_that_no_runtime_knows(world: World, rng: Random) -> None:
+    """A wait for the whole context would end it, so calls that do not say that they wait put that off."""
+    with Scene(world, rng) as x:
+        block, elsewhere = x.block(), ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        export = x.buffer(block).__dlpack__(stream=-1)
+        del export
+        relaxed = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(cuda.cuStreamBeginCapture(elsewhere.handle, relaxed))
+        x.simulator.fail("cuMemAllocFromPoolAsync", 1, 2)
+        x.block()
+        x.runtime.reap_pending(blocking=False)
+        result = cuda.cuStreamEndCapture(elsewhere.handle)
+        x.expect(int(result[0]) == 0, f"a capture that cannot be seen was ended: {result[0].name}")
+        if int(result[0]) == 0:
+            check(cuda.cuGraphDestroy(result[1]))
+
+
+class Counted(DeviceMemoryResource):
+    """Counts the blocks that were not freed."""
+
+    order = "stream"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.live = 0
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        self.live += 1
+        return int(check(cuda.cuMemAllocAsync(nbytes, stream)))
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        check(cuda.cuMemFreeAsync(ptr, stream))
+        self.live -= 1
+
+
+@situation
+def a_runtime_that_ends_with_something_left(world: World, rng: Random) -> None:
+    """Its last block was filled on a stream that is gone, or is in one cycle with the owner of its stream."""
+    class Application:
+        block: Any
+        owner: Any
+        itself: Any
+
+    resource, application = Counted(), Application()
+    runtime, owner = DeviceRuntime(resource=resource), ForeignStream(int(check(cuda.cuStreamCreate(1))))
+    stream: Any = owner if rng.random() < .5 else owner.handle
+    application.block = runtime.allocate(NBYTES, stream)
+    check(cuda.cuMemsetD8Async(application.block.ptr, 1, NBYTES, owner.handle))
+    application.owner, application.itself = owner, application
+    del runtime, owner, stream, application
+    gc.collect()
+    DeviceRuntime(resource=AsyncMemoryResource())
+    if resource.live:
+        world.violation(f"{resource.live} blocks are left of a runtime that ended")
+
+
+@situation
+def a_dropped_block_whose_reader_captures(world: World, rng: Random) -> None:
+    """It is freed after the capture, and no reap fails because of it."""
+    with Scene(world, rng, policy="lazy") as x:
+        S, T = x.stream(), x.stream()
+        block = x.runtime.allocate(NBYTES, S)
+        x.use(T, (block, READ))
+        relaxed = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(cuda.cuStreamBeginCapture(T.handle, relaxed))
+        del block
+        try:
+            x.runtime.reap_pending(blocking=rng.random() < .5)
+        except XlogmemError as error:
+            x.expect(False, f"a reap failed because of a capture: {error}")
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(T.handle))))
 
 
 @situation

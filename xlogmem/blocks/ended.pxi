@@ -1,0 +1,89 @@
+# Runtimes that ended while something of theirs could not be freed.
+#
+# A finalizer may run inside any capture, so it must not wait for the whole context: that would end the capture.  What
+# needs such a wait, or the end of a capture, is kept in a list of the process.  Calls that may wait finish it: a
+# blocking reap on the same device, and the making of the next runtime there.  At the exit nothing is done.
+
+cdef list ended = []                        # what runtimes have left; the GIL guards it
+
+
+@cython.final
+@cython.no_gc_clear                         # __dealloc__ needs what the state refers to
+cdef class Remains:
+    """What an ended runtime has left: blocks, and what they are freed with."""
+    cdef CoreState state
+    cdef Ordering ordering
+    cdef DeviceMemoryResource resource
+    cdef StreamPool stream_pool
+    cdef StreamRegistry streams             # it holds the owners of foreign streams
+    cdef bint owners_live
+
+    def __dealloc__(self):
+        delete_tables(&self.state)
+
+
+cdef int keep_remains(Core core) except -1:
+    """Of a runtime that goes now."""
+    cdef Remains remains = Remains.__new__(Remains)
+    remains.ordering = core.ordering
+    remains.resource = core.resource
+    remains.stream_pool = core.stream_pool
+    remains.streams = core.streams
+    remains.owners_live = core.owners_live
+    hand_over(&core.state, &remains.state)
+    ended.append(remains)
+    return 0
+
+
+cdef int finish_ended(Context context) except -1:
+    """Free what ended runtimes of this device have left.  The host may wait for the whole context."""
+    cdef Remains remains
+    cdef bint more
+    for remains in [remains for remains in ended if (<Remains>remains).ordering.context is context]:
+        try:
+            ended.remove(remains)
+        except ValueError:
+            continue                                    # another thread is at it
+        with nogil:
+            more = tear_down(&remains.state, True, remains.owners_live, True)
+        drop_owners_of(&remains.state)
+        if more:
+            ended.append(remains)
+    return 0
+
+
+def unfinished_runtimes():
+    """How many runtimes of this process ended and have something left, which a later call has to free."""
+    return len(ended)
+
+
+cdef int drop_owners_of(CoreState* core) except -1:
+    """Drop the owners of adopted memory that the last operations freed.  Never under the lock: a finalizer may do
+    anything."""
+    cdef vector[void*] owners
+    cdef size_t i
+    if not core.has_pending_decrefs:
+        return 0
+    with nogil:
+        core.order.lock.lock()
+        owners = core.pending_decrefs
+        core.pending_decrefs.clear()
+        core.has_pending_decrefs.store(False)
+        core.order.lock.unlock()
+    for i in range(owners.size()):
+        Py_XDECREF(<PyObject*>owners[i])
+    return 0
+
+
+cdef int delete_tables(CoreState* core) except -1:
+    """The tables go: nothing refers to them."""
+    cdef size_t i
+    if core.unreported_failure.kind == PYTHON_RAISED:
+        Py_XDECREF(<PyObject*>core.unreported_failure.exception)
+    for i in range(core.blocks.size()):
+        Py_XDECREF(<PyObject*>core.blocks[i].owner)
+        del core.blocks[i]
+    for i in range(core.windows.size()):
+        del core.windows[i]
+    destroy(&core.index)
+    return 0
