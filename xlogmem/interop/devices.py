@@ -69,7 +69,7 @@ class DeviceState:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")
             self._status = DeviceStatus(runtime.ordinal)
             self._runtime: DeviceRuntime | None = runtime
-            self._lost: DeviceRuntime | None = None
+            self._lost: DeviceRuntime | None = None             # held until there is the next one
             self._lock = ProcessLock()
             self._changed = threading.Condition(self._lock)     # type: ignore[arg-type]
             _states[runtime] = weakref.ref(self)
@@ -178,32 +178,36 @@ class DeviceState:
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
-        self._notice_loss()
-        if self._runtime is None:
+        while True:
+            with self._lock:
+                self._notice_loss()
+                if not self.accepting_operations:
+                    raise StreamMisuseError("the device is shutting down")
+                if self._runtime is not None:
+                    raise StreamMisuseError("the context is not lost; call mark_lost() if other code has reset the "
+                                            "device")
+                if self._status.in_use:
+                    raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
+                if not self._status.calls_under_way:    # and none begins any more: all buffers are stale
+                    self._take_over(self._runtime_for_new_context(runtime))
+                    return self._status.epoch
             self._wait_for_calls()
-        with self._lock:
-            self._notice_loss()
-            if not self.accepting_operations:
-                raise StreamMisuseError("the device is shutting down")
-            if self._runtime is not None:
-                raise StreamMisuseError("the context is not lost; call mark_lost() if other code has reset the device")
-            if self._status.in_use:
-                raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
-            if runtime is None:
-                forget_context(self.device_id)
-                runtime = DeviceRuntime(self.device_id)
-            elif runtime.ordinal != self.device_id or runtime.lost:
-                raise StreamMisuseError(f"{runtime!r} is not on device {self.device_id}, or lost as well")
-            self._take_over(runtime)
-            return self._status.epoch
 
     def _wait_for_calls(self) -> None:
-        """Fills and copies that began in the old context may enqueue work on its streams until they return; none begins
-        any more."""
+        """Fills and copies that began in the old context may enqueue work on its streams until they return."""
         if calls_of_this_thread():
             raise StreamMisuseError("the context cannot be replaced inside a fill or copy of a buffer")
         while self._status.calls_under_way:
             time.sleep(0.001)
+
+    def _runtime_for_new_context(self, given: DeviceRuntime | None) -> DeviceRuntime:
+        """The one that was given, or a new one."""
+        if given is None:
+            forget_context(self.device_id)
+            return DeviceRuntime(self.device_id)
+        if given.ordinal != self.device_id or given.lost:
+            raise StreamMisuseError(f"{given!r} is not on device {self.device_id}, or lost as well")
+        return given
 
     def _take_over(self, runtime: DeviceRuntime) -> None:
         """The state goes on with this runtime.  An interrupt leaves it as it was, and able to recover with another."""
