@@ -69,8 +69,8 @@ cdef class LaunchRecorder:
         What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out
         memory is not protected.
     handback : {"all", "writes"}
-        After which uses an opaque home stream of a block (see `Stream.discipline`), and a stream that it is exported to,
-        is made to wait: after all, or after those that write, for programs that never write in place there.
+        After which uses an opaque home stream of a block (see `Stream.discipline`), or one that it is exported to, is
+        made to wait: after all, or after those that write, for programs that never write in place there.
     on_conflict : {"wait", "raise", "count"}
         What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
         this one cannot be ordered after it.  Wait on the host, at preflight, until it is; refuse at preflight; or let

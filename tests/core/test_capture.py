@@ -86,7 +86,6 @@ def test_what_a_capture_took_cannot_be_recorded(four, driver, foreign, retired):
         calls[0]()
     assert block.frontier.keys() == {("allocated", x.S.id), ("written", T.id)}
     window.commit()
-    del buffer, block
 
 
 def test_a_capturing_source_is_refused_before_any_wait(four, driver):

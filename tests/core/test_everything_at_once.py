@@ -204,7 +204,7 @@ class Worker:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.filterwarnings("ignore:.* was dropped between preflight and commit:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:.* handed out memory of a live block:RuntimeWarning")   # adopted just after its free
+@pytest.mark.filterwarnings("ignore:.* handed out memory of a live block:RuntimeWarning")   # adopted after its free
 def test_every_operation_beside_every_other(seed, pooled, _context):
     """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.
 

@@ -191,8 +191,8 @@ cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes)
 
 
 cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
-    """Remove a live block from the index and the accounting, without a free.  A warning of the first is left to the next
-    allocation that ends with the GIL: usually this one."""
+    """Remove a live block from the index and the accounting, without a free.  A warning of the first is left to the
+    next allocation that ends with the GIL: usually this one."""
     check(core.order.lock.held(), "the lock is held")
     core.counters.evictions += 1
     if core.counters.evictions == 1:

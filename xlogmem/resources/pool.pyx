@@ -179,8 +179,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     -----
     Give it to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``.  It belongs to that one, because its free
     memory refers to positions of that runtime's streams, and memory is handed out through the runtime only.  Sizes and
-    addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads take chunks
-    from upstream, or return them, waits for these calls before it is out of memory.
+    addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads take
+    chunks from upstream, or return them, waits for these calls before it is out of memory.
     """
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, ordinal=0):
