@@ -11,8 +11,6 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
-    if unlikely(use.block.fresh and stream != use.block.stream):
-        end_freshness_locked(order, window)
     if use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.snapshot[i]
@@ -105,6 +103,8 @@ cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept no
         keep_changed_entries_locked(core.order, window)
     for i in range(window.uses.size()):
         use = &window.uses[i]
+        if unlikely(stream != use.block.stream and use.block.fresh):
+            end_freshness_locked(core.order, window)
         file_use_locked(core, window, use)
         add_handbacks(window, use)
     window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
