@@ -287,9 +287,11 @@ def c_table(w: World) -> None:
     w.at_end(hold.close)
     for stream in (s.handle, 0):
         ptr = w.do(hold.allocate, NBYTES, stream)
-        w.write(stream, ptr)
-        w.launch(t, read=runtime.find_block(ptr))
-        hold.free(ptr, stream)                          # cannot say that it failed: a later operation frees it
+        try:
+            w.write(stream, ptr)
+            w.launch(t, read=runtime.find_block(ptr))
+        finally:
+            hold.free(ptr, stream)                      # cannot say that it failed: a later operation frees it
     hold.free(w.do(hold.allocate_sync, NBYTES), t.handle)
     w.do(runtime.reap_pending)
 
