@@ -24,6 +24,13 @@ def test_every_driver_call_may_fail():
     assert done.stdout.splitlines()[-1].endswith(", 0 violations")
 
 
+def test_every_first_call_may_fail():
+    """Of the process: the next `get_device_state` finds nothing half made."""
+    done = python(str(HELPERS / "first_calls.py"), PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-500:]}"
+    assert int(done.stdout.split()[-4]) > 100
+
+
 @pytest.mark.skipif(_driver.BUILD != "debug", reason="a debug build has defects")
 @pytest.mark.parametrize("defect", ["clock-before-wait", "failed-window-stays-open", "failed-free-forgotten",
                                     "free-failure-ignored", "failed-record-filed"])
