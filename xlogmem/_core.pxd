@@ -145,6 +145,7 @@ cdef struct Marker:
     # Bytes that were freed on a stream: complete once the host is ordered after the position.
     uint64_t position
     uint64_t nbytes
+    uint64_t room               # for how many more frees, before a fence is due; 0: no more are added
 
 
 cdef struct CoreCounters:
@@ -208,6 +209,7 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
+cdef int look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil

@@ -91,6 +91,7 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    fence_to_see,
     forbid_context_sync,
     host_wait_unlocks,
     host_wait_or_sync_unlocks,
@@ -114,9 +115,16 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED
 
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
-    MARKERS = 64                # per stream, before adjacent ones are merged
+    MARKERS = 8                 # per stream, before those that one fence covers are coalesced
+    FREES_PER_FENCE = 1024      # frees on a stream that share a fence at most
+    BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them
     RESERVE = 64                # windows kept for the next recorders
     NO_THREAD = 0
+
+cdef enum Reaping:
+    LOOK                        # by the fences that there are
+    POLL                        # with a fence recorded now, where there is none
+    WAIT
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 

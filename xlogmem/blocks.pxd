@@ -48,7 +48,7 @@ cdef class Core:
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
-    cdef tuple _bytes(self)
+    cdef tuple _bytes(self, bint query)
 
 
 cdef class Runtime(Core):

@@ -36,6 +36,7 @@ from xlogmem._core cimport (
     find_by_address_locked,
     free_block,
     hand_over,
+    look,
     reap,
     record_use,
     tear_down,

@@ -143,7 +143,7 @@ class DeviceRuntime(Runtime):
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
                  f"  live            {format_bytes(live):>12} in {counters['live_blocks']} blocks",
-                 f"  pending         {format_bytes(pending):>12}, freed, and not seen complete yet",
+                 f"  pending         {format_bytes(pending):>12}, freed, and not complete yet",
                  f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
                  f"{counters['uses']} uses",
                  f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "

@@ -266,21 +266,23 @@ cdef class Core:
     @property
     def live_bytes(self):
         """Bytes of the blocks that are not freed."""
-        return self._bytes()[0]
+        return self._bytes(False)[0]
 
     @property
     def pending_bytes(self):
-        """Bytes that were freed, and whose free the host has not seen complete yet."""
-        return self._bytes()[1]
+        """Bytes that were freed, and whose free the device has not completed: it is queried, without a wait."""
+        return self._bytes(True)[1]
 
     @property
     def bytes_outstanding(self):
         """Live and pending bytes together, read in one step."""
-        return sum(self._bytes())
+        return sum(self._bytes(True))
 
-    cdef tuple _bytes(self):
+    cdef tuple _bytes(self, bint query):
         cdef uint64_t live, pending
         with nogil:
+            if query:
+                look(&self.state)
             self.state.order.lock.lock()
             live = self.state.live_bytes
             pending = self.state.pending_bytes

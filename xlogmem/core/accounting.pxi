@@ -1,29 +1,76 @@
 # Accounting, lookup by address, and the end of a runtime.
 #
 # Freed bytes are *pending* until the host has seen their free complete: a marker holds the position taken after the
-# free was queued, and a reap releases the bytes of markers that the host is ordered after.  Live and pending bytes
-# together change in one step, so that their sum is right at every moment.
+# frees were queued, and a reap releases the bytes of markers that the host is ordered after.  Behind a number of frees,
+# or of bytes, a fence is recorded at once.  Live and pending bytes together change in one step, so that their sum is
+# right at every moment.
 
-cdef void file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
-    """Live bytes become pending.  A stream keeps a bounded number of markers: adjacent ones are merged, on the newer
-    position."""
+cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
+    """Live bytes become pending.  Frees share a marker until a fence is due behind them; True if it is."""
     check(core.order.lock.held(), "the lock is held")
+    cdef uint64_t weight = 1 + nbytes // <size_t>BYTES_PER_FREE
     cdef vector[Marker]* markers
     cdef Marker* marker
-    cdef size_t i
     if unlikely(home.index >= core.pending.size()):
         core.pending.resize(home.index + 1)
     markers = &core.pending[home.index]
-    if unlikely(markers.size() >= MARKERS):
-        for i in range(<size_t>MARKERS // 2):
-            marker = &markers[0][2 * i]
-            markers[0][i].position = marker[1].position
-            markers[0][i].nbytes = marker[0].nbytes + marker[1].nbytes
-        markers.resize(MARKERS // 2)
-    marker = &markers.emplace_back()
+    if unlikely(markers.empty() or markers.back().room == 0):
+        begin_marker_locked(core, home)
+    marker = &markers.back()
     marker.position = advance(home)
-    marker.nbytes = nbytes
+    marker.nbytes += nbytes
     core.pending_bytes += nbytes
+    if unlikely(weight >= marker.room):
+        marker.room = 0
+        return True
+    marker.room -= weight
+    return False
+
+
+cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil:
+    """A marker without frees.  Older ones that one fence covers are coalesced, on the newer position: the host can only
+    see them complete together.  So there are no more than the stream has fences."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef vector[Marker]* markers = &core.pending[home.index]
+    cdef Marker new
+    cdef size_t i, kept = 0
+    for i in range(1, markers.size() if markers.size() >= <size_t>MARKERS else 0):
+        if fence_to_see(home, markers[0][kept].position) == fence_to_see(home, markers[0][i].position):
+            markers[0][kept].position = markers[0][i].position
+            markers[0][kept].nbytes += markers[0][i].nbytes
+        else:
+            kept += 1
+            markers[0][kept] = markers[0][i]
+    if markers.size() >= <size_t>MARKERS:
+        markers.resize(kept + 1)
+    new.position = new.nbytes = 0
+    new.room = FREES_PER_FENCE
+    markers.push_back(new)
+
+
+cdef int fence_behind_frees_unlocks(CoreState* core, StreamState* home) except -1 nogil:
+    """Record a fence right behind a number of frees, while the stream is known to live: what is queued there later is
+    not waited for with them.  A failure is ignored; a fence is recorded when it is needed."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = core.order
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef Scope scope
+    cdef bint entered
+    order.in_flight += 1
+    home.busy += 1
+    order.lock.unlock()
+    entered = not enter_context(order.context, &scope, &ignored)    # a caller of the C table may have none
+    order.lock.lock()
+    if entered:
+        mark_lost_if_sticky(core, record_fence_unlocks(order, home, &fence, &ignored), &ignored)
+    home.busy -= 1
+    order.in_flight -= 1
+    if entered:
+        order.lock.unlock()
+        leave_context(&scope)
+        order.lock.lock()
+    return 0
 
 
 cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil:
@@ -49,6 +96,7 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     cdef Failure failure
     cdef Scope scope
     cdef size_t i
+    cdef int failed
     if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
         failures.push_back(failure)
         return 0
@@ -63,8 +111,8 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     for i in range(order.streams.size()):
         home = order.streams[i]
         if i < core.pending.size() and not core.pending[i].empty():
-            if (mark_lost_if_sticky(core, reap_stream_unlocks(core, home, blocking, &failure), &failure)
-                    and failure.kind != NEEDS_CONTEXT_SYNC):
+            failed = reap_stream_unlocks(core, home, WAIT if blocking else POLL, &failure)
+            if mark_lost_if_sticky(core, failed, &failure) and failure.kind != NEEDS_CONTEXT_SYNC:
                 failures.push_back(failure)
             release_seen_locked(core, home)
         if mark_lost_if_sticky(core, release_tombstone_unlocks(order, home, blocking, &failure), &failure):
@@ -80,20 +128,70 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
     return 0
 
 
-cdef int reap_stream_unlocks(CoreState* core, StreamState* home, bint blocking, Failure* failure) except -1 nogil:
-    """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on."""
+cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Failure* failure) except -1 nogil:
+    """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on.  A look polls only
+    what has a fence: a record would wait for a full queue."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t oldest
-    if blocking:
+    if how != LOOK:
+        core.pending[home.index].back().room = 0        # what is freed from now on is seen later
+    if how == WAIT:
         return host_wait_or_sync_unlocks(core.order, home, core.pending[home.index].back().position, failure)
     while not core.pending[home.index].empty():
         oldest = core.pending[home.index][0].position
+        if how == LOOK and fence_to_see(home, oldest) == NULL:
+            break
         if poll_unlocks(core.order, home, oldest, failure):
             return 1
         if not is_ordered_after_locked(core.order, NULL, home, oldest):
             break
         release_seen_locked(core, home)
     return 0
+
+
+cdef int look(CoreState* core) except -1 nogil:
+    """Release what the device has completed, before figures are given.  Without a wait; what cannot be queried stays
+    pending."""
+    cdef OrderState* order = core.order
+    cdef Failure failure
+    cdef Scope scope
+    cdef size_t i
+    if refuse_lost(core, &failure) or enter_context(order.context, &scope, &failure):
+        return 0
+    order.lock.lock()
+    order.in_flight += 1
+    for i in range(core.pending.size() if core.pending_bytes else 0):
+        if not core.pending[i].empty():
+            mark_lost_if_sticky(core, reap_stream_unlocks(core, order.streams[i], LOOK, &failure), &failure)
+            release_seen_locked(core, order.streams[i])
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return 0
+
+
+cdef bint reap_fenced(CoreState* core) except -1 nogil:
+    """Wait on the host for the frees that have a fence right behind them, and for no later work.  Whether bytes were
+    released.  The context is current."""
+    cdef OrderState* order = core.order
+    cdef uint64_t before, position
+    cdef Failure ignored
+    cdef size_t i, k
+    order.lock.lock()
+    order.in_flight += 1
+    before = core.pending_bytes
+    for i in range(core.pending.size()):
+        position = 0
+        for k in range(core.pending[i].size()):
+            if fence_to_see(order.streams[i], core.pending[i][k].position) != NULL:
+                position = core.pending[i][k].position
+        if position:
+            mark_lost_if_sticky(core, host_wait_unlocks(order, order.streams[i], position, &ignored), &ignored)
+            release_seen_locked(core, order.streams[i])
+    order.in_flight -= 1
+    before -= core.pending_bytes
+    order.lock.unlock()
+    return before != 0
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end

@@ -138,14 +138,23 @@ cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* strea
     cdef size_t i
     cdef int failed = 0
     cdef bint before = forbid_context_sync(True)
+    if reap_fenced(core):                               # later work on those streams need not be waited for
+        core.order.lock.lock()
+        drop_exception_locked(core, failure)
+        core.order.lock.unlock()
+        failed = get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
+        if not failed:
+            forbid_context_sync(before)
+            return 0
+        core.order.lock.unlock()
     reap(core, True, &failures)
     core.order.lock.lock()
-    if failure.kind == PYTHON_RAISED:
-        defer_decref_locked(core, failure.exception)
+    drop_exception_locked(core, failure)
     for i in range(failures.size()):                    # raised by the next reap
         keep_unreported_locked(core, &failures[i])
         core.unreported = True
     core.order.lock.unlock()
+    failed = 0
     if core.resource.frontiers != NULL:
         core.order.lock.lock()
         failed = core.resource.frontiers.trim(core.resource.self, nbytes, stream, &ignored)

@@ -149,6 +149,14 @@ cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
     core.unreported_failure.kind = NO_FAILURE
 
 
+cdef void drop_exception_locked(CoreState* core, Failure* failure) noexcept nogil:
+    """Of a failure that is not reported."""
+    check(core.order.lock.held(), "the lock is held")
+    if failure.kind == PYTHON_RAISED:
+        defer_decref_locked(core, failure.exception)
+        failure.kind = NO_FAILURE
+
+
 cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil:
     """Under the lock no Python object may be dropped: the next holder of the GIL does it."""
     check(core.order.lock.held(), "the lock is held")

@@ -149,7 +149,10 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         link_locked(core, block)
         return mark_lost_if_sticky(core, 1, failure)
     if ordered:
-        file_marker_locked(core, home, block.nbytes)
+        if unlikely(file_marker_locked(core, home, block.nbytes)):
+            core.counters.frees += 1
+            release_slot_locked(core, block)
+            return fence_behind_frees_unlocks(core, home)
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
     return 0

@@ -45,6 +45,13 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     return NULL
 
 
+cdef Fence* fence_to_see(StreamState* source, uint64_t position) noexcept nogil:
+    """The fence by which a poll would see the position complete, NULL if none was recorded yet."""
+    if source.probe != NULL and source.probe.position >= position:
+        return source.probe
+    return covering(source, position)
+
+
 cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
     """Delete a fence; its event becomes spare."""
     if fence.event != NULL:
