@@ -17,7 +17,7 @@ cdef class StreamPool:
     cdef list states            # addresses of StreamState, the default stream first
     cdef dict spare             # (discipline, priority) -> addresses of streams without a handle
     cdef dict priorities        # address -> priority
-    cdef object lock
+    cdef int being_made         # streams that are being created
     cdef Stream make(self, int discipline, int priority)
     cdef bint take_spare(self, StreamState* state) noexcept
     cdef int collect_idle(self) except -1

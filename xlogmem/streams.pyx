@@ -17,14 +17,14 @@ from xlogmem._driver cimport (
     enter_context,
     leave_context,
     process_is_closing,
+    process_was_forked,
     stream_create,
     stream_destroy,
     stream_device,
 )
-from xlogmem._failures cimport Failure, raise_failure
+from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked
 
-from xlogmem import _driver
 from xlogmem._stream_owners import owns_stream
 from xlogmem.errors import StreamMisuseError
 

@@ -16,6 +16,8 @@ from xlogmem import (
     DeviceRuntime,
     DirectMemoryResource,
     Stream,
+    StreamMisuseError,
+    StreamPool,
     _driver,
     sim,
     use,
@@ -149,6 +151,24 @@ def test_unregistering_a_stream_that_is_held_up_stops_no_call_on_others(four, dr
     nothing_lost(x.runtime)
     for handle in foreign:
         check(cuda.cuStreamDestroy(handle))
+
+
+@pytest.mark.simulator
+def test_creating_a_stream_stops_no_other_thread(driver, _context):
+    """A spare stream is there for another thread; of two that would need the last place one is refused."""
+    runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=3))
+    kept = [runtime.acquire_stream(discipline="opaque"), runtime.acquire_stream()]
+    spare = kept.pop().handle
+    hold = driver.hold("cuStreamCreateWithPriority")
+    returned = []
+    with meanwhile(lambda: kept.append(runtime.acquire_stream(discipline="sealed")), hold.reached,
+                   lambda: returned.append(hold.release())):
+        kept.append(runtime.acquire_stream())
+        assert kept[-1].handle == spare
+        with pytest.raises(StreamMisuseError, match="at capacity"):
+            runtime.acquire_stream()
+    assert returned == [True]
+    assert len(runtime.stream_pool) == 3
 
 
 # What blocks while the queue of S is full, given blocks of S and T -> the driver call that does.

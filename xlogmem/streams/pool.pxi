@@ -1,5 +1,8 @@
 # A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed with
 # the pool.  `Stream.__dealloc__` pushes a stream without handles on a list, and the next `acquire` sorts that.
+#
+# The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and the others
+# go on.  They may come whenever the GIL is released, and finalizers at any allocation, so each change is one step.
 
 cdef int destroy_own(OrderState* order) except -1 nogil:
     cdef Failure ignored
@@ -52,7 +55,6 @@ cdef class StreamPool:
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.lock = _driver.ProcessLock()
         self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
         self.make(ORDINARY, 0)
 
@@ -71,17 +73,19 @@ cdef class StreamPool:
         cdef Scope scope
         cdef int failed
         cdef StreamState* state
+        self.being_made += 1                    # counts as acquired: the pool does not grow beyond its capacity
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
                 failed = stream_create(priority, &handle, &failure)
                 leave_context(&scope)
+            if not failed:
+                self.ordering.state.lock.lock()
+                state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)
+                self.ordering.state.lock.unlock()
+        self.being_made -= 1
         if failed:
             raise_failure(&failure, "creating a stream", self.ordering.state.lost)
-        with nogil:
-            self.ordering.state.lock.lock()
-            state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)
-            self.ordering.state.lock.unlock()
         self.states.append(<size_t>state)
         self.priorities[<size_t>state] = priority
         return handle_of(self.ordering, state)
@@ -140,21 +144,24 @@ cdef class StreamPool:
             The discipline is unknown.
         """
         cdef StreamState* state
+        cdef Failure failure
         cdef int wanted = discipline_of(discipline)
         priority = PyNumber_Index(priority)
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
-        with self.lock:
-            self.collect_idle()
-            spare = self.spare.get((wanted, priority))
-            while spare:
-                state = <StreamState*><size_t>spare.pop()
-                if self.take_spare(state):                          # else `find_block` made a handle; it will return
-                    return counted_handle(self.ordering, state)
-            if self.acquired >= self.max_streams:
-                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
-                                        "larger max_streams to StreamPool, or share streams")
-            return self.make(wanted, priority)
+        if process_was_forked():
+            failure.kind = PROCESS_WAS_FORKED
+            raise_failure(&failure)
+        self.collect_idle()
+        spare = self.spare.get((wanted, priority))
+        while spare:
+            state = <StreamState*><size_t>spare.pop()
+            if self.take_spare(state):                              # else `find_block` made a handle; it will return
+                return counted_handle(self.ordering, state)
+        if self.acquired + self.being_made >= self.max_streams:
+            raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
+                                    "larger max_streams to StreamPool, or share streams")
+        return self.make(wanted, priority)
 
     @property
     def acquired(self):
