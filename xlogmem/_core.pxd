@@ -64,6 +64,7 @@ cdef cppclass Block:
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
     uint8_t state
+    uint8_t raised              # no unrecorded work can follow: see `free_without_its_stream_unlocks`
     bint fresh                  # no use on another stream than its own has been filed yet
     vector[Entry] frontier      # at most one entry for each kind and stream
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
@@ -208,6 +209,7 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
+cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
 cdef int look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil

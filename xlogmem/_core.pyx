@@ -101,6 +101,7 @@ from xlogmem._order cimport (
     is_other_threads_default,
     leave_foreign_streams_locked,
     may_be_destroyed,
+    needs_context_sync_locked,
     order_after_unlocks,
     order_all_unlocks,
     poll_unlocks,

@@ -33,6 +33,7 @@ from xlogmem._core cimport (
     drain_if_abandoned,
     defer_free,
     end_export,
+    fence_export,
     find_by_address_locked,
     free_block,
     hand_over,

@@ -4,11 +4,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from c_table import Refused
+from c_table import Hold, Refused
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
+from four_streams import at
 
-from xlogmem import DriverError, use
+from xlogmem import DeviceState, PoolMemoryResource, StreamMisuseError, use
 from xlogmem._kernels import check
 
 
@@ -323,3 +324,51 @@ def test_a_stream_of_another_device_is_refused(four_and_hold, driver):
         hold.allocate(8, int(stream))
     check(cuda.cuStreamDestroy(stream))
     check(cuda.cuDevicePrimaryCtxRelease(1))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("where", ["elsewhere", "there"])
+def test_a_free_that_a_window_puts_off_does_not_need_its_stream(four, driver, where, pooled, dropped):
+    """Its owner may destroy it after the free; what was queued there before is waited for all the same."""
+    b = four(resource=PoolMemoryResource(maximum_pool_size=512) if pooled else None)
+    hold = Hold(b.runtime)
+    handle = int(check(cuda.cuStreamCreate(1)))
+    ptr = hold.allocate(512, handle)
+    window = b.prepare(b.T if where == "elsewhere" else b.runtime.register_stream(handle),
+                       (b.runtime.find_block(ptr), "read"))
+    late = b.work(at(handle))
+    hold.free(ptr, handle)
+    if where == "elsewhere":
+        check(cuda.cuStreamDestroy(handle))
+    if dropped:                                         # the twin: the next two waits are left out
+        driver.drop("cuStreamWaitEvent", 2)
+        driver.drop("cuStreamWaitEvent", 1)
+    window.commit()
+    if where == "there":
+        check(cuda.cuStreamDestroy(handle))
+    again = b.alloc(b.U)
+    driver.clear_races()                                # of the free, in the twin
+    assert b.ordered(late, b.U if pooled else b.runtime.default_stream) != dropped
+    assert driver.calls("cuCtxSynchronize") == 0
+    again.free()
+    b.runtime.reap_pending()
+    assert b.runtime.live_bytes == b.runtime.pending_bytes == 0
+    hold.close()
+
+
+@pytest.mark.simulator
+def test_a_free_that_an_export_puts_off_does_not_need_its_stream(four_and_hold, driver):
+    b, hold = four_and_hold
+    handle = int(check(cuda.cuStreamCreate(1)))
+    state = DeviceState(b.runtime)
+    buffer = state.empty(512, "uint8", b.T)
+    capsule = buffer.__dlpack__(stream=b.T.handle)
+    late = b.work(at(handle))
+    hold.free(buffer.access().ptr, handle)
+    check(cuda.cuStreamDestroy(handle))
+    del capsule
+    b.alloc(b.U).free()                                 # carries out the free
+    assert b.runtime.live_bytes == 0
+    assert b.ordered(late, b.runtime.default_stream)

@@ -178,3 +178,25 @@ def test_numpy_gets_a_copy_after_the_writers(four, driver, dropped):
         np.from_dlpack(buffer)                          # on the device: NumPy says that it cannot
     del host
     settle()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
+def test_a_raw_stream_is_not_touched_after_an_export(four, driver, policy):
+    """Its owner may have destroyed it; the consumer's release says nothing about that."""
+    x = four(policy=policy)
+    state = DeviceState(x.runtime)
+    buffer = state.empty(512, "uint8", x.S)
+    handle = int(check(cuda.cuStreamCreate(1)))
+    records = x.records()
+    capsule = buffer.__dlpack__(stream=handle)
+    assert x.records() <= records + 2                   # for the consumer's wait, and for what comes after it
+    late = x.work(at(handle))
+    del capsule
+    check(cuda.cuStreamDestroy(handle))
+    waits = x.waits()
+    buffer.fill(1, x.T)
+    assert x.waits() > waits
+    del buffer
+    x.runtime.reap_pending()
+    assert x.ordered(late, x.T)

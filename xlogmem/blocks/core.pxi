@@ -247,6 +247,12 @@ cdef class Core:
             Py_INCREF(block)
         return 0
 
+    cdef int fence_export(self, Stream consumer) except -1:
+        """After the window of an export on this stream."""
+        with nogil:
+            fence_export(&self.state, consumer.state)
+        return 0
+
     # ------------------------------------------------------------------------------------------ what it is
     @property
     def lost(self):

@@ -29,6 +29,7 @@ cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes
     block.writer = 0
     block.operation = 0
     block.state = LIVE
+    block.raised = False
     block.frontier.clear()
     block.fresh = stream != NULL
     if stream != NULL:

@@ -106,6 +106,37 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     return 0
 
 
+cdef int free_without_its_stream_unlocks(CoreState* core, Block* block, StreamState* stream) except -1 nogil:
+    """A free on an unowned stream was put off: the stream is alive in this call, and may be destroyed before the free
+    is carried out.  So a fence is recorded now, and the default stream frees the block after that.
+
+    What was queued without a record comes before the free, on every stream: entries are raised for the last time.  If
+    no fence can be recorded, because a graph is being captured there, the block is freed on the stream after all.
+    """
+    check(core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = core.order
+    cdef uint64_t position = advance(stream)
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef Query query
+    block.pins += 1                                     # its last window may close meanwhile
+    order.in_flight += 1
+    if not record_fence_unlocks(order, stream, &fence, &ignored) and block.home == stream:
+        core.freed_frontier.clear()
+        order.operations += 1
+        query.stream = stream
+        query.operation = order.operations
+        query.dependencies = &core.freed_frontier       # not needed here
+        query.snapshot = NULL
+        collect_dependencies_locked(order, block, READ_WRITE, &query)
+        set_entry(block, ALLOCATED, stream.index, position)
+        block.raised = True
+        set_home(block, order.streams[0])
+    order.in_flight -= 1
+    unpin_export_locked(core, block)
+    return 0
+
+
 # ---------------------------------------------------------------------------------------------- frees that fail
 cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
     """A free inside another operation: its failure is not that operation's."""

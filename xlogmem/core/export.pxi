@@ -57,6 +57,25 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
     return 0
 
 
+cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil:
+    """Memory was exported on a stream, which is alive and ordered after all uses.  If it is unowned it is not touched
+    again, so what it has now is covered by a fence, whatever the policy."""
+    cdef OrderState* order = core.order
+    cdef Failure ignored                                # it is recorded when it is needed
+    cdef Fence* fence
+    cdef Scope scope
+    if not stream.unowned or enter_context(order.context, &scope, &ignored):
+        return 0
+    order.lock.lock()
+    if needs_context_sync_locked(order, NULL, stream, stream.count):
+        order.in_flight += 1
+        record_fence_unlocks(order, stream, &fence, &ignored)
+        order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return 0
+
+
 cdef bint is_exported(Block* block, StreamState* stream) noexcept nogil:
     cdef size_t i
     for i in range(block.exports.size()):

@@ -41,6 +41,8 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
     if unlikely(block.windows or block.pins):
         block.state = RETIRED
         core.counters.deferred_frees += 1
+        if stream != NULL and may_be_destroyed(stream) and not block.adopted:   # an owner relies on the stream it named
+            free_without_its_stream_unlocks(core, block, stream)
         return 0
     failed = free_now_unlocks(core, block, check_capture, failure)
     if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:

@@ -149,16 +149,17 @@ cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t 
             continue
         source = order.streams[entry.stream]
         if source != query.stream and may_have_unrecorded_work(block, source):
-            raise_entry(entry, source, query.operation)
+            raise_entry(block, entry, source, query.operation)
         if query.snapshot != NULL:
             query.snapshot.push_back(entry[0])
         if source != query.stream:
             add_dependency_locked(order, query, source, entry.position, <EntryKind>entry.kind)
 
 
-cdef inline void raise_entry(Entry* entry, StreamState* source, uint64_t operation) noexcept nogil:
-    """Raise an entry to the operation's new position of its stream; not one of a stream that had the index before."""
-    if unlikely(is_of_former(source, entry.position)):
+cdef inline void raise_entry(Block* block, Entry* entry, StreamState* source, uint64_t operation) noexcept nogil:
+    """Raise an entry to the operation's new position of its stream; not one of a stream that had the index before, and
+    not if all were raised for the last time."""
+    if unlikely(is_of_former(source, entry.position) or block.raised):
         return
     claim_scratch(source, operation)
     if source.raised_to == 0:

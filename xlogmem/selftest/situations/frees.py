@@ -199,3 +199,30 @@ def an_address_that_comes_back_while_it_is_freed(world: World, rng: Random) -> N
         x.simulator.on_call("cuMemFreeAsync", lambda: new.append(x.block(S)), when="after")
         block.free()
         x.expect(x.runtime.find_block(new[0].ptr) == new[0].id, "a block cannot be found by its address")
+
+
+@situation
+def a_free_on_a_bare_handle_that_is_put_off(world: World, rng: Random) -> None:
+    """Its stream is destroyed before the free is carried out, which comes after what was queued there."""
+    with Scene(world, rng) as x:
+        block, T = x.block(x.stream()), x.stream()
+        handle = int(check(cuda.cuStreamCreate(1)))
+        check(cuda.cuCtxSynchronize())
+        window = x.prepare(T, (block, READ))
+        x.work(T.handle, block, READ)
+        x.work(handle, block, READ)
+        block.free(handle)
+        check(cuda.cuStreamDestroy(handle))
+        window.commit()
+
+
+@situation
+def an_export_to_a_bare_handle(world: World, rng: Random) -> None:
+    """Its stream is destroyed once the consumer has returned the memory."""
+    with Scene(world, rng) as x:
+        block, T = x.block(x.stream()), x.stream()
+        handle = int(check(cuda.cuStreamCreate(1)))
+        export = x.buffer(block).__dlpack__(stream=handle)
+        del export
+        check(cuda.cuStreamDestroy(handle))
+        x.use(T, (block, WRITE))
