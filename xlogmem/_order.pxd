@@ -46,6 +46,7 @@ cdef cppclass StreamState:
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     uint32_t index
     uint32_t busy               # calls in flight that use the handle with the lock released
+    uint32_t calls              # of these, driver calls for other streams' sake: unregistering waits for them
     uint32_t blocks             # references from blocks: as their stream, as their home, for each export
     Discipline discipline
     flag alive

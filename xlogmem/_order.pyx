@@ -63,6 +63,12 @@ __all__ = ["Ordering"]
 
 cdef enum:
     RING = 4                    # fences that a stream keeps; more only while all are in use
+    SETTLED = 4                 # tombstones that are queried where a stream is registered or unregistered
+    PAUSE = 50                  # microseconds between two looks at a call of another thread
+    UNFENCED = 16               # dead streams with positions that no fence covers, before the host waits for all of them
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int)
 
 cdef extern from *:
     """
@@ -103,10 +109,12 @@ cdef extern from *:
         xlogmem_may_not_sync = forbidden;
         return before;
     }
+    static thread_local int xlogmem_driver_calls = 0;   // in which this thread is, for a callback that is run there
     """
     cdef cppclass xlogmem_threads:
         mutex lock
     xlogmem_threads* xlogmem_all
+    int xlogmem_driver_calls
     uint64_t xlogmem_this_thread() noexcept nogil
     uint64_t xlogmem_ident_of_thread(uint64_t number) noexcept nogil
     bint xlogmem_forbid_sync(bint forbidden) noexcept nogil

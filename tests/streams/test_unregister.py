@@ -1,6 +1,9 @@
 """Streams that are unregistered: their last fence, and the successor of what they freed."""
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream, foreign
@@ -223,16 +226,36 @@ def test_a_failed_query_is_reported_and_the_stream_stays(driver):
 
 
 @pytest.mark.simulator
-def test_a_capture_is_not_spoiled_by_waiting_for_everything(four, driver, _context):
-    """cuCtxSynchronize fails during a capture and spoils it, on a GPU in relaxed mode too: it is refused."""
+@pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamIsCapturing"])
+def test_unregistering_waits_for_another_threads_reap(four, driver, call):
+    """It records on the stream, or queries it, to learn whether its frees are complete."""
     x = four()
-    first = ForeignStream()
-    handle = first.handle
-    x.runtime.register_stream(handle)
-    first.destroy()
-    second = ForeignStream()
-    check(cuda.cuStreamBeginCapture(x.S.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-    with pytest.raises(StreamMisuseError, match="capturing"):
-        x.runtime.register_stream(second.handle)
-    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
-    assert x.runtime.register_stream(second.handle).registered
+    owner, S = foreign(x)
+    x.alloc(S).free()
+    held_up = driver.hold(call)
+    context = check(cuda.cuCtxGetCurrent())
+    failures = []
+
+    def run(function):
+        try:
+            check(cuda.cuCtxSetCurrent(context))
+            function()
+        except Exception as error:
+            failures.append(error)
+
+    reaper = threading.Thread(target=run, args=[lambda: x.runtime.reap_pending(blocking=False)])
+    reaper.start()
+    assert held_up.reached()
+    before = driver.calls("cuStreamGetId")
+    other = threading.Thread(target=run, args=[lambda: x.runtime.unregister_stream(S)])
+    other.start()
+    while driver.calls("cuStreamGetId") == before:      # it looks whether the stream was destroyed, and then waits
+        time.sleep(.001)
+    time.sleep(.01)
+    assert S.registered
+    assert held_up.release()
+    reaper.join()
+    other.join()
+    assert failures == []
+    assert not S.registered
+    del owner

@@ -106,6 +106,22 @@ cdef void add_to_ring(StreamState* source, Fence* fence) noexcept nogil:
     fence.in_ring = True
 
 
+cdef inline void begin_driver_call(StreamState* stream) noexcept nogil:
+    """The stream is queried or recorded on, while the lock is released.  It cannot be unregistered meanwhile; that
+    waits for the call, unless it is made inside of one."""
+    global xlogmem_driver_calls
+    stream.busy += 1
+    stream.calls += 1
+    xlogmem_driver_calls += 1
+
+
+cdef inline void end_driver_call(StreamState* stream) noexcept nogil:
+    global xlogmem_driver_calls
+    stream.busy -= 1
+    stream.calls -= 1
+    xlogmem_driver_calls -= 1
+
+
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
     """Record a fence on the stream, which is alive and not another thread's default stream.
 
@@ -120,7 +136,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     fence.position = source.count
     fence.clock = source.clock
     source.unfenced_frees = 0
-    source.busy += 1
+    begin_driver_call(source)
     order.lock.unlock()
     if fence.event == NULL:
         failed = take_event(order.events, &fence.event, failure)
@@ -133,7 +149,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     if not failed and capturing:
         failed = fail_stream(failure, SOURCE_IS_CAPTURING, source.number)
     order.lock.lock()
-    source.busy -= 1
+    end_driver_call(source)
     check(fence.pins == 0, "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
@@ -156,11 +172,11 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     check(order.lock.held(), "the lock is held")
     cdef bint capturing = False
     cdef int failed
-    stream.busy += 1
+    begin_driver_call(stream)
     order.lock.unlock()
     failed = stream_is_capturing(stream.handle, &capturing, failure)
     order.lock.lock()
-    stream.busy -= 1
+    end_driver_call(stream)
     if failed or not capturing:
         return failed
     return fail_stream(failure, kind, stream.number)

@@ -82,6 +82,7 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = NULL
+    wait_for_calls_unlocks(order, stream)
     if check_unregister(stream, successor, failure):
         return 1
     advance(stream)                             # unrecorded work so far: fills of fresh blocks, opaque streams
@@ -91,6 +92,9 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
         if failure.kind == SOURCE_IS_CAPTURING:
             failure.kind = STREAM_IS_CAPTURING
         return 1
+    fence.pins += 1
+    wait_for_calls_unlocks(order, stream)
+    unpin_locked(order, fence)
     if check_unregister(stream, successor, failure):
         return 1
     if fence.position < stream.count:
@@ -107,6 +111,7 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
     The host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     cdef uint64_t position
+    wait_for_calls_unlocks(order, stream)
     if check_unregister(stream, successor, failure):
         return 1
     position = advance(stream)
@@ -147,6 +152,17 @@ cdef bint is_covered_whole(StreamState* stream) noexcept nogil:
     been queued unrecorded."""
     return (not stream.ring.empty() and stream.ring.back().position >= stream.count and stream.windows == 0
             and (stream.discipline == SEALED or (stream.discipline == ORDINARY and stream.blocks == 0)))
+
+
+cdef int wait_for_calls_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
+    """Wait while other threads, which order others after the stream, query it or record on it.  A thread that is in
+    such a call itself (a callback) does not wait."""
+    check(order.lock.held(), "the lock is held")
+    while stream.calls and stream.busy == stream.calls and stream.windows == 0 and xlogmem_driver_calls == 0:
+        order.lock.unlock()
+        usleep(PAUSE)
+        order.lock.lock()
+    return 0
 
 
 cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:
