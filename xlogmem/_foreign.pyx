@@ -50,9 +50,11 @@ from xlogmem._order cimport (
     change_discipline_unlocks,
     own_stream_locked,
     register_stream_locked,
+    settle_tombstones_unlocks,
     this_thread,
     thread_is_alive,
     unregister_by_sync_unlocks,
+    unregister_destroyed_unlocks,
     unregister_stream_unlocks,
 )
 from xlogmem.streams cimport can_own, counted_handle, discipline_now, discipline_of, handle_of, parse

@@ -58,8 +58,9 @@ cdef cppclass StreamState:
     bint is_named               # the program named its discipline; else it is the default
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
-    Fence* last                 # of a dead stream: covers all its positions; NULL once the host has seen it complete
+    Fence* last                 # of a dead stream: its newest fence; NULL once the host has seen it complete
     StreamState* successor      # of a dead stream: where its blocks are freed
+    uint32_t predecessors       # dead streams whose successor this is, and whose index is not used again yet
     uint32_t windows            # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `poll_unlocks` queries, until it is complete
@@ -95,6 +96,7 @@ cdef cppclass OrderState:
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
+    size_t settled              # index of the dead stream that was queried last: see `settle_tombstones_unlocks`
     vector[uint64_t] host_clock
     Policy policy
     uint32_t ring               # fences that a stream keeps
@@ -134,6 +136,9 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
                                    Failure* failure) except -1 nogil
 cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                                     Failure* failure) except -1 nogil
+cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                      Failure* failure) except -1 nogil
+cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil
 cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
                                    Failure* failure) except -1 nogil

@@ -23,7 +23,8 @@ A stream may get another discipline.  What the old one allowed was queued before
 A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whatever has to be
 ordered after the dead stream waits for that fence; once the host has seen it complete nothing has to any more, and the
 stream's index is given to the next registration, which goes on counting where the dead one stopped, so that old
-positions mean what they meant.
+positions mean what they meant.  A stream that was found destroyed has no last fence: its newest covers what it covers,
+and where something has to be ordered after more than that, the host waits for the context.
 
 Under the lock no driver call is made, the GIL is not acquired and no Python object is touched.  Functions that need the
 driver drop the lock around the call (their names end in ``_unlocks``) and hold it again before they touch pins, counts
@@ -65,7 +66,7 @@ cdef enum:
     RING = 4                    # fences that a stream keeps; more only while all are in use
     SETTLED = 4                 # tombstones that are queried where a stream is registered or unregistered
     PAUSE = 50                  # microseconds between two looks at a call of another thread
-    UNFENCED = 16               # dead streams with positions that no fence covers, before the host waits for all of them
+    UNFENCED = 256              # dead streams with positions that no fence covers, before the host waits for all of them
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int)

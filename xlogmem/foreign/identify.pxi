@@ -43,6 +43,7 @@ cdef int find_or_register_unlocks(OrderState* order, cy.CUstream handle, uint64_
         order.lock.lock()
         if failed:
             return 1
+        settle_tombstones_unlocks(order)
         found.state = match_locked(order, handle, number, &former)      # another thread may have registered it
     found.is_new = found.state == NULL
     if found.is_new:
@@ -104,14 +105,8 @@ cdef int unregister_former_unlocks(OrderState* order, StreamState* former, Strea
                                    Failure* failure) except -1 nogil:
     """The stream was destroyed, and its handle means another one by now: `successor`, which is busy."""
     check(order.lock.held(), "the lock is held")
-    cdef int failed
     former.unowned.store(True)                          # its handle is not touched any more
-    order.in_flight += 1
-    failed = unregister_by_sync_unlocks(order, former, successor, failure)
-    order.in_flight -= 1
-    if not former.alive:                                # another thread was faster
-        failed = 0
-    return failed
+    return unregister_destroyed_unlocks(order, former, successor, failure)
 
 
 cdef int unregister_ended_thread_unlocks(OrderState* order) except -1 nogil:
@@ -194,6 +189,7 @@ cdef int unregister_foreign(OrderState* order, StreamState* stream, StreamState*
     failed = was_destroyed(stream, &gone, failure)
     if not failed:
         order.lock.lock()
+        settle_tombstones_unlocks(order)
         if gone:
             stream.unowned.store(True)                  # its handle is not touched any more
             failed = unregister_by_sync_unlocks(order, stream, successor, failure)

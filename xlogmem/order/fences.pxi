@@ -38,7 +38,7 @@ cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     """The oldest fence that covers the position, NULL if there is none; a dead stream answers with its last."""
     cdef size_t i
     if not source.alive:
-        return source.last
+        return source.last if source.last != NULL and source.last.position >= position else NULL
     for i in range(source.ring.size()):
         if source.ring[i].position >= position:
             return source.ring[i]
@@ -164,6 +164,11 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
     """Whether the handle means another stream in this thread: it is the per-thread default stream of another one."""
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
+
+
+cdef inline bint cannot_record(StreamState* stream) noexcept nogil:
+    """Whether no fence can be recorded on the stream: it is dead, or another thread's default stream."""
+    return not stream.alive or is_other_threads_default(stream)
 
 
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,

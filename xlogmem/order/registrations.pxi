@@ -27,11 +27,13 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
     for i in range(order.streams.size() if order.in_flight == 0 else 0):
         dead = order.streams[i]
         if (not dead.alive and dead.last == NULL and dead.probe == NULL and dead.blocks == 0 and dead.busy == 0
-                and dead.handles.load() == 0 and not is_successor_locked(order, dead)):
+                and dead.handles.load() == 0 and dead.predecessors == 0
+                and is_ordered_after_locked(order, NULL, dead, dead.count)):
             stream.index = dead.index
             stream.count = dead.count           # old positions keep their meaning: the host is ordered after them
             stream.begins_after = dead.count
             order.streams[i] = stream
+            dead.successor.predecessors -= 1
             del dead
             return stream
     stream.index = order.streams.size()
@@ -62,15 +64,6 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
         record_fence_unlocks(order, stream, &fence, &ignored)   # else it is recorded when it is needed
         order.in_flight -= 1
     return 0
-
-
-cdef bint is_successor_locked(OrderState* order, StreamState* stream) noexcept nogil:
-    check(order.lock.held(), "the lock is held")
-    cdef size_t i
-    for i in range(order.streams.size()):
-        if order.streams[i].successor == stream:
-            return True
-    return False
 
 
 cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
@@ -121,6 +114,39 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
         return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     mark_unregistered_locked(order, stream, successor)
     return 0
+
+
+cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
+                                      Failure* failure) except -1 nogil:
+    """Unregister a stream that was found destroyed.  Its newest fence stays; nothing waits for what came after that,
+    unless something has to be ordered after it.  So that these do not become many, all together are waited for now and
+    then, unless a graph is being captured."""
+    check(order.lock.held(), "the lock is held")
+    cdef Failure ignored                                # the next stream that comes tries again
+    if check_unregister(stream, successor, failure):
+        return 1
+    advance(stream)                                     # unrecorded work so far
+    if not stream.ring.empty():
+        stream.last = stream.ring.back()
+        stream.last.pins += 1
+    mark_unregistered_locked(order, stream, successor)
+    if count_unfenced_locked(order) >= <size_t>UNFENCED:
+        order.in_flight += 1
+        sync_context_unlocks(order, ALL_STREAMS, &ignored)
+        order.in_flight -= 1
+    return 0
+
+
+cdef size_t count_unfenced_locked(OrderState* order) noexcept nogil:
+    """Dead streams with positions that neither a fence covers nor the host has seen complete."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* stream
+    cdef size_t i, count = 0
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        count += (not stream.alive and covering(stream, stream.count) == NULL
+                  and not is_ordered_after_locked(order, NULL, stream, stream.count))
+    return count
 
 
 cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil:
@@ -180,6 +206,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
     cdef Fence* fence
     stream.alive.store(False)
     stream.successor = successor
+    successor.predecessors += 1
     while not stream.ring.empty():
         fence = stream.ring.back()
         stream.ring.pop_back()
@@ -193,17 +220,40 @@ cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint 
     """Drop a tombstone once the host has seen it complete: nothing has to wait for it any more."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
+    cdef uint64_t position
     cdef int failed
     if stream.alive or stream.last == NULL:
         return 0
+    position = stream.last.position
     order.in_flight += 1
     if blocking:
-        failed = host_wait_unlocks(order, stream, stream.count, failure)
+        failed = host_wait_unlocks(order, stream, position, failure)
     else:
-        failed = poll_unlocks(order, stream, stream.count, failure)
-    if not failed and stream.last != NULL and is_ordered_after_locked(order, NULL, stream, stream.count):
+        failed = poll_unlocks(order, stream, position, failure)
+    if not failed and stream.last != NULL and is_ordered_after_locked(order, NULL, stream, position):
         fence = stream.last
         stream.last = NULL
         unpin_locked(order, fence)
+        fence = stream.probe                    # if the host has seen it complete by another stream's fence
+        stream.probe = NULL
+        if fence != NULL:
+            unpin_locked(order, fence)
     order.in_flight -= 1
     return failed
+
+
+cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil:
+    """Drop tombstones that are complete, without waiting; called where a stream is registered or unregistered.  A
+    bounded number is queried, each in turn: as many as come, so that a program that never reaps does not collect them."""
+    check(order.lock.held(), "the lock is held")
+    cdef Failure ignored                                # it stays, and is queried again
+    cdef size_t i
+    cdef int queried = 0
+    for i in range(order.streams.size()):
+        if queried == SETTLED:
+            break
+        order.settled = (order.settled + 1) % order.streams.size()
+        if not order.streams[order.settled].alive and order.streams[order.settled].last != NULL:
+            release_tombstone_unlocks(order, order.streams[order.settled], False, &ignored)
+            queried += 1
+    return 0

@@ -15,7 +15,7 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
     fence = covering(source, position)
     if fence != NULL:
         order.counters.covered += 1
-    elif is_other_threads_default(source) or not source.alive:
+    elif cannot_record(source):
         return sync_context_unlocks(order, ALL_STREAMS, failure)
     elif record_fence_unlocks(order, source, &fence, failure):
         return 1
@@ -49,7 +49,7 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
         return 0
     fence = covering(source, position)
     if fence == NULL:
-        if is_other_threads_default(source) or not source.alive:
+        if cannot_record(source):
             return sync_context_unlocks(order, ALL_STREAMS, failure)
         if record_fence_unlocks(order, source, &fence, failure):
             return 1
@@ -71,7 +71,7 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
 
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil:
-    """Whether the host would have to wait for the whole context: the source may be destroyed, and no fence covers
+    """Whether the host would have to wait for the whole context: the source is or may be destroyed, and no fence covers
     this."""
     check(order.lock.held(), "the lock is held")
     return ((may_be_destroyed(source) or not source.alive) and covering(source, position) == NULL
@@ -105,7 +105,7 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
         if fence == NULL:
             fence = covering(source, position)
             if fence == NULL:
-                if is_other_threads_default(source) or may_be_destroyed(source) or not source.alive:
+                if cannot_record(source) or may_be_destroyed(source):
                     return 0
                 if record_fence_unlocks(order, source, &fence, failure):
                     return 1
@@ -136,8 +136,7 @@ cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream
     for i in range(dependencies.size()):
         source = dependencies[0][i].source
         position = dependencies[0][i].position
-        if (is_other_threads_default(source) or not source.alive
-                or is_ordered_after_locked(order, stream, source, position)
+        if (cannot_record(source) or is_ordered_after_locked(order, stream, source, position)
                 or covering(source, position) != NULL):
             continue
         if refuse_if_capturing_unlocks(order, source, SOURCE_IS_CAPTURING, failure):

@@ -57,11 +57,18 @@ def a_handle_that_comes_back(world: World, rng: Random) -> None:
         S = x.runtime.register_stream(handle)
         block = x.block(T)
         x.use(S, (block, WRITE))
+        if rng.random() < .5:
+            x.use(T, (block, READ))                     # a fence, which is not the last
+            x.use(S, (block, WRITE))
         check(cuda.cuStreamDestroy(handle))
         again = int(check(cuda.cuStreamCreate(1)))
         x.expect(again == handle, "the simulated driver did not use the handle again")
-        x.use(again, (block, READ_WRITE))
+        x.runtime.register_stream(again)
         x.expect(not S.registered, "a destroyed stream is still registered")
+        del S
+        other = ForeignStream(int(check(cuda.cuStreamCreate(1))))
+        x.runtime.register_stream(other)
+        x.use(again, (block, READ_WRITE))
         x.runtime.unregister_stream(again)
         check(cuda.cuStreamDestroy(again))
 
