@@ -47,7 +47,7 @@ cdef class Core:
     cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
-    cdef int fence_export(self, Stream consumer) except -1
+    cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
     cdef tuple _bytes(self, bint query)
 

@@ -14,7 +14,7 @@ from xlogmem._kernels import check
 
 def used_by_a_dead_stream(x, access=WRITE):
     """A block of S with an entry of a stream that was unregistered, which the host has seen complete."""
-    owner, dead = foreign(x)
+    _owner, dead = foreign(x)
     block = x.alloc(x.S)
     x.use(dead, (block, access))
     x.runtime.unregister_stream(dead)
@@ -98,8 +98,8 @@ def test_a_discipline_that_changes_says_nothing_about_the_stream_before(four):
 def test_a_home_that_became_opaque_is_waited_for_beside_the_stream_before(four):
     """The block has an entry at the index of its home, which is not the home's."""
     x = four()
-    first, dead = foreign(x)
-    second, home = foreign(x)
+    _first, dead = foreign(x)
+    _second, home = foreign(x)
     block = x.alloc(home)
     x.use(dead, (block, WRITE))
     x.runtime.unregister_stream(dead)
@@ -121,12 +121,12 @@ def test_a_chunk_is_not_returned_on_a_stream_that_has_nothing_to_do_with_it(four
     """The frontier of the free memory has the index of a stream that is capturing, and means the one before it."""
     pool = PoolMemoryResource(chunk_size=1024)
     x = four(resource=pool)
-    owner, dead = foreign(x)
+    _owner, dead = foreign(x)
     x.alloc(dead).free()
     x.runtime.unregister_stream(dead)
     del dead
     x.runtime.reap_pending()
-    owner, successor = taken_over(x, lambda: foreign(x))
+    _owner, successor = taken_over(x, lambda: foreign(x))
     check(cuda.cuStreamBeginCapture(successor.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     assert pool.trim() > 0
     assert pool.pool_size() == 0

@@ -247,7 +247,7 @@ cdef class Core:
             Py_INCREF(block)
         return 0
 
-    cdef int fence_export(self, Stream consumer) except -1:
+    cdef int cover_export(self, Stream consumer) except -1:
         """After the window of an export on this stream."""
         with nogil:
             fence_export(&self.state, consumer.state)

@@ -38,8 +38,9 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
 
 
 cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
-    """The stream has had another discipline (`change_discipline_unlocks`): its older entries count as `unrecorded_until`.
-    A read may stand for unrecorded writes, because the stream may have been opaque: these get an entry of their own."""
+    """The stream has had another discipline (`change_discipline_unlocks`): its own older entries count as
+    `unrecorded_until`.  A read may stand for unrecorded writes, because the stream may have been opaque: these get an
+    entry of their own."""
     cdef size_t i
     cdef bint may_have_written = False
     cdef bint has_written = False

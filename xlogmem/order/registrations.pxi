@@ -244,12 +244,12 @@ cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint 
 
 cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil:
     """Drop tombstones that are complete, without waiting; called where a stream is registered or unregistered.  A
-    bounded number is queried, each in turn: as many as come, so that a program that never reaps does not collect them."""
+    bounded number is queried, each in its turn, so that a program that never reaps does not collect them."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored                                # it stays, and is queried again
-    cdef size_t i
+    cdef size_t _
     cdef int queried = 0
-    for i in range(order.streams.size()):
+    for _ in range(order.streams.size()):
         if queried == SETTLED:
             break
         order.settled = (order.settled + 1) % order.streams.size()

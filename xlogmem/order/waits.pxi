@@ -71,8 +71,8 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
 
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil:
-    """Whether the host would have to wait for the whole context: the source is or may be destroyed, and no fence covers
-    this."""
+    """Whether the host would have to wait for the whole context: the source is or may be destroyed, and no fence
+    covers this."""
     check(order.lock.held(), "the lock is held")
     return ((may_be_destroyed(source) or not source.alive) and covering(source, position) == NULL
             and not is_ordered_after_locked(order, stream, source, position))

@@ -18,7 +18,7 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
         buffer.core.export_block(block, consumer.state, not buffer.layout.readonly, export)
     finally:
         recorder.finish(LAUNCHED)
-        buffer.core.fence_export(consumer)
+        buffer.core.cover_export(consumer)
     return 0
 
 
