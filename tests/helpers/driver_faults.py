@@ -38,7 +38,7 @@ STICKY_EVERY = 8                            # of these points one in eight: a lo
 PATIENCE = 120                              # seconds for 100 points: a lock was left held
 # Calls of the programs themselves: launches, and those that make a capture.
 OWN = {"cuLaunchKernel", "cuModuleGetFunction", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy"}
-# A free whose stream cannot be identified: "the memory then stays allocated" (xlogmem.h).
+# A free whose stream cannot be identified: the memory "stays allocated until the runtime is destroyed" (xlogmem.h).
 MAY_LEAVE = {"c_table": NBYTES}
 
 
@@ -142,7 +142,7 @@ class Point:
         races, in_use = simulator.races(), _driver.live_events()[0]
         simulator.reset("eager")
         nbytes = simulator.live_bytes() - before
-        left = {"races": races, "events in use": in_use, "bytes": nbytes - min(nbytes, MAY_LEAVE.get(self.program, 0)),
+        left = {"races": races, "events in use": in_use, "bytes": nbytes,
                 "another context is current": int(check(cuda.cuCtxGetCurrent())) != int(context)}
         self.world.broken += [f"{what}: {how}" for what, how in left.items() if how]
 
