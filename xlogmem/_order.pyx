@@ -66,7 +66,7 @@ cdef enum:
     RING = 4                    # fences that a stream keeps; more only while all are in use
     SETTLED = 4                 # tombstones that are queried where a stream is registered or unregistered
     PAUSE = 50                  # microseconds between two looks at a call of another thread
-    UNFENCED = 256              # dead streams with positions that no fence covers, before the host waits for them
+    UNFENCED = 64               # dead streams with positions that no fence covers, before the host waits for them
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int)
