@@ -114,14 +114,8 @@ cdef bint is_put_off(Failure* failure) noexcept nogil:
 # ---------------------------------------------------------------------------------------------- words
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
     """The sentence that says what went wrong."""
-    cdef const char* name = NULL
-    cdef const char* meaning = NULL
     if failure.kind == DRIVER_FAILED:
-        cy.cuGetErrorName(failure.code, &name)          # sets NULL for a code that the driver does not know
-        cy.cuGetErrorString(failure.code, &meaning)
-        snprintf(text, size, "CUDA driver error: %s gave %s (%s)", failure.call,
-                 name if name != NULL else <const char*>"an error",
-                 meaning if meaning != NULL else <const char*>"unknown error")
+        format_driver_failure(failure, text, size)
     elif failure.kind == RESOURCE_FAILED:
         snprintf(text, size, "%s", failure.text)
     elif failure.kind == PYTHON_RAISED:
@@ -156,6 +150,16 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
         snprintf(text, size, "%s", FORKED_TEXT)
     else:
         snprintf(text, size, "a failure without a kind (%d)", <int>failure.kind)
+
+
+cdef void format_driver_failure(Failure* failure, char* text, size_t size) noexcept nogil:
+    cdef const char* name = NULL
+    cdef const char* meaning = NULL
+    cy.cuGetErrorName(failure.code, &name)              # sets NULL for a code that the driver does not know
+    cy.cuGetErrorString(failure.code, &meaning)
+    snprintf(text, size, "CUDA driver error: %s gave %s (%s)", failure.call,
+             name if name != NULL else <const char*>"an error",
+             meaning if meaning != NULL else <const char*>"unknown error")
 
 
 cdef tuple error_name(cy.CUresult code):

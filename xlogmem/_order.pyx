@@ -78,11 +78,9 @@ cdef extern from *:
     #include <mutex>
     #include <pthread.h>
     // A number for each thread, never used again: the system's thread ids are.
-    struct xlogmem_threads {
-        xlogmem_mutex lock;
-        uint64_t last = 0;
-        std::map<uint64_t, pthread_t, std::less<uint64_t>, xlogmem_allocator<std::pair<const uint64_t, pthread_t>>> alive;
-    };
+    using xlogmem_alive = std::map<uint64_t, pthread_t, std::less<uint64_t>,
+                                   xlogmem_allocator<std::pair<const uint64_t, pthread_t>>>;
+    struct xlogmem_threads { xlogmem_mutex lock; uint64_t last = 0; xlogmem_alive alive; };
     static xlogmem_threads* xlogmem_all = xlogmem_make_new<xlogmem_threads>();  // threads may outlive the statics
     struct xlogmem_thread {
         uint64_t number;

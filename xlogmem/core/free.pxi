@@ -121,7 +121,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     cdef OrderState* order = core.order
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef StreamState* home
-    cdef bint ordered
+    cdef bint ordered, fence_is_due
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
     if core.resource.frontiers != NULL and not block.adopted:
@@ -150,14 +150,10 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         block.state = before
         link_locked(core, block)
         return mark_lost_if_sticky(core, 1, failure)
-    if ordered:
-        if unlikely(file_marker_locked(core, home, block.nbytes)):
-            core.counters.frees += 1
-            release_slot_locked(core, block)
-            return fence_behind_frees_unlocks(core, home)
+    fence_is_due = ordered and file_marker_locked(core, home, block.nbytes)
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
-    return 0
+    return fence_behind_frees_unlocks(core, home) if unlikely(fence_is_due) else 0
 
 
 cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
