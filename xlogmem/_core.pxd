@@ -33,6 +33,7 @@ cdef enum HandBack:
 cdef enum OnConflict:
     # What becomes of a window that conflicts with one that is open on another stream.
     WAIT_FOR_CONFLICTS          # the host waits until that is closed
+    WAIT_OR_COUNT               # the same, and what would wait for ever opens all the same
     REFUSE_CONFLICTS
     COUNT_CONFLICTS             # it opens all the same
 

@@ -52,7 +52,7 @@ from xlogmem._driver cimport (
     process_is_closing,
     take_at_forks,
 )
-from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED, raise_failure
+from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, format_failure, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._order cimport (
     ADAPTIVE,

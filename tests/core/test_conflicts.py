@@ -16,6 +16,7 @@ from xlogmem import (
     DeviceBlock,
     DeviceLostError,
     DeviceRuntime,
+    DeviceState,
     LaunchRecorder,
     Stream,
     StreamMisuseError,
@@ -202,6 +203,33 @@ def test_a_circle_of_three_threads_is_refused(four, driver):
     mine.commit()
     first.result()
     second.result()
+
+
+def test_an_export_inside_a_window_of_the_same_thread(four, driver):
+    """As in ``with use(stream, read=buffer): cupy.asarray(buffer)``: the interface names another stream."""
+    x = four()
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    with use(x.T, read=buffer), interrupted_after(5):
+        assert buffer.__cuda_array_interface__["stream"] == x.S.handle
+        capsule = buffer.__dlpack__(stream=x.U.handle)
+    del capsule
+
+
+def test_an_export_waits_for_a_window_of_another_thread(four, driver):
+    x = four()
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    launched = []
+    block = buffer.access()
+    holder, go = opened(x.runtime, x.T, WRITE, block, lambda: launched.append(x.work(x.T, (block, WRITE))))
+    with waiting(x.runtime) as is_waiting:
+        consumer = Beside(lambda: buffer.__dlpack__(stream=x.U.handle))
+        is_waiting()
+    go.set()
+    holder.result()
+    assert consumer.result()
+    assert x.ordered(launched[0], x.U)
 
 
 # ---------------------------------------------------------------------------------------------- the queue

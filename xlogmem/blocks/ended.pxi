@@ -38,6 +38,7 @@ cdef int keep_remains(Core core) except -1:
 cdef int finish_ended(Context context) except -1:
     """Free what ended runtimes of this device have left.  The host may wait for the whole context."""
     cdef Remains remains
+    cdef char[512] text
     cdef bint more
     for remains in [remains for remains in ended if (<Remains>remains).ordering.context is context]:
         try:
@@ -49,6 +50,11 @@ cdef int finish_ended(Context context) except -1:
         drop_owners_of(&remains.state)
         if more:
             ended.append(remains)
+        if remains.state.unreported_failure.kind not in (NO_FAILURE, PYTHON_RAISED):
+            format_failure(&remains.state.unreported_failure, text, sizeof(text))
+            remains.state.unreported_failure.kind = NO_FAILURE
+            warnings.warn(f"a runtime that ended has memory left, which could not be freed: {text.decode()}",
+                          RuntimeWarning, stacklevel=2)
     return 0
 
 

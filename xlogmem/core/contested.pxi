@@ -160,7 +160,7 @@ cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* fail
     cdef bint refused
     core.windows_lock.lock()
     other = next_in_the_way_locked(core, window, &place)
-    if window.on_conflict == WAIT_FOR_CONFLICTS:
+    if window.on_conflict in (WAIT_FOR_CONFLICTS, WAIT_OR_COUNT):
         refused = queue_if_blocked_locked(core, window, failure)
     else:
         core.counters.conflicts += other != NULL
@@ -184,6 +184,9 @@ cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Failure* fail
         window.may_go_on.clear()
     else:
         other = find_circle_locked(core, window)
+        if other != NULL and window.on_conflict == WAIT_OR_COUNT:
+            core.counters.conflicts += 1
+            return False
         if other != NULL:
             fail_contested(failure, WAIT_IS_CIRCULAR, window, other)
             return True

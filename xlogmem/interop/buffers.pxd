@@ -43,6 +43,7 @@ cdef class Buffer(ArrayView):
     cdef object __weakref__
     cdef Stream resolve_stream(self, object stream)
     cdef LaunchRecorder new_recorder(self, Stream stream, int access)
+    cdef LaunchRecorder new_hand_over(self, Stream stream, int access)
 
 
 cdef class Pointer:

@@ -30,7 +30,7 @@ from cpython.buffer cimport (
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._core cimport CANCELLED, LAUNCHED, READ, READ_WRITE, WRITE, Outcome, refuse_lost
+from xlogmem._core cimport CANCELLED, LAUNCHED, READ, READ_WRITE, WAIT_OR_COUNT, WRITE, Outcome, refuse_lost
 from xlogmem._driver cimport (
     LEGACY,
     Scope,
@@ -183,6 +183,13 @@ cdef class Buffer(ArrayView):
         """A recorder with a use of this buffer."""
         cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
         recorder.add_use(self, access, self)
+        return recorder
+
+    cdef LaunchRecorder new_hand_over(self, Stream stream, int access):
+        """The same for a consumer or producer whose work comes after the uses so far.  It launches nothing, so one
+        inside a window of the same thread, as in ``with use(…): cupy.asarray(buffer)``, is no mistake."""
+        cdef LaunchRecorder recorder = self.new_recorder(stream, access)
+        recorder.window.on_conflict = WAIT_OR_COUNT
         return recorder
 
     def pointer(self, stream, access):

@@ -138,7 +138,7 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
         core.record_block_use(block, ordered)
     buffer = new_buffer(device, block, layout, owner if block.released else None)
     if ordered is not None and producer is not None:
-        recorder = buffer.new_recorder(ordered, READ if layout.readonly else READ_WRITE)
+        recorder = buffer.new_hand_over(ordered, READ if layout.readonly else READ_WRITE)
         recorder.open()
         recorder.finish(LAUNCHED)
     buffer.refuse_stale()

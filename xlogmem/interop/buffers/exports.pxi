@@ -12,7 +12,7 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
     cdef LaunchRecorder recorder
     if block is None:
         buffer.refuse_stale()
-    recorder = buffer.new_recorder(consumer, READ if buffer.layout.readonly else READ_WRITE)
+    recorder = buffer.new_hand_over(consumer, READ if buffer.layout.readonly else READ_WRITE)
     recorder.open()
     try:
         buffer.core.export_block(block, consumer.state, not buffer.layout.readonly, export)
@@ -150,5 +150,5 @@ cdef tuple export_arrow(Buffer buffer, dict keywords):
     if unknown:
         raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
     if buffer.layout.size:
-        recorder = buffer.new_recorder(choose_stream(buffer), READ)
+        recorder = buffer.new_hand_over(choose_stream(buffer), READ)
     return schema, array_capsule(buffer.layout, buffer.device.status.ordinal, buffer.block, recorder)
