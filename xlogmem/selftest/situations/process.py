@@ -223,14 +223,17 @@ class Counted(DeviceMemoryResource):
         self.live -= 1
 
 
+class Application:
+    """Refers to itself, so the collector ends it."""
+
+    block: Any
+    owner: Any
+    itself: Any
+
+
 @situation
 def a_runtime_that_ends_with_something_left(world: World, rng: Random) -> None:
     """Its last block was filled on a stream that is gone, or is in one cycle with the owner of its stream."""
-    class Application:
-        block: Any
-        owner: Any
-        itself: Any
-
     resource, application = Counted(), Application()
     runtime, owner = DeviceRuntime(resource=resource), ForeignStream(int(check(cuda.cuStreamCreate(1))))
     stream: Any = owner if rng.random() < .5 else owner.handle
