@@ -187,7 +187,7 @@ cdef class Buffer(ArrayView):
 
     cdef LaunchRecorder new_hand_over(self, Stream stream, int access):
         """The same for a consumer or producer whose work comes after the uses so far.  It launches nothing, so one
-        inside a window of the same thread, as in ``with use(…): cupy.asarray(buffer)``, is no mistake."""
+        inside a window of the same thread, as in ``with use(…): cupy.asarray(buffer)``, is right too."""
         cdef LaunchRecorder recorder = self.new_recorder(stream, access)
         recorder.window.on_conflict = WAIT_OR_COUNT
         return recorder
