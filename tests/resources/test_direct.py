@@ -50,6 +50,21 @@ def test_direct_frees_after_the_uses_and_its_stream(four, driver, dropped):
         driver.clear_races()                            # there are some where cuMemFree does not wait
 
 
+@pytest.mark.simulator
+def test_direct_frees_after_what_is_on_its_stream_now(four, driver):
+    """Also where no use is left that names the stream: "freed on S" means after everything on S."""
+    x = four(resource=DirectMemoryResource())
+    driver.set_policy("min")
+    block = x.alloc(x.S)
+    for _ in range(3):
+        x.use(x.T, (block, WRITE))
+    x.work(x.S)
+    queued = []
+    driver.on_call("cuMemFree", lambda: queued.append(driver.pending_operations()))
+    block.free()
+    assert queued == [0]
+
+
 NO_WAIT = """
 import sys
 from xlogmem import DirectMemoryResource, PoolMemoryResource, sim
