@@ -79,7 +79,6 @@ from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_ab
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
-    ALL_STREAMS,
     HAS_READ,
     LAZY,
     OPAQUE,

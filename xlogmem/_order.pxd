@@ -24,10 +24,6 @@ cdef enum Policy:
     PRECISE
     ADAPTIVE
 
-cdef enum CaptureScope:
-    ALL_STREAMS
-    OWN_STREAMS                 # foreign ones may be destroyed
-
 
 cdef cppclass Fence:
     # An event, the position it covers, and the clock of its stream: all three sampled before the record call.
@@ -176,7 +172,7 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
-cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil
+cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil
 cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

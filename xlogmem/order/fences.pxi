@@ -187,7 +187,7 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     return fail_stream(failure, kind, stream.number)
 
 
-cdef int refuse_captures_in_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
+cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
     """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
     too).  Query the registered streams; captures on others cannot be seen."""
     check(order.lock.held(), "the lock is held")
@@ -197,8 +197,7 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, CaptureScope scop
     order.in_flight += 1                        # none is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if (not stream.alive or <bint>stream.unowned or (scope == OWN_STREAMS and stream.driver_id)
-                or is_other_threads_default(stream)):
+        if not stream.alive or <bint>stream.unowned or is_other_threads_default(stream):
             continue
         if (refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure)
                 and failure.kind == SOURCE_IS_CAPTURING):
@@ -208,7 +207,7 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, CaptureScope scop
     return refused
 
 
-cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* failure) except -1 nogil:
+cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
     """The last resort: the host waits for the whole context, and is ordered after every position taken before.
 
     That ends every graph capture in the context, also those on streams that this runtime never saw.  So it is for calls
@@ -222,7 +221,7 @@ cdef int sync_context_unlocks(OrderState* order, CaptureScope scope, Failure* fa
         order.wants_context_sync = True
         failure.kind = NEEDS_CONTEXT_SYNC
         return 1
-    if refuse_captures_in_context_unlocks(order, scope, failure):
+    if refuse_captures_in_context_unlocks(order, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):

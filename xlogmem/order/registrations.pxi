@@ -108,7 +108,7 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
     if check_unregister(stream, successor, failure):
         return 1
     position = advance(stream)
-    if sync_context_unlocks(order, ALL_STREAMS, failure) or check_unregister(stream, successor, failure):
+    if sync_context_unlocks(order, failure) or check_unregister(stream, successor, failure):
         return 1
     if position < stream.count:
         return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
@@ -132,7 +132,7 @@ cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, St
     mark_unregistered_locked(order, stream, successor)
     if count_unfenced_locked(order) >= <size_t>UNFENCED:
         order.in_flight += 1
-        sync_context_unlocks(order, ALL_STREAMS, &ignored)
+        sync_context_unlocks(order, &ignored)
         order.in_flight -= 1
     return 0
 

@@ -16,7 +16,7 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
     if fence != NULL:
         order.counters.covered += 1
     elif cannot_record(source):
-        return sync_context_unlocks(order, ALL_STREAMS, failure)
+        return sync_context_unlocks(order, failure)
     elif record_fence_unlocks(order, source, &fence, failure):
         return 1
     fence.pins += 1
@@ -36,7 +36,7 @@ cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamSta
     touched and the host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
-        return sync_context_unlocks(order, ALL_STREAMS, failure)
+        return sync_context_unlocks(order, failure)
     return order_after_unlocks(order, stream, source, position, failure)
 
 
@@ -50,7 +50,7 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
     fence = covering(source, position)
     if fence == NULL:
         if cannot_record(source):
-            return sync_context_unlocks(order, ALL_STREAMS, failure)
+            return sync_context_unlocks(order, failure)
         if record_fence_unlocks(order, source, &fence, failure):
             return 1
     fence.pins += 1
@@ -84,7 +84,7 @@ cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint6
     for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
-        return sync_context_unlocks(order, ALL_STREAMS, failure)
+        return sync_context_unlocks(order, failure)
     return host_wait_unlocks(order, source, position, failure)
 
 
