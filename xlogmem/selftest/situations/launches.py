@@ -74,21 +74,27 @@ def two_launches_at_once(world: World, rng: Random) -> None:
         window.cancel()
 
 
+def refused_or_rescued(world: World, window: LaunchRecorder, call: Callable[[], object], what: str) -> None:
+    """`refused`, for a call that must not wait for this window.  Where it does, another thread ends that after a while.
+    The window is closed afterwards."""
+    rescue = threading.Timer(1, window.cancel)
+    rescue.start()
+    refused(world, StreamMisuseError, call, what)
+    rescue.cancel()
+    rescue.join()
+    with suppress(StreamMisuseError):
+        window.cancel()
+
+
 @situation
 def a_window_of_the_same_thread(world: World, rng: Random) -> None:
-    """A thread does not wait for itself.  Where it does, another thread ends that after a while."""
+    """A thread does not wait for itself."""
     with Scene(world, rng) as x:
         S, T = x.stream(), x.stream()
         block = x.block(S)
         window = x.prepare(S, (block, WRITE))
-        rescue = threading.Timer(1, window.cancel)
-        rescue.start()
-        refused(world, StreamMisuseError, lambda: x.prepare(T, (block, READ), on_conflict="wait"),
-                "a wait for a window of the same thread")
-        rescue.cancel()
-        rescue.join()
-        with suppress(StreamMisuseError):
-            window.cancel()
+        refused_or_rescued(world, window, lambda: x.prepare(T, (block, READ), on_conflict="wait"),
+                           "a wait for a window of the same thread")
 
 
 @situation
@@ -117,14 +123,8 @@ def threads_in_the_queue(world: World, rng: Random) -> None:
         mine = x.prepare(S, (one, READ))
         writer = queued(lambda: launch(T, WRITE, x.prepare(T, (two, WRITE))))
         reader = queued(lambda: launch(U, READ))
-        rescue = threading.Timer(1, mine.cancel)
-        rescue.start()
-        refused(world, StreamMisuseError, lambda: x.prepare(S, (two, READ), on_conflict="wait"),
-                "a wait for a thread that waits for this one")
-        rescue.cancel()
-        rescue.join()
-        with suppress(StreamMisuseError):
-            mine.cancel()
+        refused_or_rescued(world, mine, lambda: x.prepare(S, (two, READ), on_conflict="wait"),
+                           "a wait for a thread that waits for this one")
         writer.join()
         reader.join()
         x.expect(came == [WRITE, READ], f"a later reader was first: {came}")
