@@ -6,7 +6,7 @@ import random
 import threading
 
 import pytest
-from other_threads import Beside
+from other_threads import PATIENCE, Beside
 
 from xlogmem import DeviceBlock, DeviceRuntime, StreamMisuseError, StreamPool, use
 from xlogmem._kernels import Kernels
@@ -23,6 +23,7 @@ class Shared:
         self.on_conflict = on_conflict
         home = self.runtime.acquire_stream()
         self.block = self.runtime.allocate(4 * WORDS, home)
+        self.has_read = [threading.Event() for _ in range(readers)]
         self.seen = [self.runtime.allocate(4 * WORDS, home) for _ in range(readers)]
         with use(home, write=[self.block, *self.seen]):
             for block in (self.block, *self.seen):
@@ -41,6 +42,7 @@ class Shared:
             with use(stream, read=self.block, read_write=self.seen[number], on_conflict=self.on_conflict):
                 self.kernels.count_unequal(stream.handle, self.seen[number].ptr, self.block.ptr, 0, WORDS)
             rounds += 1
+            self.has_read[number].set()
         return rounds
 
 
@@ -51,6 +53,7 @@ def test_readers_and_a_writer(driver, readers):
     shared, done = Shared(readers), threading.Event()
     threads = [Beside(lambda number=number: shared.read(number, done)) for number in range(readers)]
     try:
+        assert all(has_read.wait(PATIENCE) for has_read in shared.has_read)     # they are there before it writes
         Beside(lambda: shared.write(20)).result()
     finally:
         done.set()
