@@ -64,14 +64,7 @@ def every_block_of_a_launch_keeps_its_fill(x: FourStreams) -> bool:
     return all(x.ordered(fill, x.V) for fill in fills)
 
 
-@pytest.mark.parametrize(("name", "policy"), scenario.under_each_policy())
-def test_scenario(driver, name, policy):
-    assert scenario.play(driver, name, policy)[0]
-
-
-@pytest.mark.parametrize("name", scenario.named)
-def test_twin(driver, name):
-    scenario.twin_is_noticed(driver, name)
+test_scenario, test_twin = scenario.tests()
 
 
 def test_the_next_owner_of_pool_memory_waits_for_the_fill(four):

@@ -44,24 +44,8 @@ def the_owner_writes_what_the_pool_gets(x: FourStreams) -> bool:
     return freed_away_from_a_home_that_became_opaque(x)
 
 
-@pytest.mark.parametrize(("name", "policy"), scenario.under_each_policy())
-def test_scenario(driver, name, policy):
-    assert scenario.play(driver, name, policy)[0]
-
-
-@pytest.mark.parametrize("name", scenario.named)
-def test_twin(driver, name):
-    scenario.twin_is_noticed(driver, name)
-
-
-@pytest.mark.parametrize(("name", "policy"), into_pools.under_each_policy())
-def test_scenario_into_a_pool(driver, name, policy):
-    assert into_pools.play(driver, name, policy)[0]
-
-
-@pytest.mark.parametrize("name", into_pools.named)
-def test_twin_into_a_pool(driver, name):
-    into_pools.twin_is_noticed(driver, name)
+test_scenario, test_twin = scenario.tests()
+test_scenario_into_a_pool, test_twin_into_a_pool = into_pools.tests()
 
 
 # ---------------------------------------------------------------------------------------- a free that fails

@@ -382,12 +382,4 @@ def recorded_read_on_an_opaque_stream(x: FourStreams) -> bool:
 
 
 # ---------------------------------------------------------------------------------------- the runs
-@pytest.mark.parametrize(("name", "policy"), scenario.under_each_policy())
-def test_scenario(driver, name, policy):
-    verdict, _ = scenario.play(driver, name, policy)
-    assert verdict
-
-
-@pytest.mark.parametrize("name", scenario.named)
-def test_twin_without_a_wait_is_noticed(driver, name):
-    scenario.twin_is_noticed(driver, name)
+test_scenario, test_twin_without_a_wait_is_noticed = scenario.tests()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from four_streams import FourStreams
 
 from xlogmem import DeviceMemoryResource
@@ -35,6 +36,18 @@ class Scenarios:
     def under_each_policy(self) -> list[tuple[str, str]]:
         return [(name, policy) for name, (_, options, _) in self.named.items()
                 for policy in ("lazy", "precise", "adaptive") if options.get("policy", policy) == policy]
+
+    def tests(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """``test_scenario, test_twin = scenario.tests()``, behind the last scenario of a module."""
+        @pytest.mark.parametrize(("name", "policy"), self.under_each_policy())
+        def test_scenario(driver: Simulator, name: str, policy: str) -> None:
+            assert self.play(driver, name, policy)[0]
+
+        @pytest.mark.parametrize("name", self.named)
+        def test_twin(driver: Simulator, name: str) -> None:
+            self.twin_is_noticed(driver, name)
+
+        return test_scenario, test_twin
 
     def play(self, driver: Simulator, name: str, policy: str | None = None, drop: int = 0) -> tuple[bool, int]:
         """Run a scenario, with its drop-th wait left out; whether all was ordered, and how many waits there were."""

@@ -68,14 +68,7 @@ def two_consumers_and_the_reader_of_an_interface(x: FourStreams) -> bool:
         return x.ordered(one, x.T) and x.ordered(two, x.V)
 
 
-@pytest.mark.parametrize(("name", "policy"), scenario.under_each_policy())
-def test_scenario(driver, name, policy):
-    assert scenario.play(driver, name, policy)[0]
-
-
-@pytest.mark.parametrize("name", scenario.named)
-def test_twin(driver, name):
-    scenario.twin_is_noticed(driver, name)
+test_scenario, test_twin = scenario.tests()
 
 
 def test_once_for_each_launch_and_stream_and_until_the_release(four):
