@@ -217,7 +217,8 @@ def find_defects(seconds: float, as_json: bool) -> None:
     results = []
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
         try:
-            for result in bar.track(defects.find_all(seconds), total=defects.count(), description="planted defects"):
+            for result in bar.track(defects.find_all(seconds), total=len(defects.searched()),
+                                    description="planted defects"):
                 results.append(result)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error

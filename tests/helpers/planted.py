@@ -1,6 +1,7 @@
 """Planted defects: reads `tests/defects.toml` and applies it to a copy of the sources, which a debug build compiles.
 
 Used by setup.py for builds with checks (XLOGMEM_BUILD=debug, asan, tsan) and by the test that every edit still fits.
+As a program it prints each defect that is left to a test, and that test: .ci/run plants the one and runs the other.
 Needs nothing but the standard library, because builds run it.
 """
 from __future__ import annotations
@@ -45,13 +46,15 @@ class Edit:
 
 @dataclass(frozen=True)
 class Defect:
-    """One broken rule: `rule` is what it breaks, `what` is what happens instead."""
+    """One broken rule: `rule` is what it breaks, `what` is what happens instead, `test` the file that notices a defect
+    which random programs do not."""
 
     name: str
     rule: str
     what: str
     edits: tuple[Edit, ...]
     edited_with: tuple[str, ...]                        # defects whose edits plant this one too
+    test: str
 
     @property
     def constant(self) -> str:
@@ -60,7 +63,8 @@ class Defect:
 
 def _read(row: dict[str, Any]) -> Defect:
     edits = tuple(Edit(edit["file"], edit["in"], edit["old"], edit["new"]) for edit in row.get("edit", ()))
-    return Defect(row["name"], row["rule"], row["what"], edits, tuple(row.get("edited_with", ())))
+    return Defect(row["name"], row["rule"], row["what"], edits, tuple(row.get("edited_with", ())),
+                  row.get("test", ""))
 
 
 def load(table: Path = TABLE) -> list[Defect]:
@@ -202,7 +206,8 @@ def write_copy(package: Path, target: Path) -> None:
 def generated(defects: list[Defect]) -> dict[str, str]:
     """`xlogmem._defects`, the module that selects one of them at run time."""
     enum = "\n".join(f"    {defect.constant}" for defect in defects)
-    rows = "".join(f"    {defect.name!r}: PlantedDefect({number}, {defect.rule!r}, {defect.what!r}),\n"
+    rows = "".join(f"    {defect.name!r}: PlantedDefect({number}, {defect.rule!r}, {defect.what!r}, "
+                   f"{defect.test!r}),\n"
                    for number, defect in enumerate(defects, 1))
     return {"_defects.pxd": HEAD.format(enum=enum), "_defects.pyx": MODULE.format(rows=rows)}
 
@@ -230,7 +235,7 @@ __all__ = ["DEFECTS", "PlantedDefect", "plant", "reached"]
 cdef atomic[int] selected                   # one for all compiled modules
 cdef atomic[uint64_t] hits
 
-PlantedDefect = namedtuple("PlantedDefect", "number rule what")
+PlantedDefect = namedtuple("PlantedDefect", "number rule what test")
 
 DEFECTS = {{
 {rows}}}
@@ -264,3 +269,9 @@ def reached():
 
 plant(os.environ.get("XLOGMEM_DEFECT") or None)
 '''
+
+
+if __name__ == "__main__":
+    for row in load():
+        if row.test:
+            print(row.name, row.test)

@@ -50,6 +50,7 @@ def test_every_defect_cites_a_rule_and_says_what_happens():
         assert document == "docs/ordering.md"
         assert rule in rules, f"{defect.name} cites {rule}"
         assert re.fullmatch(r"[A-Z][^\n]+\.", defect.what), defect.name
+        assert not defect.test or (ROOT / defect.test).is_file(), defect.name
     assert len({defect.what for defect in defects}) == len(defects)
 
 
@@ -235,8 +236,8 @@ def defects() -> Iterator[ModuleType]:
 
 @debug_only
 def test_a_debug_build_has_the_table(defects):
-    assert {name: (defect.number, defect.rule, defect.what) for name, defect in defects.DEFECTS.items()} == {
-        defect.name: (number, defect.rule, defect.what) for number, defect in enumerate(planted.load(), 1)}
+    assert {name: tuple(defect) for name, defect in defects.DEFECTS.items()} == {
+        defect.name: (number, defect.rule, defect.what, defect.test) for number, defect in enumerate(planted.load(), 1)}
 
 
 @debug_only

@@ -1,8 +1,9 @@
 """``xlogmem selftest --defects``: does the oracle notice each rule being broken?
 
 Each defect that a build with checks can plant (tests/defects.toml) gets a process of its own, because a broken rule may
-end it or never let it end; there the programs run until one goes wrong.  A process without a defect comes first: if a
-program goes wrong there too, what the others find proves nothing.  This module is also what such a process runs.
+end it or never let it end; there the programs run until one goes wrong.  Defects that name a test are left to it.  A
+process without a defect comes first: if a program goes wrong there too, what the others find proves nothing.  This
+module is also what such a process runs.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import Any
 
 from xlogmem._driver import BUILD
 
-__all__ = ["Result", "available", "count", "find_all"]
+__all__ = ["Result", "available", "find_all", "searched"]
 
 CONTROL = 10                                # seconds without a defect
 STUCK = 30                                  # seconds beyond the limit after which a process counts as stuck
@@ -49,8 +50,9 @@ def _planted() -> Any:
     return importlib.import_module("xlogmem._defects")
 
 
-def count() -> int:
-    return len(_planted().DEFECTS)
+def searched() -> list[str]:
+    """The names of the defects that programs have to find."""
+    return [name for name, defect in _planted().DEFECTS.items() if not defect.test]
 
 
 def find_all(seconds: float) -> Iterator[Result]:
@@ -65,7 +67,7 @@ def find_all(seconds: float) -> Iterator[Result]:
     if control.programs is not None:
         raise RuntimeError(f"programs go wrong without a defect too: {control.seen}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lambda name: _find(name, seconds), _planted().DEFECTS)
+        yield from pool.map(lambda name: _find(name, seconds), searched())
 
 
 def _find(name: str, seconds: float) -> Result:
