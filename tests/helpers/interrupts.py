@@ -46,6 +46,7 @@ def interrupted(call: Callable[[], object]) -> Iterator[int]:
     for nth in range(1, 10_000):
         interrupt = Interrupt(nth)
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True          # CPython 3.12 traces instructions only where settrace finds that
         sys.settrace(interrupt.trace)
         try:
             call()
@@ -55,6 +56,7 @@ def interrupted(call: Callable[[], object]) -> Iterator[int]:
             sys.settrace(before)
             interrupt.last.clear()                      # frames hold what they name
         if interrupt.left > 0:                          # the call has fewer places
+            assert nth > 1, "the call has no place where it could be interrupted"
             return
         yield nth
 
