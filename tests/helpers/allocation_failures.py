@@ -183,7 +183,8 @@ def start(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
     subprocess.run([compiler() or "g++", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(library), "-ldl"],
                    check=True)
     package = str(Path(xlogmem.__file__).parent)
-    environment = os.environ | {"LD_PRELOAD": str(library), "FAILING_MALLOC_PACKAGE": package,
+    path = os.pathsep.join(filter(None, (str(SOURCE.parent), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "LD_PRELOAD": str(library), "FAILING_MALLOC_PACKAGE": package,
                                 "XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"}
     with subprocess.Popen([sys.executable, __file__, "--serve", *arguments], env=environment, stdout=subprocess.PIPE,
                           text=True) as server:

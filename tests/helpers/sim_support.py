@@ -52,8 +52,8 @@ def code(result):
 
 
 def python(*arguments, **environment):
-    """Another Python process that finds the same xlogmem."""
-    path = [str(Path(sim.__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    """Another Python process that finds the same xlogmem; a PYTHONPATH comes first."""
+    path = [environment.pop("PYTHONPATH", None), str(Path(sim.__file__).parents[2]), os.environ.get("PYTHONPATH")]
     everything = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "XLOGMEM_SIM_QUIET": "1",
                   **environment}
     return subprocess.run([sys.executable, *arguments], env=everything, capture_output=True, text=True,
