@@ -37,7 +37,9 @@ from xlogmem.resources import (
     DeviceMemoryResource,
     DirectMemoryResource,
     ForeignMemoryResource,
+    LimitingResourceAdaptor,
     PoolMemoryResource,
+    ResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
@@ -64,9 +66,11 @@ __all__ = [
     "DriverNotFoundError",
     "ForeignMemoryResource",
     "LaunchRecorder",
+    "LimitingResourceAdaptor",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",
+    "ResourceAdaptor",
     "StaleBufferError",
     "Stream",
     "StreamMisuseError",

@@ -6,8 +6,9 @@ from xlogmem._cpp cimport atomic, flag, mutex, signal, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
+from xlogmem._labels cimport Label
 from xlogmem._order cimport Dependency, OrderState, StreamState
-from xlogmem.resources.base cimport ResourceTable
+from xlogmem.resources.base cimport Allocation, ResourceTable
 
 cdef enum AccessFlags:
     UNKNOWN_ACCESS = 0          # work that was queued without a prepare
@@ -82,6 +83,8 @@ cdef cppclass Block:
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
     void* resource_block        # the memory's name in a resource that keeps frontiers
+    Label* tag                  # owned; NULL: none
+    Label* freed_by             # the stack of the free, owned; NULL: not wanted, or not freed yet
     Block* next                 # in the list of dropped blocks
 
 
@@ -101,6 +104,7 @@ cdef struct Range:
     size_t nbytes
     StreamState* stream         # where the owner's work on it was queued; NULL: it is ready on every stream
     void* owner                 # a Python object that is held for it; NULL: none
+    Label* tag                  # NULL: none
 
 
 cdef struct Request:
@@ -201,10 +205,10 @@ cdef cppclass CoreState:
 # or a stream needs it too; there is no table at hand to check.
 
 # Operations.  Without the GIL; they take the lock themselves and make driver calls.
-cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result, Failure* failure) except -1 nogil
+cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
-cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
+cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
@@ -212,17 +216,19 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
                     uint32_t access) except -1 nogil
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
-cdef int look(CoreState* core) except -1 nogil
+cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
 # Inside of these.  The context is current where they need it.
-cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, AfterCall after, Block** result,
+cdef void want(Allocation* wanted, size_t nbytes, StreamState* stream) noexcept nogil
+cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
                             Failure* failure) except -1 nogil
+cdef void keep_stack_of_free(Block* block, Label* stack) noexcept nogil
 cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                            Failure* failure) except -1 nogil
 

@@ -59,6 +59,7 @@ from xlogmem._failures cimport (
     DRIVER_FAILED,
     NEEDS_CONTEXT_SYNC,
     NO_FAILURE,
+    OUT_OF_BUDGET,
     PYTHON_RAISED,
     RESOURCE_FAILED,
     STREAM_IS_CAPTURING,
@@ -67,6 +68,7 @@ from xlogmem._failures cimport (
     FailureKind,
     check_signals,
     drop_exception,
+    drop_holdings,
     fail_block,
     fail_resource,
     fail_stream,
@@ -76,6 +78,7 @@ from xlogmem._failures cimport (
     warn_of_window,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
+from xlogmem._labels cimport held, release
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
@@ -111,7 +114,7 @@ from xlogmem._order cimport (
     sync_context_unlocks,
     thread_is_alive,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, settle, start_call
 
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)

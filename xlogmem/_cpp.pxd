@@ -264,6 +264,7 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T exchange(T)
         T fetch_add(T)
         T fetch_sub(T)
+        bint compare_exchange_weak(T& expected, T desired)
 
     # A bint that may be read without the lock under which it changes.
     cdef cppclass flag "std::atomic<bool>":

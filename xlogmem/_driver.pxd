@@ -34,6 +34,7 @@ cdef class Context:
     cdef EventPool events
 
 cdef Context context_of(int ordinal)
+cdef object total_memory(int ordinal)
 cdef bint process_is_closing() noexcept nogil
 cdef bint process_was_forked() noexcept nogil
 cdef void take_at_forks(mutex* lock, LockLevel level) noexcept nogil

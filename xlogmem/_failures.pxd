@@ -4,6 +4,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic
+from xlogmem._labels cimport Label
 
 cdef enum FailureKind:
     NO_FAILURE
@@ -21,6 +22,22 @@ cdef enum FailureKind:
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (an owned reference), code: out of memory, a sticky one, or unknown
     RESOURCE_FAILED             # text, code: out of memory or unknown
+    OUT_OF_BUDGET               # budget; code: out of memory, or unknown where freeing would not help
+
+
+cdef struct Holding:
+    Label* tag                  # a reference; NULL: of all memory without a tag
+    uint64_t nbytes
+
+
+cdef struct Budget:
+    # A limit that does not admit a request, exact at the decision.  Bytes.
+    uint64_t requested
+    uint64_t current
+    uint64_t limit
+    uint64_t pending            # of `current`: freed, and perhaps still in use
+    int holding_count
+    Holding holdings[5]         # the largest
 
 
 cdef struct Failure:
@@ -35,6 +52,7 @@ cdef struct Failure:
     uint64_t other_thread
     void* exception
     char text[256]
+    Budget budget
 
 
 # Each fills in a failure and returns 1.
@@ -50,6 +68,7 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
 cdef tuple error_name(cy.CUresult code)
 cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
+cdef void drop_holdings(Failure* failure) noexcept nogil
 
 # For a host that waits: without any lock, because they take the GIL.
 cdef int check_signals(Failure* failure) except -1 nogil

@@ -14,10 +14,13 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdio cimport snprintf
 
+from xlogmem._labels cimport object_of, release
+
 from xlogmem.errors import (
     BlockingWindowWarning,
     DeviceLostError,
     DriverError,
+    OutOfBudgetError,
     OutOfDeviceMemoryError,
     StreamMisuseError,
     UseAfterFreeError,
@@ -78,8 +81,17 @@ cdef int keep_exception(Failure* failure, object exception) except -1:
     return 1
 
 
+cdef void drop_holdings(Failure* failure) noexcept nogil:
+    cdef int i
+    for i in range(failure.budget.holding_count):
+        release(failure.budget.holdings[i].tag)
+    failure.budget.holding_count = 0
+
+
 cdef int drop_exception(Failure* failure) except -1 nogil:
-    """Of a failure that is not reported.  Without any lock, because it takes the GIL."""
+    """What a failure that is not reported refers to.  Without any lock, because it takes the GIL."""
+    if failure.kind == OUT_OF_BUDGET:
+        drop_holdings(failure)
     if failure.kind == PYTHON_RAISED:
         failure.kind = NO_FAILURE
         with gil:
@@ -89,7 +101,7 @@ cdef int drop_exception(Failure* failure) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- kinds
 cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
-    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED)         # others have no code
+    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED, OUT_OF_BUDGET)  # others have no code
             and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
 
 
@@ -144,6 +156,11 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
         snprintf(text, size, "stream %llu was unregistered", <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_IN_USE:
         snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
+    elif failure.kind == OUT_OF_BUDGET:
+        snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes (current %llu, limit %llu)",
+                 <unsigned long long>failure.budget.requested,
+                 <unsigned long long>(failure.budget.limit - failure.budget.current),
+                 <unsigned long long>failure.budget.current, <unsigned long long>failure.budget.limit)
     elif failure.kind == DEVICE_IS_LOST:
         snprintf(text, size, "the device was lost to an earlier error")
     elif failure.kind == PROCESS_WAS_FORKED:
@@ -196,6 +213,8 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
         Py_DECREF(exception)
         failure.exception = NULL
         raise exception
+    if failure.kind == OUT_OF_BUDGET:
+        raise budget_error(failure, what)
     with nogil:
         format_failure(failure, text, sizeof(text))
     contested = failure.kind in (BLOCK_IS_CONTESTED, WAIT_IS_CIRCULAR)
@@ -206,6 +225,16 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
     message = (where + text.decode(errors="replace") + threads + (f" while {what}" if what else "")
                + ADVICE.get(failure.kind, ""))
     raise exception_of(failure, message)
+
+
+cdef object budget_error(Failure* failure, str what):
+    """The error owns nothing of the failure."""
+    cdef Budget* budget = &failure.budget
+    cdef int i
+    holders = [(object_of(budget.holdings[i].tag), budget.holdings[i].nbytes) for i in range(budget.holding_count)]
+    drop_holdings(failure)
+    return OutOfBudgetError(budget.requested, budget.limit - budget.current, budget.current, budget.limit,
+                            pending=budget.pending, holders=holders, what=what)
 
 
 cdef str thread_name(uint64_t ident):

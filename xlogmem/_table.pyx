@@ -42,11 +42,13 @@ from xlogmem._core cimport (
     free_block,
     free_found_unlocks,
     free_without_wait,
+    keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
     mark_lost_if_sticky,
     refuse_lost,
     requeue_free_locked,
+    want,
 )
 from xlogmem._cpp cimport atomic, check, make_new, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -71,6 +73,7 @@ from xlogmem._failures cimport (
     is_out_of_memory,
 )
 from xlogmem._foreign cimport Identified, identify_unlocks
+from xlogmem._labels cimport Label, label_of_stack, release
 from xlogmem._order cimport (
     OPAQUE,
     Fence,
@@ -84,6 +87,7 @@ from xlogmem._order cimport (
     this_thread,
 )
 from xlogmem.blocks cimport Core
+from xlogmem.resources.base cimport Allocation
 
 __all__ = ["table"]
 

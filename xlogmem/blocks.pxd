@@ -6,7 +6,7 @@ from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
 from xlogmem._foreign cimport StreamRegistry
 from xlogmem._order cimport Ordering, StreamState
-from xlogmem.resources.base cimport DeviceMemoryResource
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool
 
 
@@ -45,6 +45,7 @@ cdef class Core:
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
     cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED
+    cdef int label(self, Allocation* wanted, str tag) except -1
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1

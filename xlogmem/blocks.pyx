@@ -41,6 +41,7 @@ from xlogmem._core cimport (
     reap,
     record_use,
     tear_down,
+    want,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -54,6 +55,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, format_failure, raise_failure
 from xlogmem._index cimport destroy
+from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
@@ -68,7 +70,7 @@ from xlogmem._order cimport (
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
-from xlogmem.resources.base cimport UNDECLARED, DeviceMemoryResource
+from xlogmem.resources.base cimport UNDECLARED, Allocation, DeviceMemoryResource, settle
 from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner

@@ -5,6 +5,7 @@ imports them.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -74,21 +75,31 @@ class OutOfDeviceMemoryError(DriverError, MemoryError):
 
 
 class OutOfBudgetError(XlogmemError, MemoryError):
-    """A resource's byte limit does not admit the request; nothing was allocated.
+    """A `LimitingResourceAdaptor` does not admit the request; nothing was allocated.
 
     Attributes
     ----------
     requested, remaining, current, limit : int
         Bytes, exact at the moment of the decision.
+    pending : int
+        Bytes of `current` that were freed, and whose free the device has not completed.
+    holders : list of (str or None, int)
+        The tags whose live blocks have most of it, at most five, and their bytes; None stands for all without a tag.
     """
 
-    def __init__(self, requested: int, remaining: int, current: int, limit: int) -> None:
+    def __init__(self, requested: int, remaining: int, current: int, limit: int, *, pending: int = 0,
+                 holders: Iterable[tuple[str | None, int]] = (), what: str = "") -> None:
+        self.holders = list(holders)
+        largest = ", ".join(f"{tag if tag is not None else 'without a tag'}: {nbytes}" for tag, nbytes in self.holders)
         super().__init__(f"out of budget: requested {requested} bytes, remaining {remaining} bytes "
-                         f"(current {current}, limit {limit})")
+                         f"(current {current}, limit {limit})" + (f" while {what}" if what else "")
+                         + (f". Held by {largest}" if largest else "")
+                         + (f"; {pending} freed and still in use on the device" if pending else ""))
         self.requested = requested
         self.remaining = remaining
         self.current = current
         self.limit = limit
+        self.pending = pending
 
 
 class StreamMisuseError(XlogmemError):

@@ -46,7 +46,7 @@ def interrupted(call: Callable[[], object]) -> Iterator[int]:
     for nth in range(1, 10_000):
         interrupt = Interrupt(nth)
         before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True          # CPython 3.12 traces instructions only where settrace finds that
+        sys._getframe().f_trace_opcodes = True          # CPython 3.12 heeds it only if set before
         sys.settrace(interrupt.trace)
         try:
             call()

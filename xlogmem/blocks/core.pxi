@@ -70,6 +70,8 @@ cdef class Core:
         self.drop_owners()
         if more:
             keep_remains(self)
+        elif self.state.order != NULL:                  # their free is queued, and nothing will look for its end
+            settle(self.state.resource, self.state.pending_bytes)
         forget_at_forks(&self.state.windows_lock)
         delete_tables(&self.state)
 
@@ -198,6 +200,14 @@ cdef class Core:
             raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no "
                             "__cuda_array_interface__), nor a list or tuple of these")
         return TRACKED if 0 <= address <= UINT64_MAX and self.find(address, found) else UNTRACKED
+
+    cdef int label(self, Allocation* wanted, str tag) except -1:
+        """The tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
+        if tag is not None:
+            wanted.tag = label_of_tag(tag)
+        if unlikely(<bint>self.state.resource.stack_depth):
+            wanted.stack = label_of_stack(self.state.resource.stack_depth)
+        return 0
 
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
         """The handle of what was found; the block itself may be another one by now."""

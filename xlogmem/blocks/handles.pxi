@@ -101,8 +101,12 @@ cdef class DeviceBlock:
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
 
     def __dealloc__(self):
-        if self.block != NULL and not self.released:
-            defer_free(&self.core.state, self.block)
+        if self.block == NULL or self.released:
+            return
+        if unlikely(<bint>self.core.state.resource.stack_depth):
+            release(self.block.freed_by)                # nothing else touches it: this was the last handle
+            self.block.freed_by = label_of_stack(self.core.state.resource.stack_depth)
+        defer_free(&self.core.state, self.block)
 
     def __reduce__(self):
         raise TypeError("a block cannot be copied: it owns its memory")

@@ -59,12 +59,11 @@ cdef class Runtime(Core):
         Thread-safe; the GIL is released.  The memory is not initialised.
         """
         cdef Stream ordered
-        cdef StreamState* state
         cdef Block* block = NULL
+        cdef Allocation wanted
         cdef DeviceBlock handle
         cdef Found found
         cdef Failure failure
-        cdef size_t wanted
         cdef int failed
         nbytes = PyNumber_Index(nbytes)
         if nbytes < 0:
@@ -72,17 +71,19 @@ cdef class Runtime(Core):
         if nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: request at least one byte")
         collect_exports()
-        wanted = nbytes
         ordered = self.stream_of(stream)
-        state = ordered.state
+        want(&wanted, nbytes, ordered.state)
+        self.label(&wanted, tag)
         with nogil:
-            failed = allocate(&self.state, wanted, state, &block, &failure)
+            failed = allocate(&self.state, &wanted, &block, &failure)
+        release(wanted.tag)
+        release(wanted.stack)
         if failed:
             self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
         self.drop_owners()
-        found.generation = block.generation             # no other thread can name the block yet
-        found.ptr = block.ptr
-        found.nbytes = wanted
+        found.generation = wanted.generation
+        found.ptr = wanted.ptr
+        found.nbytes = wanted.nbytes
         handle = self.handle(block, &found, ordered, tag)
         if unlikely(<bint>self.state.has_evicted):
             self.warn_of_eviction()
@@ -118,6 +119,7 @@ cdef class Runtime(Core):
         Thread-safe; the GIL is released.
         """
         cdef StreamState* home = NULL
+        cdef Label* stack = NULL
         cdef Stream given
         cdef Failure failure
         cdef int failed
@@ -128,8 +130,11 @@ cdef class Runtime(Core):
         if stream is not None:
             given = self.stream_of(stream)
             home = given.state
+        if unlikely(<bint>self.state.resource.stack_depth):
+            stack = label_of_stack(self.state.resource.stack_depth)
         with nogil:
-            failed = free_block(&self.state, block.block.slot, block.generation, home, &failure)
+            failed = free_block(&self.state, block.block.slot, block.generation, home, stack, &failure)
+        release(stack)
         if failed:
             self.fail(&failure, f"freeing {block!r}")
         block.released = True
@@ -173,6 +178,7 @@ cdef class Runtime(Core):
         memory.ptr, memory.nbytes = ptr, nbytes
         memory.stream = NULL
         memory.owner = NULL
+        memory.tag = label_of_tag(tag)
         if stream is not None:
             home = self.stream_of(stream)
             memory.stream = home.state
@@ -181,6 +187,7 @@ cdef class Runtime(Core):
             Py_INCREF(owner)
         with nogil:
             failed = adopt(&self.state, &memory, &found, &failure)
+        release(memory.tag)
         if owner is not None and (failed or not found.adopted):
             Py_DECREF(owner)
         if failed and failure.kind == BLOCK_IS_CONTESTED:

@@ -82,6 +82,7 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
         if is_ordered_after_locked(core.order, NULL, home, markers[0][i].position):
             check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
+            settle(core.resource, markers[0][i].nbytes)
         else:
             markers[0][kept] = markers[0][i]
             kept += 1
@@ -149,10 +150,11 @@ cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Fa
     return 0
 
 
-cdef int look(CoreState* core) except -1 nogil:
+cdef bint look(CoreState* core) except -1 nogil:
     """Release what the device has completed, before figures are given.  Without a wait; what cannot be queried stays
-    pending."""
+    pending.  Whether bytes were released."""
     cdef OrderState* order = core.order
+    cdef uint64_t before
     cdef Failure failure
     cdef Scope scope
     cdef size_t i
@@ -160,14 +162,16 @@ cdef int look(CoreState* core) except -1 nogil:
         return 0
     order.lock.lock()
     order.in_flight += 1
+    before = core.pending_bytes
     for i in range(core.pending.size() if core.pending_bytes else 0):
         if not core.pending[i].empty():
             mark_lost_if_sticky(core, reap_stream_unlocks(core, order.streams[i], LOOK, &failure), &failure)
             release_seen_locked(core, order.streams[i])
     order.in_flight -= 1
+    before -= core.pending_bytes
     order.lock.unlock()
     leave_context(&scope)
-    return 0
+    return before != 0
 
 
 cdef bint reap_fenced(CoreState* core) except -1 nogil:

@@ -3,10 +3,10 @@
 # The allocation entry is a position taken after the resource's call and after the waits for the memory, so whatever
 # covers it covers the allocation.
 
-cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes, StreamState* stream) noexcept nogil:
-    """A live block in an empty slot, with a new generation; its allocation entry is a new position of the stream
-    (NULL: it has none)."""
+cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept nogil:
+    """A live block in an empty slot; its allocation entry is a new position of the stream (NULL: it has none)."""
     check(core.order.lock.held(), "the lock is held")
+    cdef StreamState* stream = given.stream
     cdef Block* block
     cdef Entry* entry
     if unlikely(core.empty.empty()):
@@ -17,12 +17,15 @@ cdef inline Block* new_block_locked(CoreState* core, uint64_t ptr, size_t nbytes
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
     check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
-    block.generation = generations.fetch_add(1) + 1
-    block.ptr = ptr
-    block.nbytes = nbytes
+    block.generation = given.generation
+    block.ptr = given.ptr
+    block.nbytes = given.nbytes
     block.stream = stream
     block.home = NULL
-    block.owner = block.resource_block = NULL
+    block.owner = NULL
+    block.resource_block = given.resource_block
+    block.tag = held(given.tag)
+    block.freed_by = NULL
     block.adopted = False
     block.windows = block.writers = 0
     block.pins = 0
@@ -54,9 +57,20 @@ cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- allocate
-cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** result,
-                  Failure* failure) except -1 nogil:
+cdef void want(Allocation* wanted, size_t nbytes, StreamState* stream) noexcept nogil:
+    """A block that is to be allocated.  Its generation is spent if that fails."""
+    start_call(wanted, nbytes, stream.handle)
+    wanted.stream = stream
+    wanted.generation = new_generation()
+
+
+cdef inline uint64_t new_generation() noexcept nogil:
+    return generations.fetch_add(1) + 1
+
+
+cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil:
     """Get memory from the resource, ordered on the stream, and track it."""
+    cdef StreamState* stream = wanted.stream
     cdef Scope scope
     cdef int failed
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
@@ -69,29 +83,26 @@ cdef int allocate(CoreState* core, size_t nbytes, StreamState* stream, Block** r
     if failed:
         end_call(core.order, stream)
     else:
-        failed = allocate_in_call(core, nbytes, stream, RELEASE_STREAM, result, failure)
+        failed = allocate_in_call(core, wanted, RELEASE_STREAM, result, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int allocate_in_call(CoreState* core, size_t nbytes, StreamState* stream, AfterCall after, Block** result,
+cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil:
     """`allocate` on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
     its device itself."""
     cdef OrderState* order = core.order
-    cdef uint64_t ptr = 0
-    cdef void* resource_block = NULL
-    cdef int failed = get_bytes_locks(core, nbytes, stream, &ptr, &resource_block, failure)
-    if unlikely(failed) and is_out_of_memory(failure):
+    cdef int failed = get_bytes_locks(core, wanted, failure)
+    if unlikely(failed) and is_out_of_memory(failure) and not never_fits(failure):
         order.lock.unlock()
-        failed = allocate_again_locks(core, nbytes, stream, &ptr, &resource_block, failure)
+        failed = allocate_again_locks(core, wanted, failure)
     if after == RELEASE_STREAM:
-        stream.busy -= 1
+        wanted.stream.busy -= 1
     if not unlikely(failed):
-        evict_overlapping_locked(core, ptr, nbytes)
-        result[0] = new_block_locked(core, ptr, nbytes, stream)
-        result[0].resource_block = resource_block
-        core.live_bytes += nbytes
+        evict_overlapping_locked(core, wanted.ptr, wanted.nbytes)
+        result[0] = new_block_locked(core, wanted)
+        core.live_bytes += wanted.nbytes
         core.live_blocks += 1
         core.counters.allocations += 1
     order.lock.unlock()
@@ -117,21 +128,19 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef inline int get_bytes_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr,
-                                void** resource_block, Failure* failure) except -1 nogil:
+cdef inline int get_bytes_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
     """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
     cdef int failed
     if core.resource.frontiers != NULL:
         core.order.lock.lock()
-        return core.resource.frontiers.allocate(core.resource.self, nbytes, stream, ptr, resource_block, failure)
-    failed = core.resource.allocate(core.resource.self, nbytes, stream.handle, ptr, failure)
-    prefetch_hot_lines(core, stream)
+        return core.resource.frontiers.allocate(core.resource.self, wanted, failure)
+    failed = core.resource.allocate(core.resource.self, wanted, failure)
+    prefetch_hot_lines(core, wanted.stream)
     core.order.lock.lock()
     return failed
 
 
-cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                              Failure* failure) except -1 nogil:
+cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
     """Out of memory: wait on the host for the frees that are queued, have the resource release what it keeps, and try
     once more.  What only a wait for the whole context would release stays: that would end captures elsewhere."""
     cdef vector[Failure] failures
@@ -139,18 +148,18 @@ cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* strea
     cdef size_t i
     cdef int failed = 0
     cdef bint before = forbid_context_sync(True)
-    if reap_fenced(core):                               # later work on those streams need not be waited for
-        core.order.lock.lock()
-        drop_exception_locked(core, failure)
+    # What is complete already helps a budget, and not an allocator that knows it; later work on streams that have
+    # fences behind their frees need not be waited for.
+    if (failure.kind == OUT_OF_BUDGET and look(core)) or reap_fenced(core):
+        drop_failure_locks(core, failure)
         core.order.lock.unlock()
-        failed = get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
+        failed = get_bytes_locks(core, wanted, failure)
         if not failed:
             forbid_context_sync(before)
             return 0
         core.order.lock.unlock()
     reap(core, True, &failures)
-    core.order.lock.lock()
-    drop_exception_locked(core, failure)
+    drop_failure_locks(core, failure)
     for i in range(failures.size()):                    # raised by the next reap
         keep_unreported_locked(core, &failures[i])
         core.unreported = True
@@ -158,17 +167,30 @@ cdef int allocate_again_locks(CoreState* core, size_t nbytes, StreamState* strea
     failed = 0
     if core.resource.frontiers != NULL:
         core.order.lock.lock()
-        failed = core.resource.frontiers.trim(core.resource.self, nbytes, stream, &ignored)
+        failed = core.resource.frontiers.trim(core.resource.self, wanted.nbytes, wanted.stream, &ignored)
         core.order.lock.unlock()
     elif core.resource.trim != NULL:
         failed = core.resource.trim(core.resource.self, &ignored)
     if failed:
         drop_exception(&ignored)
-    failed = get_bytes_locks(core, nbytes, stream, ptr, resource_block, failure)
+    failed = get_bytes_locks(core, wanted, failure)
     forbid_context_sync(before)
     if failed and core.order.wants_context_sync and core.resource.frontiers == NULL:
         advise_reap_unlocks(core, failure)
     return failed
+
+
+cdef inline bint never_fits(Failure* failure) noexcept nogil:
+    """Whether a budget would refuse it however much is freed."""
+    return failure.kind == OUT_OF_BUDGET and failure.budget.requested > failure.budget.limit
+
+
+cdef void drop_failure_locks(CoreState* core, Failure* failure) noexcept nogil:
+    """Of an attempt that is not the last."""
+    if failure.kind == OUT_OF_BUDGET:
+        drop_holdings(failure)
+    core.order.lock.lock()
+    drop_exception_locked(core, failure)
 
 
 cdef int advise_reap_unlocks(CoreState* core, Failure* failure) except -1 nogil:
@@ -210,6 +232,7 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
         core.evicted_nbytes = block.nbytes
         core.has_evicted.store(True)
     erase(&core.index, block.ptr)
+    settle_block(core, block)
     unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
     block.generation = 0
@@ -239,6 +262,7 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
     cdef Tracked* below = floor_of(&core.index, memory.ptr, &base)
     cdef Tracked* above = next_above(&core.index, memory.ptr, &following)
     cdef bint inside = below != NULL and memory.ptr - base < below.nbytes
+    cdef Allocation foreign
     cdef Block* block
     result.adopted = False
     if inside and memory.nbytes <= below.nbytes - (memory.ptr - base):
@@ -248,7 +272,12 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
         return fail_block(failure, BLOCK_IS_CONTESTED, below.generation if inside else above.generation, 0)
     if memory.stream != NULL and not memory.stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, memory.stream.number)
-    block = new_block_locked(core, memory.ptr, memory.nbytes, memory.stream)
+    start_call(&foreign, memory.nbytes, NULL)
+    foreign.ptr = memory.ptr
+    foreign.stream = memory.stream
+    foreign.generation = new_generation()
+    foreign.tag = memory.tag
+    block = new_block_locked(core, &foreign)
     block.adopted = True
     block.owner = memory.owner
     result.ptr = memory.ptr

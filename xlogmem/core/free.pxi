@@ -5,9 +5,10 @@
 # after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
 # (`free_into_pool_locked`).
 
-cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream,
+cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil:
-    """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes."""
+    """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes.
+    `stack` is the caller's (NULL: not wanted)."""
     cdef Scope scope
     cdef Block* block
     cdef StreamState* home
@@ -23,6 +24,8 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     else:
         home = block.home
+        if unlikely(stack != NULL):
+            keep_stack_of_free(block, stack)
         failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
         if unlikely(failed) and block.home != home:      # the block is as it was
             move_home_locked(core.order, block, home)
@@ -70,6 +73,12 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
         failed = free_now_unlocks(core, block, CAPTURE_WAS_CHECKED, failure)
     core.order.lock.unlock()
     return failed
+
+
+cdef void keep_stack_of_free(Block* block, Label* stack) noexcept nogil:
+    """The newest one that was requested, if there are several because it failed before."""
+    release(block.freed_by)
+    block.freed_by = held(stack)
 
 
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
@@ -121,6 +130,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     cdef OrderState* order = core.order
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef StreamState* home
+    cdef Allocation freed
     cdef bint ordered, fence_is_due
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
@@ -139,8 +149,9 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if not failed and not block.adopted:
+        fill_freed(block, home, &freed)
         order.lock.unlock()
-        failed = core.resource.deallocate(core.resource.self, block.ptr, block.nbytes, home.handle, failure)
+        failed = core.resource.deallocate(core.resource.self, &freed, failure)
         prefetch_hot_lines(core, home)
         order.lock.lock()
     order.in_flight -= 1
@@ -151,9 +162,28 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         link_locked(core, block)
         return mark_lost_if_sticky(core, 1, failure)
     fence_is_due = ordered and file_marker_locked(core, home, block.nbytes)
+    if not ordered:
+        settle_block(core, block)
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
     return fence_behind_frees_unlocks(core, home) if unlikely(fence_is_due) else 0
+
+
+cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) noexcept nogil:
+    """The call that returns a block to its resource."""
+    start_call(freed, block.nbytes, home.handle)
+    freed.stream = home
+    freed.ptr = block.ptr
+    freed.resource_block = block.resource_block
+    freed.generation = block.generation
+    freed.tag = block.tag
+    freed.stack = block.freed_by
+
+
+cdef inline void settle_block(CoreState* core, Block* block) noexcept nogil:
+    """The bytes of a block that are not pending after its free."""
+    if unlikely(core.resource.settled != NULL) and not block.adopted:
+        core.resource.settled(core.resource.self, block.nbytes)
 
 
 cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
@@ -214,6 +244,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cdef OrderState* order = core.order
     cdef vector[Dependency]* frontier = &core.freed_frontier
     cdef Dependency entry
+    cdef Allocation freed
     cdef Query query
     cdef size_t i
     frontier.clear()
@@ -236,8 +267,10 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
         entry.kind = ALLOCATED
         frontier.push_back(entry)
     erase(&core.index, block.ptr)
-    core.resource.frontiers.deallocate(core.resource.self, block.resource_block, frontier)
+    fill_freed(block, home, &freed)
+    core.resource.frontiers.deallocate(core.resource.self, &freed, frontier)
     core.counters.frees += 1
+    settle_block(core, block)
     release_slot_locked(core, block)
 
 
@@ -251,6 +284,12 @@ cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nog
     core.empty.push_back(block.slot)
 
 
+cdef void drop_labels(Block* block) noexcept nogil:
+    release(block.tag)
+    release(block.freed_by)
+    block.tag = block.freed_by = NULL
+
+
 cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
     """Out of the accounting of bytes and streams."""
     check(core.order.lock.held(), "the lock is held")
@@ -262,6 +301,8 @@ cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
         check(core.live_bytes >= block.nbytes and core.live_blocks > 0, "live bytes are those of the live blocks")
         core.live_bytes -= block.nbytes
         core.live_blocks -= 1
+    if unlikely(block.tag != NULL or block.freed_by != NULL):
+        drop_labels(block)
     set_home(block, NULL)
     if block.stream != NULL:
         block.stream.blocks -= 1

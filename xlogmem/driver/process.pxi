@@ -140,6 +140,19 @@ def device_name(int ordinal):
     return (<bytes>name).decode()
 
 
+cdef object total_memory(int ordinal):
+    """Bytes of the device's memory."""
+    cdef size_t nbytes = 0
+    cdef Failure failure
+    cdef int failed
+    cdef cy.CUdevice device = context_of(ordinal).device
+    with nogil:
+        failed = _check(&failure, "cuDeviceTotalMem", cy.cuDeviceTotalMem(&nbytes, device))
+    if failed:
+        raise_failure(&failure)
+    return nbytes
+
+
 def supports_memory_pools(int ordinal):
     """Whether the device has the driver's stream-ordered allocator."""
     cdef int supported = 0, failed

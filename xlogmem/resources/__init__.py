@@ -5,11 +5,13 @@ blocks, windows and exports: tracking is the core's task, so memory of every res
 to know nothing either, because the core orders every free after them; the pool alone does, since its free memory keeps
 what its next owner has to be ordered after.
 """
+from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
+from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
 
 __all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "PoolMemoryResource"]
+           "LimitingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]

@@ -16,20 +16,20 @@ from xlogmem._driver cimport (
     process_is_closing,
 )
 from xlogmem._failures cimport Failure, raise_failure
-from xlogmem.resources.base cimport STREAM_ORDERED, DeviceMemoryResource
+from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
 
 __all__ = ["AsyncMemoryResource"]
 
 
-cdef int allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil:
+cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     cdef cy.CUdeviceptr address = 0
-    cdef int failed = pool_allocate(<cy.CUmemoryPool>self, nbytes, stream, &address, failure)
-    ptr[0] = address
+    cdef int failed = pool_allocate(<cy.CUmemoryPool>self, wanted.nbytes, wanted.handle, &address, failure)
+    wanted.ptr = address
     return failed
 
 
-cdef int deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return pool_free(ptr, stream, failure)
+cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
+    return pool_free(freed.ptr, freed.handle, failure)
 
 
 cdef int trim(void* self, Failure* failure) except -1 nogil:

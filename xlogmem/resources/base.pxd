@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Context
 from xlogmem._failures cimport Failure
+from xlogmem._labels cimport Label
 from xlogmem._order cimport Dependency, StreamState
 from xlogmem.streams cimport StreamPool
 
@@ -16,6 +17,18 @@ cdef enum ResourceOrder:
     UNDECLARED                  # a runtime refuses the resource: when does a free take effect?
     STREAM_ORDERED              # memory and free are ordered on the stream given to the call
     HOST_SYNCHRONOUS            # the host waits for every use before it frees
+
+
+cdef struct Allocation:
+    # One call, down through every resource of a stack: what is wanted, or freed, and for which block.
+    size_t nbytes
+    cy.CUstream handle          # of the stream that the memory, or the free, is ordered on
+    StreamState* stream         # the same; NULL where the caller has no runtime
+    uint64_t ptr                # `allocate` fills it in
+    void* resource_block        # the name that a resource which keeps frontiers gives to the memory
+    uint64_t generation         # of the block; 0: memory of a resource above, such as the chunk of a pool
+    Label* tag                  # of the block; valid during the call, as is the stack
+    Label* stack                # of the Python call; taken for resources that want it (`stack_depth`)
 
 
 cdef struct FrontierTable:
@@ -26,9 +39,8 @@ cdef struct FrontierTable:
     # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
     # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
     # lock when the runtime ends: it returns everything, or says that something is left.
-    int (*allocate)(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                    Failure* failure) except -1 nogil
-    void (*deallocate)(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil
+    int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
+    void (*deallocate)(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil
     int (*end)(void* self) except -1 nogil
     uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
@@ -39,10 +51,29 @@ cdef struct ResourceTable:
     void* self
     ResourceOrder order
     bint finds_device           # callers of the C table need not have the context current either
-    int (*allocate)(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil
-    int (*deallocate)(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
+    int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
+    int (*deallocate)(void* self, Allocation* freed, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL
+    # So many bytes of these calls may be used by others now: the host has seen the free complete, or the resource has
+    # taken them back with a frontier.  With the runtime's lock or without.  NULL: nothing counts pending bytes.
+    void (*settled)(void* self, uint64_t nbytes) noexcept nogil
     FrontierTable* frontiers       # NULL: it keeps no frontiers
+    int stack_depth             # frames of the Python stack of each call that it wants to have; 0: none
+
+
+cdef inline void start_call(Allocation* call, size_t nbytes, cy.CUstream handle) noexcept nogil:
+    """A call that is not about a block of a runtime."""
+    call.nbytes = nbytes
+    call.handle = handle
+    call.stream = NULL
+    call.ptr = call.generation = 0
+    call.resource_block = NULL
+    call.tag = call.stack = NULL
+
+
+cdef inline void settle(ResourceTable* resource, uint64_t nbytes) noexcept nogil:
+    if resource.settled != NULL:
+        resource.settled(resource.self, nbytes)
 
 
 cdef class DeviceMemoryResource:

@@ -17,6 +17,7 @@ from xlogmem._driver cimport (
     restore_capture,
 )
 from xlogmem._failures cimport keep_exception, raise_failure
+from xlogmem._labels cimport label_of_stack, release
 from xlogmem.streams cimport Stream, parse
 
 from xlogmem.errors import DriverError, StreamMisuseError
@@ -25,47 +26,43 @@ __all__ = ["DeviceMemoryResource"]
 
 
 # ---------------------------------------------------------------------------------------------- methods as C functions
-cdef int python_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
-                         Failure* failure) except -1 nogil:
+cdef int python_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     """Call the method of a Python subclass.  No lock is held here; an exception is kept in the failure."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
-        failed = call_allocate(<DeviceMemoryResource>self, nbytes, <size_t>stream, ptr, failure)
+        failed = call_allocate(<DeviceMemoryResource>self, wanted, failure)
     restore_capture(mode)
     return failed
 
 
-cdef int call_allocate(DeviceMemoryResource resource, size_t nbytes, size_t stream, uint64_t* ptr,
-                       Failure* failure) except -1:
+cdef int call_allocate(DeviceMemoryResource resource, Allocation* wanted, Failure* failure) except -1:
     try:
-        answer = resource.allocate(nbytes, stream)
+        answer = resource.allocate(wanted.nbytes, <size_t>wanted.handle)
         if not PyIndex_Check(answer):
             raise TypeError(f"{type(resource).__name__}.allocate returned {answer!r}, which is not an integer address")
         address = PyNumber_Index(answer)
         if not 0 < address <= UINT64_MAX:
             raise ValueError(f"{type(resource).__name__}.allocate returned {address}, which is not a device address")
-        ptr[0] = address
+        wanted.ptr = address
     except BaseException as exception:
         return keep_exception(failure, exception)
     return 0
 
 
-cdef int python_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
-                           Failure* failure) except -1 nogil:
+cdef int python_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     """As `python_allocate`."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef int failed
     with gil:
-        failed = call_deallocate(<DeviceMemoryResource>self, ptr, nbytes, <size_t>stream, failure)
+        failed = call_deallocate(<DeviceMemoryResource>self, freed, failure)
     restore_capture(mode)
     return failed
 
 
-cdef int call_deallocate(DeviceMemoryResource resource, uint64_t ptr, size_t nbytes, size_t stream,
-                         Failure* failure) except -1:
+cdef int call_deallocate(DeviceMemoryResource resource, Allocation* freed, Failure* failure) except -1:
     try:
-        resource.deallocate(ptr, nbytes, stream)
+        resource.deallocate(freed.ptr, freed.nbytes, <size_t>freed.handle)
     except BaseException as exception:
         return keep_exception(failure, exception)
     return 0
@@ -163,21 +160,23 @@ cdef class DeviceMemoryResource:
         Thread-safe.
         """
         cdef Failure failure
-        cdef uint64_t ptr = 0
+        cdef Allocation wanted
         cdef Scope scope
         cdef int failed
-        cdef cy.CUstream handle = self.handle_on_device(stream, "allocate")
-        cdef size_t wanted = PyNumber_Index(nbytes)
-        if wanted == 0:
+        start_call(&wanted, PyNumber_Index(nbytes), self.handle_on_device(stream, "allocate"))
+        if wanted.nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: request at least one byte")
+        if self.table.stack_depth:
+            wanted.stack = label_of_stack(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.allocate(self.table.self, wanted, handle, &ptr, &failure)
+                failed = self.table.allocate(self.table.self, &wanted, &failure)
                 leave_context(&scope)
+            release(wanted.stack)
         if failed:
             raise_failure(&failure, f"allocating {nbytes} bytes on {stream!r}")
-        return ptr
+        return wanted.ptr
 
     def deallocate(self, ptr, nbytes, stream):
         """Free memory that `allocate` returned.
@@ -204,16 +203,21 @@ cdef class DeviceMemoryResource:
         Thread-safe.
         """
         cdef Failure failure
+        cdef Allocation freed
         cdef Scope scope
         cdef int failed
-        cdef cy.CUstream handle = self.handle_on_device(stream, "deallocate")
-        cdef uint64_t address = PyNumber_Index(ptr)
-        cdef size_t length = PyNumber_Index(nbytes)
+        start_call(&freed, PyNumber_Index(nbytes), self.handle_on_device(stream, "deallocate"))
+        freed.ptr = PyNumber_Index(ptr)
+        if self.table.stack_depth:
+            freed.stack = label_of_stack(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
-                failed = self.table.deallocate(self.table.self, address, length, handle, &failure)
+                failed = self.table.deallocate(self.table.self, &freed, &failure)
                 leave_context(&scope)
+            if not failed:                              # nothing here could look later
+                settle(&self.table, freed.nbytes)
+            release(freed.stack)
         if failed:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")
 

@@ -1,24 +1,23 @@
 """``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
 from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint64_t
 
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
 from xlogmem._failures cimport Failure
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, DeviceMemoryResource
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
 
 __all__ = ["DirectMemoryResource"]
 
 
-cdef int allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr, Failure* failure) except -1 nogil:
+cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     cdef cy.CUdeviceptr address = 0
-    cdef int failed = memory_allocate(nbytes, &address, failure)
-    ptr[0] = address
+    cdef int failed = memory_allocate(wanted.nbytes, &address, failure)
+    wanted.ptr = address
     return failed
 
 
-cdef int deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return memory_free(ptr, failure)
+cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
+    return memory_free(freed.ptr, failure)
 
 
 cdef class DirectMemoryResource(DeviceMemoryResource):

@@ -30,7 +30,7 @@ from xlogmem._driver cimport (
     process_is_closing,
 )
 from xlogmem._failures cimport Failure, fail_resource
-from xlogmem.resources.base cimport DeviceMemoryResource
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
 from xlogmem.resources.base import ORDERS
 
@@ -44,19 +44,18 @@ cdef int fail_foreign(xlogmem_error* error, Failure* failure) noexcept nogil:
                          else cy.CUDA_ERROR_UNKNOWN)
 
 
-cdef int foreign_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
-                          Failure* failure) except -1 nogil:
+cdef int foreign_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
     cdef xlogmem_error error
-    cdef int failed = upstream.allocate(upstream.self, nbytes, <void*>stream, ptr, &error)
+    cdef int failed = upstream.allocate(upstream.self, wanted.nbytes, <void*>wanted.handle, &wanted.ptr,
+                                        &error)
     return fail_foreign(&error, failure) if failed else 0
 
 
-cdef int foreign_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
-                            Failure* failure) except -1 nogil:
+cdef int foreign_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     cdef xlogmem_upstream* upstream = <xlogmem_upstream*>self
     cdef xlogmem_error error
-    cdef int failed = upstream.deallocate(upstream.self, ptr, nbytes, <void*>stream, &error)
+    cdef int failed = upstream.deallocate(upstream.self, freed.ptr, freed.nbytes, <void*>freed.handle, &error)
     return fail_foreign(&error, failure) if failed else 0
 
 
@@ -68,30 +67,28 @@ cdef struct Pooled:
     atomic[size_t] pool                     # of the first allocation; 0 before
 
 
-cdef int pooled_allocate(void* self, size_t nbytes, cy.CUstream stream, uint64_t* ptr,
-                         Failure* failure) except -1 nogil:
+cdef int pooled_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     """Allocate from the resource's CUDA pool; the first time, and where that fails, through the resource."""
     cdef Pooled* pooled = <Pooled*>self
     cdef cy.CUmemoryPool pool = <cy.CUmemoryPool>pooled.pool.load()
     cdef cy.CUdeviceptr address = 0
-    if pool != NULL and not pool_allocate_plainly(pool, nbytes, stream, &address, failure):
-        ptr[0] = address
+    if pool != NULL and not pool_allocate_plainly(pool, wanted.nbytes, wanted.handle, &address, failure):
+        wanted.ptr = address
         return 0
-    if foreign_allocate(pooled.upstream, nbytes, stream, ptr, failure):     # its error says more than the driver's
+    if foreign_allocate(pooled.upstream, wanted, failure):     # its error says more than the driver's
         return 1
     if pool == NULL:
-        pool_of_pointer(ptr[0], &pool)
+        pool_of_pointer(wanted.ptr, &pool)
         if pool != NULL:
             pooled.pool.store(<size_t>pool)
     return 0
 
 
-cdef int pooled_deallocate(void* self, uint64_t ptr, size_t nbytes, cy.CUstream stream,
-                           Failure* failure) except -1 nogil:
+cdef int pooled_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     cdef Pooled* pooled = <Pooled*>self
-    if pooled.pool.load() and not pool_free_plainly(ptr, stream, failure):
+    if pooled.pool.load() and not pool_free_plainly(freed.ptr, freed.handle, failure):
         return 0
-    return foreign_deallocate(pooled.upstream, ptr, nbytes, stream, failure)
+    return foreign_deallocate(pooled.upstream, freed, failure)
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the capsule

@@ -41,6 +41,7 @@ from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_clo
 from xlogmem._failures cimport (
     NEEDS_CONTEXT_SYNC,
     NO_FAILURE,
+    OUT_OF_BUDGET,
     PYTHON_RAISED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -68,7 +69,15 @@ from xlogmem._order cimport (
     refuse_if_capturing_unlocks,
     this_thread,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, UNDECLARED
+from xlogmem.resources.base cimport (
+    HOST_SYNCHRONOUS,
+    STREAM_ORDERED,
+    UNDECLARED,
+    Allocation,
+    ResourceTable,
+    settle,
+    start_call,
+)
 
 from xlogmem import _driver
 from xlogmem._units import format_bytes

@@ -6,6 +6,7 @@ ctypedef int (*DeferredCall)(void*) noexcept        # has the GIL
 
 cdef extern from "Python.h":
     int Py_AddPendingCall(DeferredCall function, void* argument) nogil
+    void* PyGILState_GetThisThreadState() nogil
 
 
 cdef struct LogLine:

@@ -35,21 +35,33 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
 
 cdef bint has_deferred_work(CoreState* core) noexcept nogil:
     """Whether a call has more to do than its own work."""
-    return core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
+    return (core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
+            or core.resource.stack_depth)
+
+
+cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
+    """The Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
+    stack[0] = NULL
+    if core.resource.stack_depth and PyGILState_GetThisThreadState() != NULL:
+        with gil:
+            stack[0] = label_of_stack(core.resource.stack_depth)
+    return 0
 
 
 cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
+    cdef Allocation wanted
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
     if state != NULL and not has_deferred_work(core):
+        want(&wanted, nbytes, state)
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
-            return allocate_in_call(core, nbytes, state, KEEP_STREAM_BUSY, block, failure)
+            return allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
             return 1
-        failed = allocate_in_call(core, nbytes, state, KEEP_STREAM_BUSY, block, failure)
+        failed = allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
         leave_context(&scope)
         return failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
@@ -61,7 +73,10 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
     core.order.lock.unlock()
     if not failed:
-        failed = allocate_in_call(core, nbytes, state, RELEASE_STREAM, block, failure)
+        want(&wanted, nbytes, state)
+        take_stack(core, &wanted.stack)
+        failed = allocate_in_call(core, &wanted, RELEASE_STREAM, block, failure)
+        release(wanted.stack)
     leave_context(&scope)
     return failed
 
@@ -105,7 +120,7 @@ cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr
             core.order.lock.unlock()
             leave_context(&scope)
         if failed:
-            free_block(core, block.slot, block.generation, NULL, &ignored)
+            free_block(core, block.slot, block.generation, NULL, NULL, &ignored)
     if failed:
         fill_error(core, &failure, error)
         return 1
@@ -129,6 +144,7 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     cdef StreamState* state = default_stream(hold, stream)
     cdef CaptureCheck check_capture
     cdef bint capturing = False
+    cdef Label* stack
     cdef Scope scope
     cdef int failed
     if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
@@ -139,18 +155,20 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
+    take_stack(core, &stack)
     failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
     if not failed:
         check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
-        failed = free_at_unlocks(core, ptr, state, check_capture, block, failure)
+        failed = free_at_unlocks(core, ptr, state, check_capture, stack, block, failure)
         state.busy -= 1
     core.order.lock.unlock()
     leave_context(&scope)
+    release(stack)
     return failed
 
 
-cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture, Block** block,
-                         Failure* failure) except -1 nogil:
+cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture, Label* stack,
+                         Block** block, Failure* failure) except -1 nogil:
     """Free the block that is alive at an address, on a stream that is busy."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t nbytes
@@ -160,6 +178,8 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
                  <void*>ptr)
         return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
     nbytes = block[0].nbytes
+    if stack != NULL:
+        keep_stack_of_free(block[0], stack)
     if free_found_unlocks(core, block[0], stream, check_capture, failure):
         return 1
     if check_capture == CAPTURE_WAS_CHECKED and core.resource.frontiers != NULL and may_be_destroyed(stream):

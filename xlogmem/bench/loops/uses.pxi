@@ -116,6 +116,7 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     cdef CoreState* core = &runtime.state
     cdef vector[StreamState*] states
     cdef Block* block = NULL
+    cdef Allocation wanted
     cdef Failure failure
     cdef Request request
     cdef Window* window
@@ -127,7 +128,8 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     with nogil:
         before = now()
         for _ in range(rounds):
-            failed = allocate(core, nbytes, states[0], &block, &failure)
+            want(&wanted, nbytes, states[0])
+            failed = allocate(core, &wanted, &block, &failure)
             if failed:
                 break
             request.slot, request.generation, request.access = block.slot, block.generation, READ
@@ -138,7 +140,7 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
                 if failed:
                     break
             if not failed:
-                failed = free_block(core, request.slot, request.generation, NULL, &failure)
+                failed = free_block(core, request.slot, request.generation, NULL, NULL, &failure)
             if failed:
                 break
         took = now() - before

@@ -36,15 +36,16 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
     return chunk.first
 
 
-cdef int refuse_misaligned(PoolState* pool, uint64_t ptr, size_t nbytes, StreamState* stream,
-                           Failure* failure) except -1 nogil:
+cdef int refuse_misaligned(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
     """Return memory to upstream that the pool cannot use.  Without the lock."""
     cdef Failure ignored
-    if pool.upstream.deallocate(pool.upstream.self, ptr, nbytes, stream.handle, &ignored):
+    if pool.upstream.deallocate(pool.upstream.self, chunk, &ignored):
         drop_exception(&ignored)
+    else:
+        settle(pool.upstream, chunk.nbytes)
     snprintf(failure.text, sizeof(failure.text),
              "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
-             <unsigned long long>ptr, <int>ALIGNMENT)
+             <unsigned long long>chunk.ptr, <int>ALIGNMENT)
     return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
 
 
@@ -54,21 +55,22 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     frontier yet."""
     check(pool.order.lock.held(), "the lock is held")
     cdef ResourceTable* upstream = pool.upstream
-    cdef uint64_t ptr = 0
-    cdef void* resource_block = NULL
+    cdef Allocation chunk
     cdef int failed
+    start_call(&chunk, nbytes, stream.handle)
+    chunk.stream = stream
     begin_call_upstream_locked(pool)
     if upstream.frontiers != NULL:
-        failed = upstream.frontiers.allocate(upstream.self, nbytes, stream, &ptr, &resource_block, failure)
+        failed = upstream.frontiers.allocate(upstream.self, &chunk, failure)
     else:
         pool.order.lock.unlock()
-        failed = upstream.allocate(upstream.self, nbytes, stream.handle, &ptr, failure)
-        if not failed and ptr % ALIGNMENT:
-            failed = refuse_misaligned(pool, ptr, nbytes, stream, failure)
+        failed = upstream.allocate(upstream.self, &chunk, failure)
+        if not failed and chunk.ptr % ALIGNMENT:
+            failed = refuse_misaligned(pool, &chunk, failure)
         pool.order.lock.lock()
     end_call_upstream_locked(pool)
     if not failed:
-        result[0] = new_chunk_locked(pool, ptr, nbytes, resource_block)
+        result[0] = new_chunk_locked(pool, chunk.ptr, nbytes, chunk.resource_block)
     return failed
 
 
@@ -94,7 +96,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
         discard_failure_unlocks(pool, failure)
         most = larger(rounded(wanted // 2), nbytes)
     if failed:
-        if is_out_of_memory(failure) and failure.kind != PYTHON_RAISED:     # an exception says more than this would
+        if is_out_of_memory(failure) and failure.kind not in (PYTHON_RAISED, OUT_OF_BUDGET):    # they say more
             fail_out_of_memory_locked(pool, nbytes, failure, "there is no more upstream")
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once

@@ -20,13 +20,19 @@ cdef void pass_frontier_upstream_locked(PoolState* pool, Span* span) noexcept no
     check(pool.order.lock.held(), "the lock is held")
     cdef vector[Dependency] frontier
     cdef Dependency entry
+    cdef Allocation chunk
     cdef size_t i
     for i in range(span.count):
         entry.source = pool.order.streams[position_at(span, i).stream]
         entry.position = position_at(span, i).position
         entry.kind = ALLOCATED
         frontier.push_back(entry)
-    pool.upstream.frontiers.deallocate(pool.upstream.self, span.chunk.resource_block, &frontier)
+    start_call(&chunk, span.nbytes, pool.order.streams[0].handle)
+    chunk.stream = pool.order.streams[0]
+    chunk.ptr = span.ptr
+    chunk.resource_block = span.chunk.resource_block
+    pool.upstream.frontiers.deallocate(pool.upstream.self, &chunk, &frontier)
+    settle(pool.upstream, span.nbytes)
 
 
 cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcept nogil:
@@ -48,6 +54,7 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
     check(pool.order.lock.held(), "the lock is held")
     cdef ResourceTable* upstream = pool.upstream
     cdef StreamState* waiting = stream if upstream.order != HOST_SYNCHRONOUS else NULL      # NULL: the host
+    cdef Allocation chunk
     cdef int failed = 0
     begin_call_upstream_locked(pool)
     stream.busy += 1
@@ -56,9 +63,14 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
     if not failed:
         failed = order_after_frontier_unlocks(pool, span, waiting, failure)
     if not failed:
+        start_call(&chunk, span.nbytes, stream.handle)
+        chunk.stream = stream
+        chunk.ptr = span.ptr
         pool.order.lock.unlock()
-        failed = upstream.deallocate(upstream.self, span.ptr, span.nbytes, stream.handle, failure)
+        failed = upstream.deallocate(upstream.self, &chunk, failure)
         pool.order.lock.lock()
+    if not failed:
+        settle(upstream, span.nbytes)
     stream.busy -= 1
     end_call_upstream_locked(pool)
     return failed

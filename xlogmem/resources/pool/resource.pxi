@@ -59,10 +59,11 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
     return wait_for_span_unlocks(pool, nbytes, stream, span, failure)
 
 
-cdef int allocate_unlocks(void* self, size_t nbytes, StreamState* stream, uint64_t* ptr, void** resource_block,
-                          Failure* failure) except -1 nogil:
+cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     """Hand out memory that may be used on the stream from now on."""
     cdef PoolState* pool = <PoolState*>self
+    cdef StreamState* stream = wanted.stream
+    cdef size_t nbytes = wanted.nbytes
     cdef Span* span
     cdef uint64_t moved
     check(pool.order.lock.held(), "the lock is held")
@@ -84,15 +85,15 @@ cdef int allocate_unlocks(void* self, size_t nbytes, StreamState* stream, uint64
     pool.counters.allocations += 1
     pool.used += nbytes
     pool.peak = larger(pool.peak, pool.used)
-    ptr[0] = span.ptr
-    resource_block[0] = span
+    wanted.ptr = span.ptr
+    wanted.resource_block = span
     return 0
 
 
-cdef void deallocate_locked(void* self, void* resource_block, vector[Dependency]* frontier) noexcept nogil:
+cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil:
     """Free memory with the frontier that its next owner has to be ordered after."""
     cdef PoolState* pool = <PoolState*>self
-    cdef Span* span = <Span*>resource_block
+    cdef Span* span = <Span*>freed.resource_block
     cdef size_t i
     cdef int kind
     check(pool.order.lock.held(), "the lock is held")

@@ -1,0 +1,30 @@
+# Names of memory that the core carries without the GIL: tags, and the stacks of calls.  _labels.pyx explains it.
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport atomic
+
+cdef cppclass Label:
+    # One object, wherever it is used.
+    atomic[uint64_t] references     # of C structures; where there is none, `sweep` may delete it
+    void* object                    # what it stands for: a str, or a `Stack`
+
+
+# These need no lock and no GIL; NULL is no label.
+cdef inline Label* held(Label* label) noexcept nogil:
+    """One reference more, for a holder of one."""
+    if label != NULL:
+        label.references.fetch_add(1)
+    return label
+
+
+cdef inline void release(Label* label) noexcept nogil:
+    if label != NULL:
+        label.references.fetch_sub(1)
+
+
+# With the GIL: a new reference.
+cdef Label* label_of_tag(str tag) except? NULL
+cdef Label* label_of_stack(int depth) except? NULL
+
+cdef object object_of(Label* label)

@@ -1,0 +1,162 @@
+"""Labels: Python objects that the core carries along with memory without the GIL.
+
+A tag and the stack of a call are Python objects, and memory is allocated, freed and accounted for by threads that do
+not have the GIL.  So each distinct one is interned, with the GIL, and C structures hold a pointer to its `Label` and
+count their references without it.  A label without references stays until there are many, and is deleted then: the
+next block usually has the tag of one before.
+
+A stack is interned by its code objects and the instructions at which they are, which costs about 100 ns a frame; lines
+and names are looked up when a person reads it.
+"""
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+
+from xlogmem._cpp cimport make_new, vector
+
+__all__ = ["Stack", "label_count"]
+
+cdef extern from "Python.h":
+    ctypedef struct PyFrameObject:
+        pass
+    ctypedef struct PyCodeObject:
+        pass
+    PyFrameObject* PyEval_GetFrame()
+    PyFrameObject* PyFrame_GetBack(PyFrameObject* frame)        # a new reference
+    PyCodeObject* PyFrame_GetCode(PyFrameObject* frame)         # a new reference
+    int PyFrame_GetLasti(PyFrameObject* frame)
+    object PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
+    object PyLong_FromVoidPtr(void* pointer)
+    void* PyLong_AsVoidPtr(object number) except? NULL
+    void Py_XINCREF(void* object)
+    void Py_XDECREF(void* object)
+
+cdef enum:
+    UNUSED = 4096               # labels beyond those in use, before a sweep
+
+cdef struct Place:
+    PyObject* code
+    Py_ssize_t instruction     # as wide as a pointer: keys have no padding
+
+
+cdef class Stack:
+    """The Python frames of a call, the innermost first.  Made by xlogmem; `str` gives what a traceback would."""
+
+    cdef vector[Place] places
+
+    def __dealloc__(self):
+        cdef size_t i
+        for i in range(self.places.size()):
+            Py_XDECREF(self.places[i].code)
+
+    def frames(self):
+        """Code objects and line numbers, the innermost first."""
+        cdef size_t i
+        return [((<object>self.places[i].code), line_of(<object>self.places[i].code, self.places[i].instruction))
+                for i in range(self.places.size())]
+
+    def __str__(self):
+        return "\n".join(f"  {code.co_filename}:{line} in {code.co_qualname}" for code, line in self.frames())
+
+    def __repr__(self):
+        return f"<{type(self).__name__} of {self.places.size()} frames>"
+
+
+cdef int line_of(object code, Py_ssize_t instruction) except -1:
+    for first, last, line in code.co_lines():
+        if first <= instruction < last:
+            return line or code.co_firstlineno
+    return code.co_firstlineno
+
+
+cdef dict labels = {}               # address of the label, by what it stands for
+cdef Py_ssize_t sweep_at = UNUSED
+
+
+cdef Label* interned(object key) except? NULL:
+    """The label of a key, with one reference more; NULL if there is none."""
+    cdef PyObject* known = PyDict_GetItem(labels, key)
+    return held(<Label*>PyLong_AsVoidPtr(<object>known)) if known != NULL else NULL
+
+
+cdef Label* intern(object key, object value) except NULL:
+    global sweep_at
+    cdef Label* label
+    if len(labels) >= sweep_at:
+        sweep()
+        sweep_at = 2 * len(labels) + UNUSED
+    label = make_new[Label]()
+    label.references.store(1)
+    label.object = <void*>value
+    Py_INCREF(value)
+    labels[key] = PyLong_FromVoidPtr(label)
+    return label
+
+
+cdef int sweep() except -1:
+    """Delete the labels that nothing refers to.  A first reference is only given with the GIL, so none comes back."""
+    cdef Label* label
+    for key, address in list(labels.items()):
+        label = <Label*>PyLong_AsVoidPtr(address)
+        if label.references.load() == 0:
+            del labels[key]
+            Py_DECREF(<object>label.object)
+            del label
+    return 0
+
+
+cdef Label* label_of_tag(str tag) except? NULL:
+    """The label of a tag; NULL for None."""
+    cdef Label* label
+    if tag is None:
+        return NULL
+    label = interned(tag)
+    return label if label != NULL else intern(tag, tag)
+
+
+cdef Label* label_of_stack(int depth) except? NULL:
+    """The label of the calling thread's Python stack, of so many frames at most; NULL outside of Python."""
+    cdef vector[Place] places
+    cdef Label* label
+    cdef Stack stack
+    cdef size_t i
+    read_stack(depth, places)
+    if places.empty():
+        return NULL
+    key = PyBytes_FromStringAndSize(<char*>places.data(), places.size() * sizeof(Place))
+    label = interned(key)
+    if label == NULL:
+        stack = Stack.__new__(Stack)
+        stack.places = places
+        for i in range(places.size()):                  # the key is right for as long as these live
+            Py_XINCREF(places[i].code)
+        label = intern(key, stack)
+    for i in range(places.size()):
+        Py_XDECREF(places[i].code)
+    return label
+
+
+cdef int read_stack(int depth, vector[Place]& places) except -1:
+    """The innermost frames.  The code objects are new references."""
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef PyFrameObject* outer
+    cdef Place place
+    Py_XINCREF(frame)
+    while frame != NULL and <int>places.size() < depth:
+        place.code = <PyObject*>PyFrame_GetCode(frame)
+        place.instruction = PyFrame_GetLasti(frame)
+        places.push_back(place)
+        outer = PyFrame_GetBack(frame)
+        Py_XDECREF(frame)
+        frame = outer
+    Py_XDECREF(frame)
+    return 0
+
+
+cdef object object_of(Label* label):
+    """What a label stands for; None for no label."""
+    return <object>label.object if label != NULL else None
+
+
+def label_count():
+    """How many labels there are, used or not."""
+    return len(labels)

@@ -1,0 +1,153 @@
+"""Adaptors: resources around a resource, which keep books of its calls.
+
+An adaptor has the functions of its upstream and adds bookkeeping before and after each (`Books`).  It queues no work,
+so it is as transparent as that: over a pool it passes frontiers on, over a resource in Python it needs the GIL where
+that does.  Each call carries what is allocated or freed and for which block (`Allocation`) down the stack, so an
+adaptor knows tags and generations wherever it stands; below a pool it sees its chunks.
+"""
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport vector
+from xlogmem._order cimport Dependency, StreamState
+from xlogmem.resources.base cimport UNDECLARED, settle
+from xlogmem.streams cimport StreamPool
+
+from xlogmem.errors import StreamMisuseError
+
+__all__ = ["ResourceAdaptor"]
+
+
+# ---------------------------------------------------------------------------------------------- without frontiers
+cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.admit != NULL and state.books.admit(state.self, wanted, failure):
+        return 1
+    if state.upstream.allocate(state.upstream.self, wanted, failure):
+        return book_failure(state, wanted, failure)
+    if state.books.allocated != NULL:
+        state.books.allocated(state.self, wanted)
+    return 0
+
+
+cdef int book_failure(AdaptorState* state, Allocation* wanted, Failure* failure) noexcept nogil:
+    if state.books.failed != NULL:
+        state.books.failed(state.self, wanted, failure)
+    return 1
+
+
+cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.freeing != NULL:
+        state.books.freeing(state.self, freed)
+    if not state.upstream.deallocate(state.upstream.self, freed, failure):
+        return 0
+    if state.books.not_freed != NULL:
+        state.books.not_freed(state.self, freed, failure)
+    return 1
+
+
+cdef int trim(void* self, Failure* failure) except -1 nogil:
+    cdef ResourceTable* upstream = (<AdaptorState*>self).upstream
+    return upstream.trim(upstream.self, failure)
+
+
+cdef void pass_settled(void* self, uint64_t nbytes) noexcept nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.settled != NULL:
+        state.books.settled(state.self, nbytes)
+    settle(state.upstream, nbytes)
+
+
+# ---------------------------------------------------------------------------------------------- with frontiers
+# The runtime's lock is held on entry and on return.
+cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.admit != NULL and state.books.admit(state.self, wanted, failure):
+        return 1
+    if state.upstream.frontiers.allocate(state.upstream.self, wanted, failure):
+        return book_failure(state, wanted, failure)
+    if state.books.allocated != NULL:
+        state.books.allocated(state.self, wanted)
+    return 0
+
+
+cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.freeing != NULL:
+        state.books.freeing(state.self, freed)
+    state.upstream.frontiers.deallocate(state.upstream.self, freed, frontier)
+
+
+cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:
+    cdef ResourceTable* upstream = (<AdaptorState*>self).upstream
+    return upstream.frontiers.trim(upstream.self, nbytes, stream, failure)
+
+
+cdef int end(void* self) except -1 nogil:
+    cdef ResourceTable* upstream = (<AdaptorState*>self).upstream
+    return upstream.frontiers.end(upstream.self)
+
+
+cdef class ResourceAdaptor(DeviceMemoryResource):
+    """The base class of the adaptors: a resource around another one.
+
+    Use one of the subclasses.  They go around any resource and each other, in any order; around a pool they watch the
+    pool's blocks, and below one its chunks.
+
+    Attributes
+    ----------
+    upstream : DeviceMemoryResource
+        As given.
+    """
+
+    cdef int open_books(self, object upstream, void* self_of_books) except -1:
+        """Take the place of a resource.  The subclass fills in `state.books`, before this."""
+        if self.upstream is not None:
+            raise RuntimeError("a resource is initialised once")
+        if not isinstance(upstream, DeviceMemoryResource):
+            raise TypeError(f"upstream must be a DeviceMemoryResource of xlogmem, not {type(upstream).__name__} (for "
+                            "one of RMM's: xlogmem.rmm.RmmMemoryResource)")
+        if (<DeviceMemoryResource>upstream).table.order == UNDECLARED:
+            raise StreamMisuseError(
+                f"{type(upstream).__name__} does not support an adaptor on it (unsupported): it declares neither that "
+                "its frees are ordered on a stream nor that they take effect at once. Set order = 'stream' or order = "
+                "'host' in the class")
+        self.upstream = upstream
+        self.context = self.upstream.context
+        self.state.upstream = &self.upstream.table
+        self.state.self = self_of_books
+        self.table = self.upstream.table                # its order, and whether it finds its device
+        self.table.self = &self.state
+        self.table.allocate = allocate
+        self.table.deallocate = deallocate
+        if self.table.trim != NULL:
+            self.table.trim = trim
+        if self.state.books.settled != NULL or self.table.settled != NULL:
+            self.table.settled = pass_settled
+        if self.upstream.table.frontiers != NULL:
+            self.functions = self.upstream.table.frontiers[0]
+            self.functions.allocate = allocate_unlocks
+            self.functions.deallocate = deallocate_locked
+            self.functions.trim = trim_unlocks
+            self.functions.end = end
+            self.table.frontiers = &self.functions
+        return 0
+
+    cdef int bind(self, StreamPool stream_pool) except -1:
+        if self.upstream is None:
+            raise StreamMisuseError(f"the {type(self).__name__} was never initialised")
+        return self.upstream.bind(stream_pool)
+
+    cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
+        if self.upstream is not None and self.table.frontiers != NULL:
+            return self.upstream.handle_on_device(stream, method)           # which refuses, and says why
+        return DeviceMemoryResource.handle_on_device(self, stream, method)
+
+    @property
+    def upstream_mr(self):
+        """The RMM resource below; an AttributeError where there is none."""
+        return self.upstream.upstream_mr
+
+    def __repr__(self):
+        return f"<{type(self).__name__} device={self.device_ordinal} over {self.upstream!r}>"

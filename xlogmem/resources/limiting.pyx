@@ -1,0 +1,193 @@
+"""A budget: an adaptor that admits no more than a number of bytes.
+
+What counts is what others cannot use: bytes of live blocks, and of freed ones until the device has completed the free.
+So the sum is charged before upstream is called, in one atomic step, discharged if that fails, and when the runtime
+says that the bytes are settled.  It is what the runtime calls outstanding, whatever upstream rounds sizes to.
+"""
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport atomic, mutex
+from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks, total_memory
+from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
+from xlogmem._labels cimport held, object_of
+from xlogmem.resources.adaptor cimport ResourceAdaptor
+from xlogmem.resources.base cimport Allocation
+from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, row_of, take_from
+
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._units import format_bytes, parse_bytes
+
+__all__ = ["LimitingResourceAdaptor"]
+
+cdef enum:
+    HOLDERS = 5                 # that an error names
+
+cdef cppclass Limit:
+    uint64_t limit
+    atomic[uint64_t] charged    # bytes; never above the limit
+    mutex lock                  # of the rest; a leaf
+    uint64_t live
+    Tally by_tag
+
+
+cdef int admit(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
+    cdef Limit* limit = <Limit*>self
+    cdef uint64_t current = limit.charged.load()
+    while wanted.nbytes <= limit.limit - current:
+        if limit.charged.compare_exchange_weak(current, current + wanted.nbytes):
+            return 0
+    return refuse(limit, wanted.nbytes, current, failure)
+
+
+cdef int refuse(Limit* limit, uint64_t nbytes, uint64_t current, Failure* failure) noexcept nogil:
+    cdef Budget* budget = &failure.budget
+    failure.kind = OUT_OF_BUDGET
+    failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
+    budget.requested = nbytes
+    budget.current = current
+    budget.limit = limit.limit
+    budget.holding_count = 0
+    limit.lock.lock()
+    budget.pending = current - limit.live if current > limit.live else 0
+    find_holders_locked(limit, budget)
+    limit.lock.unlock()
+    return 1
+
+
+cdef void find_holders_locked(Limit* limit, Budget* budget) noexcept nogil:
+    """The largest, in their order: an insertion into a short list."""
+    cdef size_t i
+    cdef int place
+    cdef Row* row
+    for i in range(limit.by_tag.rows.size()):
+        row = &limit.by_tag.rows[i]
+        place = budget.holding_count if budget.holding_count < HOLDERS else HOLDERS - 1
+        if row.nbytes == 0 or (budget.holding_count == HOLDERS and budget.holdings[place].nbytes >= row.nbytes):
+            continue
+        while place > 0 and budget.holdings[place - 1].nbytes < row.nbytes:
+            budget.holdings[place] = budget.holdings[place - 1]
+            place -= 1
+        budget.holdings[place].tag = row.tag
+        budget.holdings[place].nbytes = row.nbytes
+        budget.holding_count += budget.holding_count < HOLDERS
+    for place in range(budget.holding_count):
+        held(budget.holdings[place].tag)
+
+
+cdef void count_live(void* self, Allocation* made) noexcept nogil:
+    cdef Limit* limit = <Limit*>self
+    limit.lock.lock()
+    limit.live += made.nbytes
+    add_to(row_of(&limit.by_tag, <uint64_t>made.tag, made.tag), made.nbytes)
+    limit.lock.unlock()
+
+
+cdef void discharge_failed(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
+    (<Limit*>self).charged.fetch_sub(wanted.nbytes)
+
+
+cdef void count_freed(void* self, Allocation* freed) noexcept nogil:
+    cdef Limit* limit = <Limit*>self
+    limit.lock.lock()
+    limit.live -= freed.nbytes
+    take_from(row_of(&limit.by_tag, <uint64_t>freed.tag, freed.tag), freed.nbytes)
+    limit.lock.unlock()
+
+
+cdef void count_not_freed(void* self, Allocation* freed, Failure* failure) noexcept nogil:
+    count_live(self, freed)
+
+
+cdef void discharge(void* self, uint64_t nbytes) noexcept nogil:
+    (<Limit*>self).charged.fetch_sub(nbytes)
+
+
+cdef class LimitingResourceAdaptor(ResourceAdaptor):
+    """Admits no more than a number of bytes to the resource below.
+
+    A request that does not fit is refused before upstream is called.  Under a runtime, completed frees are looked for
+    first, then pending ones waited for on the host, and the request is tried once more.
+
+    Parameters
+    ----------
+    upstream : DeviceMemoryResource
+        The resource.
+    limit : int, str or float
+        Bytes; a text with a unit, ``"8GiB"`` or ``"500 MB"``; or a share of the device's memory above 0 and up to 1.
+
+    Attributes
+    ----------
+    limit : int
+        In bytes.
+    upstream : DeviceMemoryResource
+        As given.
+
+    Raises
+    ------
+    ValueError
+        The limit is not a number of bytes, or not a share.
+    TypeError
+        Upstream is not a `DeviceMemoryResource`.
+    OutOfBudgetError
+        By an allocation: see there.
+
+    Notes
+    -----
+    What counts are the bytes that were requested, from the allocation until the device has completed the free; into a
+    pool, until the free.  Below a pool chunks count, until their free was queued.  At every moment the sum is exact and
+    not above the limit, and it is 0 when nothing is allocated or pending.  A free that fails stays charged.  May be
+    shared by runtimes of one device.  Thread-safe.
+    """
+
+    cdef Limit limit_state
+
+    def __init__(self, upstream, limit):
+        self.state.books.admit = admit
+        self.state.books.allocated = count_live
+        self.state.books.failed = discharge_failed
+        self.state.books.freeing = count_freed
+        self.state.books.not_freed = count_not_freed
+        self.state.books.settled = discharge
+        self.open_books(upstream, &self.limit_state)
+        self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.ordinal))
+        take_at_forks(&self.limit_state.lock, LEAF_LOCK)
+
+    def __dealloc__(self):
+        forget_at_forks(&self.limit_state.lock)
+        forget_all(&self.limit_state.by_tag)
+
+    @property
+    def limit(self):
+        """The limit in bytes."""
+        return self.limit_state.limit
+
+    @property
+    def current_bytes(self):
+        """Bytes that count: live, and freed and not complete as far as the host has seen."""
+        return self.limit_state.charged.load()
+
+    @property
+    def remaining_bytes(self):
+        """Bytes that fit now."""
+        return self.limit_state.limit - self.limit_state.charged.load()
+
+    def holders(self):
+        """Bytes of live blocks by tag, the largest first; None stands for all without a tag."""
+        cdef Limit* limit = &self.limit_state
+        cdef size_t i
+        limit.lock.lock()                               # a leaf, never held for long
+        try:
+            found = [(object_of(limit.by_tag.rows[i].tag), limit.by_tag.rows[i].nbytes)
+                     for i in range(limit.by_tag.rows.size()) if limit.by_tag.rows[i].nbytes]
+        finally:
+            limit.lock.unlock()
+        return dict(sorted(found, key=lambda row: -row[1]))
+
+    def memory_summary(self):
+        """The figures as text, for a person to read."""
+        rows = [f"{self!r}", f"  limit           {format_bytes(self.limit):>12}",
+                f"  counted         {format_bytes(self.current_bytes):>12}, of live blocks and pending frees"]
+        rows += [f"    {format_bytes(nbytes):>12}  {tag if tag is not None else 'without a tag'}"
+                 for tag, nbytes in list(self.holders().items())[:HOLDERS]]
+        return "\n".join(rows)

@@ -1,0 +1,29 @@
+# Bytes and calls by key: by tag, by stream.  A table that grows, and is emptied of what is not used any more.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport vector
+from xlogmem._labels cimport Label
+
+cdef struct Row:
+    uint64_t key
+    Label* tag                  # a reference, where keys are tags; NULL otherwise
+    uint64_t nbytes
+    uint64_t count
+    uint64_t peak_bytes
+    uint64_t peak_count
+    uint64_t total_bytes
+    uint64_t total_count
+
+
+cdef cppclass Tally:
+    vector[Row] rows
+    vector[uint32_t] places     # of rows, by the hash of their key: number + 1; a power of two
+    bint keeps_totals           # rows without bytes stay
+
+
+# Guarded by the owner's lock.
+cdef Row* row_of(Tally* tally, uint64_t key, Label* tag) noexcept nogil
+cdef void add_to(Row* row, uint64_t nbytes) noexcept nogil
+cdef void take_from(Row* row, uint64_t nbytes) noexcept nogil
+cdef void forget_all(Tally* tally) noexcept nogil
