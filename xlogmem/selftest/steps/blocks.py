@@ -7,7 +7,7 @@ from typing import Any
 
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.selftest.registry import step
-from xlogmem.selftest.world import ROOM, NothingToDo, World
+from xlogmem.selftest.world import ROOM, NothingToDo, World, layers
 
 
 @step
@@ -76,8 +76,8 @@ def reap(world: World, rng: Random) -> None:
 @step
 def trim(world: World, rng: Random) -> None:
     """A pool returns idle chunks upstream while other threads allocate and free."""
-    pool = world.runtime.resource
-    if not isinstance(pool, PoolMemoryResource):
+    pool = next((layer for layer in layers(world.runtime.resource) if isinstance(layer, PoolMemoryResource)), None)
+    if pool is None:
         raise NothingToDo
     keep = rng.choice([0, 0, 2 * max(world.sizes)])
     world.say(f"runtime.resource.trim({keep})")

@@ -17,9 +17,16 @@ from random import Random
 from typing import Any
 
 from xlogmem.interop.devices import DeviceState
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.resources import (
+    AsyncMemoryResource,
+    DeviceMemoryResource,
+    DirectMemoryResource,
+    PoolMemoryResource,
+    ResourceAdaptor,
+)
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
+from xlogmem.selftest.world.adaptors import adapted, layers
 from xlogmem.selftest.world.blocks import ROOM
 from xlogmem.selftest.world.bookkeeping import refused
 from xlogmem.selftest.world.callbacks import Owner, Scripted
@@ -30,7 +37,7 @@ from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim,
 from xlogmem.streams import StreamPool
 
 __all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
-           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "refused", "sure"]
+           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "layers", "refused", "sure"]
 
 
 class World(Claims):
@@ -65,12 +72,15 @@ class World(Claims):
                 simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
             self.before = alive(simulator)
             self.allocate_areas()
+            self.adaptors_rng = Random(f"adaptors {seed}")
             self.runtime = self._runtime(rng)
             self.neighbour = DeviceRuntime(stream_pool=StreamPool(max_streams=4)) if kind.neighbour else None
             self._first_streams(rng)
 
     def _runtime(self, rng: Random) -> DeviceRuntime:
         resource = self._resource(rng.choice(self.kind.resources), rng)
+        resource = adapted(resource, self.adaptors_rng, self._room())
+        self.limited = self.limited or isinstance(resource, ResourceAdaptor)
         return DeviceRuntime(policy=self.policy, stream_pool=StreamPool(max_streams=32), resource=resource)
 
     def _resource(self, name: str, rng: Random) -> DeviceMemoryResource:
@@ -84,11 +94,16 @@ class World(Claims):
         """Over any resource; small chunks, so that it splits, coalesces and expands; some are too small for the
         program."""
         upstream = self._resource(rng.choice(["async", "async", "direct", *self.kind.upstreams]), rng)
+        upstream = adapted(upstream, self.adaptors_rng, 4 * self._room())
         largest = max(self.sizes)
         self.limited = rng.random() < .3
-        most = (6 if self.threads == 1 else 24) * largest if self.limited else None
+        most = self._room() if self.limited else None
         return PoolMemoryResource(upstream, rng.choice([None, 2 * largest]), most,
                                   chunk_size=rng.choice([largest, 2 * largest, 8 * largest]))
+
+    def _room(self) -> int:
+        """Bytes that are too few for some programs."""
+        return (6 if self.threads == 1 else 24) * max(self.sizes)
 
     def _first_streams(self, rng: Random) -> None:
         default = self.runtime.default_stream

@@ -9,7 +9,14 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem.errors import DriverError, OutOfDeviceMemoryError, StreamMisuseError, UseAfterFreeError, XlogmemError
+from xlogmem.errors import (
+    DriverError,
+    OutOfBudgetError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+    XlogmemError,
+)
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.calls import CODES, Injected, sure, tools
 
@@ -83,7 +90,7 @@ class Bookkeeping:
         """May this error come out of a call of a program that keeps its side?"""
         if isinstance(error, Injected):
             return self.fails
-        if isinstance(error, OutOfDeviceMemoryError) and self.limited:
+        if isinstance(error, (OutOfDeviceMemoryError, OutOfBudgetError)) and self.limited:
             return True
         if isinstance(error, DriverError):
             return self.fails and error.code in CODES

@@ -13,6 +13,7 @@ from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
 from xlogmem.errors import XlogmemError
 from xlogmem.runtime import DeviceRuntime
+from xlogmem.selftest.world.adaptors import miscounted
 from xlogmem.selftest.world.calls import Injected, sure
 from xlogmem.selftest.world.models import Window
 
@@ -74,10 +75,17 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
     world.stale.clear()
 
 
+def count_adaptors(world: World) -> None:
+    outstanding = world.runtime.bytes_outstanding
+    for text in miscounted(world.runtime.resource, world.runtime.live_bytes, outstanding):
+        world.violation(text)
+
+
 def check_counters(world: World) -> None:
     gc.collect()
-    reap(world)
     runtime = world.runtime
+    count_adaptors(world)
+    reap(world)
     if runtime.lost:
         world.violation("the device was given up")
     counters = runtime.counters()
@@ -89,6 +97,7 @@ def check_counters(world: World) -> None:
         world.violation(f"left at the end: {runtime.live_bytes} bytes live, {runtime.pending_bytes} "
                         f"pending, {counters['live_blocks']} blocks, {world.owners} owners; "
                         f"{counters['allocations']} allocations, {counters['frees']} frees")
+    count_adaptors(world)
 
 
 def reap(world: World) -> None:
