@@ -6,7 +6,8 @@ back, generations do not, so a handle that outlived its block is never taken for
 A *use* is a launch that reads or writes blocks on some stream.  It has a *window*: ``prepare`` opens it before the
 launch and queues the waits that make the launch right; ``finish`` closes it after the launch and files what happened.
 While a window is open on a block the block cannot be freed: a free that is requested meanwhile is carried out by the
-last close.
+last close.  A launch can be ordered only after launches that are filed, so one that conflicts with an open window on
+another stream (one of the two writes) waits on the host until that window closes.
 
 What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream, the
 newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the writers, a
