@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 
 ITEMS = range(1, 240)                                   # the promises of docs/promises.md; W1 to W77 are its rules
-# Blocks, streams, uses, frees and the runtime; slices and the glue of columns; operations that record themselves; the
+# Blocks, streams, uses, frees and the runtime; budgets; slices and the glue of columns; operations that record themselves; the
 # stress suites; device states; the order of releases; what a Python buffer does.
-COUNTED = (*range(1, 127), *range(184, 191), *range(193, 197), *range(199, 203), *range(206, 212), *range(213, 216),
-           216, 217, 218, 221, 222, 232, *range(236, 240))
+COUNTED = (*range(1, 127), *range(144, 153), 154, 177, 183, *range(184, 191), *range(193, 197), *range(199, 203),
+           *range(206, 212), *range(213, 216), 216, 217, 218, 221, 222, 232, *range(236, 240))
 MOST = 5                                                # items that one test may cite
 
 RULES = "docs/ordering.md"
@@ -113,6 +113,7 @@ REPLACED: dict[int, tuple[str, str]] = {
     131: ("generations are compared, whatever the resource", "W18: a stale block freed a newer one"),
     133: ("Direct is tracked like any other resource; its frees wait on the host",
           "W18: tracking is not a backend's job"),
+    144: ("what goes through it counts, from its making on", "a resource by itself has nothing outstanding"),
     156: ("a new stream waits for nothing, and its id is never used again",
           "W14: nothing relies on implicit order with a default stream"),
     158: ("a stream whose last handle is gone is handed out again, under a new id", "W38: 16 streams for ever"),

@@ -51,7 +51,7 @@ def limited(upstream: Callable[[], DeviceMemoryResource], limit: int) -> tuple[D
     return DeviceRuntime(resource=budget), budget
 
 
-@pytest.mark.promise(146, 149, 154)
+@pytest.mark.promise(144, 146, 149, 154)
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_the_limit_itself_is_admitted_and_the_next_byte_is_not(upstream):
     own, budget = limited(upstream, 64 * KIB)
@@ -247,6 +247,7 @@ def test_a_smaller_chunk_is_tried_where_the_budget_has_no_more():
     del block
 
 
+@pytest.mark.promise(152)
 def test_each_budget_of_a_stack_holds():
     outer = LimitingResourceAdaptor(LimitingResourceAdaptor(AsyncMemoryResource(), 64 * KIB), 128 * KIB)
     own = DeviceRuntime(resource=outer)

@@ -32,7 +32,7 @@ def situation(world: World, rng: Random) -> None:
 @step
 def fork(world: World, rng: Random) -> None:
     """A forked child is refused, and hangs nowhere: whatever the other threads are in the middle of."""
-    if world.simulator is None:             # libraries beside a real driver warn in hooks, and pytest keeps their frames
+    if world.simulator is None:             # hooks of libraries beside a real driver may raise there
         raise NothingToDo
     with world.lock:
         item = rng.choice(world.items) if world.items else None
