@@ -35,6 +35,24 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
     del buffer
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_enable_sets_a_budget_on_request(pool, fresh):
+    """What does not fit is out of memory, which cuDF answers by spilling; pending frees are waited for before."""
+    xlogmem.rmm.enable(0, pool_allocator=pool, limit="64KiB")
+    runtime = xlogmem.get_runtime()
+    assert current().upstream_mr is fresh.mr
+    buffer = rmm.DeviceBuffer(size=60 << 10, mr=current())
+    with pytest.raises(MemoryError):
+        rmm.DeviceBuffer(size=8 << 10, mr=current())
+    assert runtime.resource.current_bytes == 60 << 10
+    del buffer
+    buffer = rmm.DeviceBuffer(size=8 << 10, mr=current())
+    assert runtime.resource.holders() == {None: 8 << 10}
+    del buffer
+    runtime.reap_pending()
+    assert runtime.resource.current_bytes == 0
+
+
 def test_enable_puts_a_pool_between_on_request(fresh):
     xlogmem.rmm.enable(0, pool_allocator=True, initial_pool_size=1 << 16, maximum_pool_size=1 << 17)
     runtime = xlogmem.get_runtime()

@@ -42,7 +42,12 @@ import rmm.mr
 
 from xlogmem import _driver, launch
 from xlogmem.blocks import Core
-from xlogmem.resources import DeviceMemoryResource, ForeignMemoryResource, PoolMemoryResource
+from xlogmem.resources import (
+    DeviceMemoryResource,
+    ForeignMemoryResource,
+    LimitingResourceAdaptor,
+    PoolMemoryResource,
+)
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
@@ -135,7 +140,8 @@ _lock = _driver.ProcessLock()
 
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
-           initial_pool_size: int | None = None, maximum_pool_size: int | None = None) -> None:
+           initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
+           limit: int | str | float | None = None) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
@@ -154,13 +160,16 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         Leave it out if RMM's resource is a pool or an arena.
     initial_pool_size, maximum_pool_size : int, optional
         In bytes, of that pool; see `PoolMemoryResource`.
+    limit : int, str or float, optional
+        A budget for each device, see `LimitingResourceAdaptor`.  What does not fit is out of memory for RMM's callers,
+        so that cuDF spills.
 
     Raises
     ------
     RuntimeError
         `get_runtime` has already made a runtime for the device.
     ValueError
-        Sizes are passed without ``pool_allocator=True``, or they contradict each other.
+        Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit is none.
 
     Warns
     -----
@@ -171,7 +180,7 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     -----
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
     resource raises and says so; call `enable` again.  Without such a change a second call does nothing.  After
-    `disable`, `enable` continues with the same runtime, its policy and its pool, if RMM's resource is the same.
+    `disable`, `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
@@ -181,10 +190,11 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
         for device in [devices] if isinstance(devices, int) else devices:
-            _enable(device, policy, (initial_pool_size, maximum_pool_size) if pool_allocator else None)
+            _enable(device, policy, (initial_pool_size, maximum_pool_size) if pool_allocator else None, limit)
 
 
-def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int | None] | None) -> None:
+def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int | None] | None,
+            limit: int | str | float | None) -> None:
     current = rmm.mr.get_per_device_resource(device)
     known = _wrapped.get(device)
     if known is not None and any(lower is known.resource for lower in stack(current)):
@@ -198,6 +208,8 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
         resource: DeviceMemoryResource = RmmMemoryResource(current, device)
         if pool_sizes is not None:
             resource = PoolMemoryResource(resource, *pool_sizes)
+        if limit is not None:
+            resource = LimitingResourceAdaptor(resource, limit)
         runtime = DeviceRuntime(device, resource=resource, policy=policy)
         known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, known.runtime if known is not None else None)
     _make_own(device, known)
