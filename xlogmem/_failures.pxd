@@ -16,6 +16,7 @@ cdef enum FailureKind:
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed
     BLOCK_IS_CONTESTED          # generation, argument, stream, thread: a conflicting window is open on another stream
+    BLOCK_IS_AWAITED            # the same: a conflicting window waits longer
     WAIT_IS_CIRCULAR            # the same: to wait for that window would never end
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED

@@ -37,6 +37,7 @@ cdef dict ADVICE = {
     STREAM_IS_DEAD: ": register it again",
     NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
     STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
+    BLOCK_IS_AWAITED: ". Let that one be first, or use on_conflict='wait'",
     BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
     WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
     DEVICE_IS_LOST: ": the process has to start again",
@@ -126,6 +127,9 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == BLOCK_IS_CONTESTED:
         snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu and not filed yet",
                  <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
+    elif failure.kind == BLOCK_IS_AWAITED:
+        snprintf(text, size, "a conflicting use of generation %llu waits longer to be prepared on stream %llu",
+                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
     elif failure.kind == WAIT_IS_CIRCULAR:
         snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu, and will not be filed "
                  "while this window on stream %llu waits for it", <unsigned long long>failure.generation,
@@ -198,7 +202,7 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
         raise exception
     with nogil:
         format_failure(failure, text, sizeof(text))
-    contested = failure.kind in (BLOCK_IS_CONTESTED, WAIT_IS_CIRCULAR)
+    contested = failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR)
     where = f"argument {failure.argument}: " if (contested or failure.kind == BLOCK_IS_STALE) and (
         failure.argument) else ""
     threads = f" (this is {thread_name(failure.thread)}, that is {thread_name(failure.other_thread)})" if (
@@ -231,9 +235,11 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
         try:
             warnings.warn(
                 f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
-                f"conflicting use of generation {seen.generation} is prepared on stream {seen.other_stream}, in "
-                f"{thread_name(seen.other_thread)}, and not filed yet. Commit or cancel it", BlockingWindowWarning,
-                stacklevel=2)
+                f"conflicting use of generation {seen.generation} "
+                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed yet. "
+                   "Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
+                   f"waits longer, on stream {seen.other_stream}, in {thread_name(seen.other_thread)}"),
+                BlockingWindowWarning, stacklevel=2)
         except BaseException as error:
             return keep_exception(failure, error)
     return 0
