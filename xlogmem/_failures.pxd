@@ -53,5 +53,5 @@ cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) e
 cdef int drop_exception(Failure* failure) except -1 nogil
 
 # For a host that waits: without any lock, because they take the GIL.
-cdef int check_signals(Failure* failure) except -1 nogil
+cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil
 cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil

@@ -212,6 +212,12 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
     raise exception_of(failure, message)
 
 
+cdef extern from "Python.h" nogil:
+    unsigned long PyThread_get_thread_ident()
+
+cdef unsigned long main_thread = threading.main_thread().ident
+
+
 cdef str thread_name(uint64_t ident):
     for thread in threading.enumerate():
         if thread.ident == ident:
@@ -219,8 +225,12 @@ cdef str thread_name(uint64_t ident):
     return f"thread {ident}" if ident else "a thread that has ended"
 
 
-cdef int check_signals(Failure* failure) except -1 nogil:
-    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure."""
+cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
+    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure.  The main thread
+    alone has such handlers, and hundreds of others must not take the GIL all the time.  `anywhere`: it takes it all the
+    same, because `threading` does not know the main thread of every program that embeds Python."""
+    if not anywhere and PyThread_get_thread_ident() != main_thread:
+        return 0
     with gil:
         try:
             PyErr_CheckSignals()

@@ -14,7 +14,8 @@
 # What a window waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
 
 cdef enum:
-    LOOK_UP = 20                # ms
+    LOOK_UP = 20                # ms, at first
+    LOOK_UP_LATER = 100         # after a long wait
     REPORT_AFTER = 2000         # ms that a window has been waited for
 
 cdef atomic[uint64_t] tickets               # of this process: number the waits
@@ -327,10 +328,12 @@ cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except
     """Open a window that is in the queue as soon as nothing is in its way.  The context is current."""
     cdef uint64_t began = milliseconds()
     cdef uint64_t outer = begin_wait(window)
+    cdef uint64_t waited = 0
     cdef int failed = 1
     while window.is_waiting:
-        window.may_go_on.wait(LOOK_UP)
-        failed = not window.may_go_on.is_set() and look_up(core, window, milliseconds() - began, failure)
+        window.may_go_on.wait(min(larger(LOOK_UP, waited >> 3), <uint64_t>LOOK_UP_LATER))
+        waited = milliseconds() - began
+        failed = not window.may_go_on.is_set() and look_up(core, window, waited, failure)
         failed = failed or refuse_forked(failure) or refuse_lost(core, failure) or query_stream(core, window, failure)
         if not failed:
             drain(core)
@@ -381,7 +384,7 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
     core.order.lock.unlock()
     if refused or (seen.kind != NO_FAILURE and warn_of_window(&seen, waited, failure)):
         return 1
-    return check_signals(failure)
+    return check_signals(waited >= <uint64_t>REPORT_AFTER, failure)
 
 
 cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:
