@@ -9,15 +9,15 @@ from collections.abc import Callable
 import pytest
 from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, WRITE, FourStreams
+from open_windows import has_looked_up, opened, prepare
 from other_threads import PATIENCE, Beside, interrupted_after, until, waiting
 
 from xlogmem import (
+    Access,
     BlockingWindowWarning,
     DeviceBlock,
     DeviceLostError,
-    DeviceRuntime,
     DeviceState,
-    LaunchRecorder,
     Stream,
     StreamMisuseError,
     UseAfterFreeError,
@@ -26,30 +26,6 @@ from xlogmem import (
 from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
-
-
-def prepare(stream: Stream, access: str, *blocks: DeviceBlock) -> LaunchRecorder:
-    recorder = LaunchRecorder(stream)
-    getattr(recorder, access)(list(blocks))
-    recorder.preflight()
-    return recorder
-
-
-def opened(runtime: DeviceRuntime, stream: Stream, access: str, block: DeviceBlock,
-           then: Callable[[], object] = lambda: None) -> tuple[Beside, threading.Event]:
-    """A window that another thread opens, and commits when it may."""
-    ready, go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        recorder = prepare(stream, access, block)
-        ready.set()
-        assert go.wait(PATIENCE)
-        then()
-        recorder.commit()
-
-    beside = Beside(hold, "holder")
-    assert ready.wait(PATIENCE)
-    return beside, go
 
 
 # ---------------------------------------------------------------------------------------------- the order
@@ -270,6 +246,31 @@ def test_a_thread_that_a_writer_waits_for_reads_once_more(four, driver):
     writer.result()
 
 
+def test_a_window_that_does_not_wait_is_refused_for_one_that_does(four, driver):
+    """`on_conflict="raise"`: else readers that overlap would starve a writer.  A thread that the writer waits for reads
+    once more."""
+    x = four()
+    block = x.alloc(x.S)
+    holder, go = opened(x.runtime, x.S, READ, block)
+    with waiting(x.runtime) as is_waiting:
+        writer = Beside(lambda: prepare(x.T, WRITE, block).commit(), "writer")
+        is_waiting()
+    with pytest.raises(StreamMisuseError, match=rf"argument 1: .*generation {block.generation} waits longer .*stream "
+                                                rf"{x.T.id} \(this is thread 'MainThread', that is thread 'writer'\)"):
+        prepare(x.U, READ, block, on_conflict="raise")
+    assert x.runtime.counters()["conflicts"] == 1
+    go.set()
+    holder.result()
+    writer.result()
+    first = prepare(x.S, READ, block)
+    with waiting(x.runtime) as is_waiting:
+        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
+        is_waiting()
+    prepare(x.U, READ, block, on_conflict="raise").commit()
+    first.commit()
+    writer.result()
+
+
 # ---------------------------------------------------------------------------------------------- the end of a wait
 def test_a_wait_can_be_interrupted(four, driver):
     x = four()
@@ -305,23 +306,51 @@ def test_a_recorder_that_is_dropped_lets_the_others_go_on(four, driver):
     assert x.ordered(operation, x.T)
 
 
-def test_a_thread_that_ended_lets_the_others_go_on(four, driver):
-    """Its recorder is still there; what it launched is filed, and a later commit is right too."""
+def test_a_thread_that_ended_keeps_what_its_recorder_protects(four, driver):
+    """The recorder is there, so another thread may launch and commit."""
     x = four()
     block = x.alloc(x.S)
-    kept, launched = [], []
+    kept = []
+    Beside(lambda: kept.append(prepare(x.S, WRITE, block))).result()
+    with waiting(x.runtime) as is_waiting:
+        reader = Beside(lambda: prepare(x.T, READ, block).commit())
+        is_waiting()
+    has_looked_up(driver)
+    launched = x.work(x.S, (block, WRITE))
+    kept.pop().commit()
+    reader.result()
+    assert x.ordered(launched, x.T)
+
+
+def test_a_kept_use_of_a_thread_that_ended_lets_the_others_go_on(four, driver):
+    """Nothing else refers to the recorder.  What was launched is filed; a finish that comes later says so."""
+    x = four()
+    block = x.alloc(x.S)
+    launched = []
 
     def launch() -> None:
-        kept.append(prepare(x.S, WRITE, block))
+        x.runtime.prepare_block_use(block, x.S, Access.WRITE)
         launched.append(x.work(x.S, (block, WRITE)))
 
     Beside(launch).result()
     with interrupted_after(5):
         prepare(x.T, READ, block).commit()
     assert x.ordered(launched[0], x.T)
-    kept.pop().commit()
+    with pytest.raises(StreamMisuseError, match="ended before the use was finished"):
+        x.runtime.finish_block_use(block, x.S, Access.WRITE)
+    assert x.runtime.counters()["uses"] == 2
     x.use(x.U, (block, READ_WRITE))
     assert x.ordered(launched[0], x.U)
+
+
+def test_a_kept_use_is_finished_by_another_thread(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    Beside(lambda: x.runtime.prepare_block_use(block, x.S, Access.WRITE)).result()
+    launched = x.work(x.S, (block, WRITE))
+    x.runtime.finish_block_use(block, x.S, Access.WRITE)
+    x.use(x.T, (block, READ))
+    assert x.ordered(launched, x.T)
 
 
 @pytest.mark.parametrize("how", ["freed", "unregistered"])
@@ -345,6 +374,57 @@ def test_what_ends_a_wait(four, driver, foreign, how):
     holder.result()
 
 
+def test_a_stream_is_not_unregistered_while_a_wait_queries_it(four, driver, foreign):
+    """Its handle may be destroyed as soon as it is unregistered."""
+    x = four()
+    block = x.alloc(x.S)
+    stream = x.runtime.register_stream(foreign())
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(stream, READ, block))
+        is_waiting()
+    held = driver.hold("cuStreamIsCapturing")
+    assert held.reached()
+    unregistered = Beside(lambda: x.runtime.unregister_stream(stream))
+    unregistered.join(.2)
+    assert unregistered.is_alive()
+    held.release()
+    unregistered.result()
+    with pytest.raises(StreamMisuseError, match="was unregistered"):
+        beside.result()
+    go.set()
+    holder.result()
+
+
+def test_a_slot_that_gets_another_block_is_no_conflict(four, driver):
+    """A thread waits for a block that is freed, and another one gets its slot before the thread has noticed."""
+    x = four()
+    gone, other = x.alloc(x.S), x.alloc(x.S)
+    holder = prepare(x.S, WRITE, gone)
+    ready = threading.Event()
+
+    def wait() -> None:
+        with use(x.T, write=other):
+            ready.set()
+            prepare(x.U, WRITE, gone)
+
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(wait)
+        assert ready.wait(PATIENCE)
+        is_waiting()
+    held = driver.hold("cuStreamIsCapturing")
+    assert held.reached()
+    gone.free()
+    holder.commit()
+    mine = prepare(x.S, WRITE, x.alloc(x.S))            # conflicts with nothing
+    threading.Timer(.1, held.release).start()
+    with interrupted_after(5):
+        prepare(x.V, WRITE, other).commit()             # waits; no circle
+    mine.commit()
+    with pytest.raises(UseAfterFreeError):
+        beside.result()
+
+
 def test_a_lost_device_ends_the_wait(four, driver):
     x = four()
     block, other = x.alloc(x.S), x.alloc(x.S)
@@ -364,18 +444,26 @@ def test_a_lost_device_ends_the_wait(four, driver):
         check(cuda.cuMemFreeAsync(ptr, x.S.handle))
 
 
-def test_a_window_that_stays_open_is_named_once(four, driver):
+@pytest.mark.parametrize("where", ["thread 'holder'", "a thread that has ended"])
+def test_a_window_that_stays_open_is_named_once(four, driver, where):
     x = four()
     block = x.alloc(x.S)
-    holder, go = opened(x.runtime, x.S, WRITE, block)
+    kept = []
+    if "ended" in where:
+        Beside(lambda: kept.append(prepare(x.S, WRITE, block))).result()
+    else:
+        holder, go = opened(x.runtime, x.S, WRITE, block)
     with pytest.warns(BlockingWindowWarning) as seen, interrupted_after(2.5), pytest.raises(KeyboardInterrupt):
         prepare(x.T, READ, block)
-    go.set()
-    holder.result()
+    if kept:
+        kept.pop().commit()
+    else:
+        go.set()
+        holder.result()
     assert len(seen) == 1, [str(one.message) for one in seen]
     assert re.fullmatch(
         rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: a conflicting use of generation "
-        rf"{block.generation} is prepared on stream {x.S.id}, in thread 'holder', and not filed yet. Commit or cancel "
+        rf"{block.generation} is prepared on stream {x.S.id}, in {where}, and not filed yet. Commit or cancel "
         "it",
         str(seen[0].message))
 
