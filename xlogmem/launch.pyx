@@ -85,8 +85,8 @@ cdef class LaunchRecorder:
     A recorder belongs to one thread at a time; different recorders may be used at once.  One that is made in one thread
     and preflighted in another (``asyncio.to_thread(recorder.preflight)``) may be committed in any: then nothing is
     refused for its sake, and a wait that does not end is named in a `BlockingWindowWarning`.  A thread that will not
-    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: one that is freed before preflight is reported there, one that is freed between preflight
-    and commit is freed by the commit.
+    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: one that is freed before
+    preflight is reported there, one that is freed between preflight and commit is freed by the commit.
     """
 
     def __cinit__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",

@@ -172,6 +172,19 @@ def test_a_resource_uses_the_block_inside_a_wait(four, driver):
     assert opens == ["inside", "outside"]
 
 
+def end_of(child: int) -> int | None:
+    """The exit code of a child; None: it hangs, and is killed."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
 def test_a_child_that_is_forked_inside_a_wait_does_not_go_on_with_it(four, driver):
     """Its handler returns into the wait."""
     x = four()
@@ -179,23 +192,13 @@ def test_a_child_that_is_forked_inside_a_wait_does_not_go_on_with_it(four, drive
     parent = os.getpid()
     children: list[int] = []
     holder, go = opened(x.runtime, x.S, WRITE, block)
-    calls = {}
+    calls: dict[str, int] = {}
 
     def fork(*_: object) -> None:
         calls.update(driver.all_calls())
         child = os.fork()
         if child:
-            children.append(child)
-            end = time.monotonic() + PATIENCE
-            status = None
-            while time.monotonic() < end and status is None:
-                ended, raw = os.waitpid(child, os.WNOHANG)
-                status = raw if ended else None
-                time.sleep(.001)
-            if status is None:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            children.append(-1 if status is None else os.waitstatus_to_exitcode(status))
+            children.append(end_of(child))
             go.set()
 
     before = signal.signal(signal.SIGUSR1, fork)
@@ -216,7 +219,7 @@ def test_a_child_that_is_forked_inside_a_wait_does_not_go_on_with_it(four, drive
         go.set()
     killer.result()
     holder.result()
-    assert children[1] == 7
+    assert children == [7]
 
 
 # ---------------------------------------------------------------------------------------------- several runtimes

@@ -1,4 +1,4 @@
-# Who waits for whom: what must not wait for ever.
+# What must not wait for ever.
 #
 # A thread that waits closes no window.  So a wait for an *open* window whose thread waits for this one, or is this one,
 # is refused: no order of the launches is right then.  A place in the *queue* is no such reason: a window overtakes one
@@ -25,14 +25,14 @@ cdef extern from *:
     uint64_t innermost_wait "xlogmem_innermost_wait"
 
 cdef cppclass Waits:
-    mutex lock                  # a leaf
+    mutex table_lock            # a leaf
     vector[Window*] windows     # that wait and have noted what for, of all runtimes
     uint64_t searches
 
 cdef Waits* waits = make_new[Waits]()                   # never destroyed: threads may outlive the interpreter
 cdef atomic[uint32_t] waiting_runtimes                  # those with windows in the queue
 
-take_at_forks(&waits.lock, LEAF_LOCK)
+take_at_forks(&waits.table_lock, LEAF_LOCK)
 
 
 cdef void note_thread(Window* window) noexcept nogil:
@@ -161,7 +161,7 @@ cdef bint refuse_circle_beyond_locked(CoreState* core, Window* window, Failure* 
     if waiting_runtimes.load() < 2 or window.passes == PASSES_ALL:
         return False
     find_holds_locked(core, window, &holds)
-    waits.lock.lock()
+    waits.table_lock.lock()
     note_holds(window, &holds)
     passes = not holds.empty()
     for i in range(holds.size()):
@@ -169,7 +169,7 @@ cdef bint refuse_circle_beyond_locked(CoreState* core, Window* window, Failure* 
             circle = holds[i].window
             break
         passes = passes and holds[i].queued and leads_back(&holds[i], window, True)
-    waits.lock.unlock()
+    waits.table_lock.unlock()
     if circle != NULL:
         forget_wait_locked(core, window)                # the others of the circle need not be refused
         if window.on_conflict != WAIT_OR_COUNT:
@@ -206,7 +206,7 @@ cdef void find_holds_locked(CoreState* core, Window* window, vector[Hold]* holds
 
 cdef void note_holds(Window* window, vector[Hold]* holds) noexcept nogil:
     """For the other runtimes."""
-    check(waits.lock.held(), "the lock is held")
+    check(waits.table_lock.held(), "the lock is held")
     window.holds = holds[0]
     window.noted = tickets.fetch_add(1) + 1
     if not window.is_known:
@@ -222,19 +222,19 @@ cdef void forget_wait_locked(CoreState* core, Window* window) noexcept nogil:
     if not window.is_known:
         return
     window.is_known = False
-    waits.lock.lock()
+    waits.table_lock.lock()
     for i in range(waits.windows.size()):
         if waits.windows[i] == window:
             waits.windows[i] = waits.windows.back()
             waits.windows.pop_back()
             break
-    waits.lock.unlock()
+    waits.table_lock.unlock()
 
 
 cdef bint leads_back(Hold* first, Window* window, bint through_queue) noexcept nogil:
     """Whether what is held is not given up before this window's thread goes on.  Through the queue it does not matter
     if a note is old: then a window overtakes others that did not have to be overtaken."""
-    check(waits.lock.held(), "the lock is held")
+    check(waits.table_lock.held(), "the lock is held")
     cdef vector[Window*] found
     cdef Window* other
     cdef Hold* hold

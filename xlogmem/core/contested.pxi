@@ -11,7 +11,7 @@
 # waits looks up at times: for signals, for recorders that were dropped, for its own blocks and stream, which may be
 # gone, for circles through other runtimes, and for a window that has been open for so long that a warning is due.
 #
-# What a window waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
+# What it waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
 
 cdef enum:
     LOOK_UP = 20                # ms, at first
@@ -123,7 +123,7 @@ cdef Window* find_ahead_locked(CoreState* core, Window* window, bint overtaking)
 
 
 cdef Window* find_in_the_way_locked(CoreState* core, Window* window) noexcept nogil:
-    """A conflicting window that is open, or waits longer (and not, in the end, for this thread); NULL: there is none."""
+    """A conflicting window that is open, or waits longer (and not, in the end, for this thread); NULL: none."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     if window.passes == PASSES_ALL:
@@ -255,6 +255,7 @@ cdef inline void add_ahead(Ahead* ahead, Waiter* waiter) noexcept nogil:
 cdef inline bint is_free_elsewhere_locked(CoreState* core, Window* window) noexcept nogil:
     """Whether a window that is behind no other one for one block is behind none for its other blocks, and conflicts
     with no open one."""
+    check(core.order.lock.held(), "the lock is held")
     return find_open_locked(core, window) == NULL and (
         window.wanted.size() == 1 or find_ahead_locked(core, window, False) == NULL)
 
@@ -288,7 +289,7 @@ cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* fail
 
 
 cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Window* other, Failure* failure) noexcept nogil:
-    """Put the window in the queue, unless it is there or nothing is in its way; refuse it if it would wait for ever."""
+    """Put the window in the queue, unless it is there or nothing is in its way; refuse what would wait for ever."""
     check(core.order.lock.held(), "the lock is held")
     if other == NULL:
         if window.is_waiting:
@@ -376,8 +377,7 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
     refused = refuse_circle_beyond_locked(core, window, failure)
     if other == NULL:                                   # one that may go on, and whose thread does something else
         other = find_ahead_locked(core, window, False)
-        if other != NULL and not other.may_go_on.is_set():
-            other = NULL                                # what is in the way of that one is named by its own thread
+        other = other if other != NULL and other.may_go_on.is_set() else NULL
     if other != NULL and waited >= <uint64_t>REPORT_AFTER and not window.was_reported:
         window.was_reported = True
         fail_contested(&seen, BLOCK_IS_CONTESTED, window, other)
