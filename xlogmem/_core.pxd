@@ -38,6 +38,9 @@ cdef enum OnConflict:
     REFUSE_CONFLICTS
     COUNT_CONFLICTS             # it opens all the same
 
+cdef enum:
+    NO_THREAD = 0
+
 cdef enum AfterCall:
     KEEP_STREAM_BUSY
     RELEASE_STREAM
@@ -58,6 +61,20 @@ cdef struct ExportedStream:
     # A consumer may queue unrecorded work on the block there.
     StreamState* stream
     bint pinned                 # until the export is released; else until the block is freed
+
+
+cdef enum Passing:
+    # Which conflicting windows a waiting one need not wait for.
+    IN_TURN
+    PASSES_QUEUE                # those that wait longer
+    PASSES_ALL
+
+
+cdef struct Waiter:
+    # A window that waits for a block.
+    Window* window
+    uint64_t generation         # of the block, whose slot may have another one by now
+    uint32_t access
 
 
 cdef cppclass Block:
@@ -86,6 +103,7 @@ cdef cppclass Block:
     Label* tag                  # owned; NULL: none
     Label* freed_by             # the stack of the free, owned; NULL: not wanted, or not freed yet
     Block* next                 # in the list of dropped blocks
+    vector[Waiter] waiting      # in the order of the queue
 
 
 cdef struct Found:
@@ -121,6 +139,21 @@ cdef struct Use:
     size_t end
 
 
+cdef struct Wanted:
+    # What a waiting window is for.
+    Block* block
+    uint64_t generation
+    uint32_t access
+
+
+cdef struct Hold:
+    # Why a window waits: another one is open, or waits longer.
+    Window* window              # for its own runtime
+    uint64_t thread
+    uint64_t inside             # it does not depend on waits of that thread up to this ticket
+    bint queued                 # it waits longer
+
+
 cdef cppclass Window:
     # The time between prepare and finish of one launch.
     StreamState* stream
@@ -129,6 +162,9 @@ cdef cppclass Window:
     bint is_open
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
+    bint moved                  # another thread has touched the recorder before, so any may close it
+    bint is_kept                # by the runtime: nothing else refers to the recorder
+    uint64_t inside             # the ticket of the wait that its thread had interrupted for it; 0: none
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
@@ -143,8 +179,19 @@ cdef cppclass Window:
     bint is_waiting             # in the queue
     bint was_reported           # for being open so long
     signal may_go_on            # set when no other window is in the way any more
+    uint64_t ticket             # rises with each wait of the process
     Window* next_waiting
-    uint64_t search             # scratch: seen by this search
+    Window* previous_waiting
+    vector[Wanted] wanted       # one for each block
+    size_t found_at             # in `CoreState.windows`: the open window that was in the way when last looked
+    bint overtakes              # it may be allowed to pass others in the queue
+    Passing passes
+    uint64_t search             # scratch: stuck, by this search
+    # For other runtimes: see core/circles.pxi, whose lock guards these, `thread` and `ticket`.
+    bint is_known               # noted there
+    vector[Hold] holds
+    uint64_t noted              # when that was: the ticket of a wait that had begun by then
+    uint64_t visited            # scratch
 
 
 cdef struct Marker:
@@ -162,7 +209,7 @@ cdef struct CoreCounters:
     uint64_t cancelled
     uint64_t abandoned          # windows whose recorder was dropped
     uint64_t failed_frees       # frees inside another operation that failed and will be tried again
-    uint64_t conflicts          # windows opened, or refused, while a conflicting one was open on another stream
+    uint64_t conflicts          # windows opened, or refused, because of a conflicting one on another stream
     uint64_t conflict_waits     # windows that the host waited to open, because a conflicting one was open
     uint64_t evictions          # live blocks whose addresses the resource handed out again
 
@@ -194,7 +241,10 @@ cdef cppclass CoreState:
     size_t evicted_nbytes
     vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
     Window* waiting                     # to be opened, and in conflict with an open one or one that waits longer
+    Window* last_waiting
+    uint32_t overtakers                 # of these
     uint64_t searches
+    vector[Window*] stuck               # scratch
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
@@ -235,7 +285,8 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
 # Conflicting windows.  What is declared here the compiler does not put into its only caller, which is a hot path.
 cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except -1 nogil
-cdef void wake_unblocked_locked(CoreState* core) noexcept nogil
+cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogil
+cdef void note_thread(Window* window) noexcept nogil
 
 # No driver call.
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil

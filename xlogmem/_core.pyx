@@ -48,13 +48,16 @@ from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
+    LEAF_LOCK,
     Scope,
     enter_context,
     leave_context,
     process_was_forked,
     stream_is_capturing,
+    take_at_forks,
 )
 from xlogmem._failures cimport (
+    BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
     DRIVER_FAILED,
@@ -94,6 +97,7 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    current_thread,
     fence_to_see,
     forbid_context_sync,
     host_wait_unlocks,
@@ -123,7 +127,6 @@ cdef enum:
     FREES_PER_FENCE = 1024      # frees on a stream that share a fence at most
     BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them
     RESERVE = 64                # windows kept for the next recorders
-    NO_THREAD = 0
 
 cdef enum Reaping:
     LOOK                        # by the fences that there are
@@ -136,6 +139,7 @@ cdef atomic[uint64_t] generations           # of this process, shared by all dev
 include "core/frontier.pxi"             # what the next user of a block has to be ordered after
 include "core/prepare.pxi"              # before a launch: windows open, waits are queued
 include "core/contested.pxi"            # a launch that conflicts with one that is not filed yet
+include "core/circles.pxi"              # what must not wait for ever
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
 include "core/allocate.pxi"             # blocks begin: allocated, adopted

@@ -17,6 +17,7 @@ cdef enum FailureKind:
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed
     BLOCK_IS_CONTESTED          # generation, argument, stream, thread: a conflicting window is open on another stream
+    BLOCK_IS_AWAITED            # the same: a conflicting window waits longer
     WAIT_IS_CIRCULAR            # the same: to wait for that window would never end
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
@@ -71,5 +72,5 @@ cdef int drop_exception(Failure* failure) except -1 nogil
 cdef void drop_holdings(Failure* failure) noexcept nogil
 
 # For a host that waits: without any lock, because they take the GIL.
-cdef int check_signals(Failure* failure) except -1 nogil
+cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil
 cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil

@@ -40,6 +40,7 @@ cdef dict ADVICE = {
     STREAM_IS_DEAD: ": register it again",
     NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
     STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
+    BLOCK_IS_AWAITED: ". Let that one be first, or use on_conflict='wait'",
     BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
     WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
     DEVICE_IS_LOST: ": the process has to start again",
@@ -138,6 +139,9 @@ cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == BLOCK_IS_CONTESTED:
         snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu and not filed yet",
                  <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
+    elif failure.kind == BLOCK_IS_AWAITED:
+        snprintf(text, size, "a conflicting use of generation %llu waits longer to be prepared on stream %llu",
+                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
     elif failure.kind == WAIT_IS_CIRCULAR:
         snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu, and will not be filed "
                  "while this window on stream %llu waits for it", <unsigned long long>failure.generation,
@@ -217,7 +221,7 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
         raise budget_error(failure, what)
     with nogil:
         format_failure(failure, text, sizeof(text))
-    contested = failure.kind in (BLOCK_IS_CONTESTED, WAIT_IS_CIRCULAR)
+    contested = failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR)
     where = f"argument {failure.argument}: " if (contested or failure.kind == BLOCK_IS_STALE) and (
         failure.argument) else ""
     threads = f" (this is {thread_name(failure.thread)}, that is {thread_name(failure.other_thread)})" if (
@@ -237,6 +241,12 @@ cdef object budget_error(Failure* failure, str what):
                             pending=budget.pending, holders=holders, what=what)
 
 
+cdef extern from "Python.h" nogil:
+    unsigned long PyThread_get_thread_ident()
+
+cdef unsigned long main_thread = threading.main_thread().ident
+
+
 cdef str thread_name(uint64_t ident):
     for thread in threading.enumerate():
         if thread.ident == ident:
@@ -244,8 +254,12 @@ cdef str thread_name(uint64_t ident):
     return f"thread {ident}" if ident else "a thread that has ended"
 
 
-cdef int check_signals(Failure* failure) except -1 nogil:
-    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure."""
+cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
+    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure.  The main thread
+    alone has such handlers, and hundreds of others must not take the GIL all the time.  `anywhere`: it takes it all the
+    same, because `threading` does not know the main thread of every program that embeds Python."""
+    if not anywhere and PyThread_get_thread_ident() != main_thread:
+        return 0
     with gil:
         try:
             PyErr_CheckSignals()
@@ -260,9 +274,11 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
         try:
             warnings.warn(
                 f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
-                f"conflicting use of generation {seen.generation} is prepared on stream {seen.other_stream}, in "
-                f"{thread_name(seen.other_thread)}, and not filed yet. Commit or cancel it", BlockingWindowWarning,
-                stacklevel=2)
+                f"conflicting use of generation {seen.generation} "
+                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed yet. "
+                   "Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
+                   f"waits longer, on stream {seen.other_stream}, in {thread_name(seen.other_thread)}"),
+                BlockingWindowWarning, stacklevel=2)
         except BaseException as error:
             return keep_exception(failure, error)
     return 0

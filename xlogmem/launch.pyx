@@ -12,6 +12,7 @@ from xlogmem._core cimport (
     HAND_BACK_ALL,
     HAND_BACK_WRITES,
     LAUNCHED,
+    NO_THREAD,
     READ,
     READ_WRITE,
     WRITE,
@@ -24,6 +25,7 @@ from xlogmem._core cimport (
     COUNT_CONFLICTS,
     REFUSE_CONFLICTS,
     WAIT_FOR_CONFLICTS,
+    note_thread,
     return_window,
     prepare,
     refuse_forked,
@@ -75,13 +77,16 @@ cdef class LaunchRecorder:
         What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
         this one cannot be ordered after it.  Wait on the host, at preflight, until it is; refuse at preflight; or let
         the two race and count it (``counters()["conflicts"]``).  Those that wait go on in the order in which they came,
-        and can be interrupted.  What would wait for ever is refused: a thread for itself, two threads for each other.
+        and can be interrupted; others are refused while they wait, too, and those that count do not look at them.  What
+        would wait for ever is refused: a thread for itself, two threads for each other.
 
     Notes
     -----
-    A recorder belongs to one thread at a time; different recorders may be used at once.  Recording keeps no hold on the
-    blocks: one that is freed before preflight is reported there, one that is freed between preflight
-    and commit is freed by the commit.
+    A recorder belongs to one thread at a time; different recorders may be used at once.  One that is made in one thread
+    and preflighted in another (``asyncio.to_thread(recorder.preflight)``) may be committed in any: then nothing is
+    refused for its sake, and a wait that does not end is named in a `BlockingWindowWarning`.  A thread that will not
+    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: one that is freed before
+    preflight is reported there, one that is freed between preflight and commit is freed by the commit.
     """
 
     def __cinit__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",
@@ -103,6 +108,8 @@ cdef class LaunchRecorder:
         self.strict = mode == "strict"
         self.window = take_window(&self.runtime.state)
         self.window.stream = self.stream.state
+        self.window.thread = current_thread()
+        self.window.moved = self.window.is_kept = False
         self.window.on_conflict = ON_CONFLICT[on_conflict]
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
@@ -141,6 +148,8 @@ cdef class LaunchRecorder:
             raise StreamMisuseError(
                 f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
                 "what was preflighted. Register everything first")
+        if self.window.thread != current_thread():
+            self.window.moved = True
         if isinstance(what, tuple):
             for item in <tuple>what:
                 self.add_use(item, access, item)
@@ -259,7 +268,7 @@ cdef class LaunchRecorder:
             raise StreamMisuseError("; ".join(self.rejections))
         if not self.window.requests.empty():
             self.busy = True
-            self.window.thread = current_thread()
+            note_thread(self.window)
             with nogil:
                 failed = prepare(&self.runtime.state, self.window, &failure)
             self.busy = False
@@ -316,6 +325,12 @@ cdef class LaunchRecorder:
             if failed:
                 self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
             self.runtime.drop_owners()
+        if self.window.thread == NO_THREAD:
+            raise StreamMisuseError(
+                f"the thread that prepared this use on {self.stream!r} ended before the use was finished, and launches "
+                "that waited for it have gone on since: they are ordered after what was on the stream by then, and "
+                "perhaps not after this launch, which is filed now. Prepare and finish in threads that live meanwhile, "
+                "or hold a LaunchRecorder")
         return 0
 
     def __enter__(self):
@@ -329,15 +344,25 @@ cdef class LaunchRecorder:
     def _keep_by_runtime(self):
         """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
         before."""
+        cdef OrderState* order = self.runtime.state.order
         cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
         stream.core = None
+        with nogil:
+            order.lock.lock()
+            self.window.is_kept = True
+            order.lock.unlock()
         self.stream = stream
         self.keeper = &self.runtime.state
         self.runtime = None
 
     def _take_from(self, Core runtime not None):
         """The end of `_keep_by_runtime`."""
+        cdef OrderState* order = runtime.state.order
         self.runtime = runtime
+        with nogil:
+            order.lock.lock()
+            self.window.is_kept = False
+            order.lock.unlock()
 
     @property
     def mode(self):

@@ -2,54 +2,23 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable
 
 import pytest
-from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, WRITE, FourStreams
+from open_windows import opened, prepare
 from other_threads import PATIENCE, Beside, interrupted_after, until, waiting
 
 from xlogmem import (
-    BlockingWindowWarning,
     DeviceBlock,
-    DeviceLostError,
-    DeviceRuntime,
     DeviceState,
-    LaunchRecorder,
     Stream,
     StreamMisuseError,
-    UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
-
-
-def prepare(stream: Stream, access: str, *blocks: DeviceBlock) -> LaunchRecorder:
-    recorder = LaunchRecorder(stream)
-    getattr(recorder, access)(list(blocks))
-    recorder.preflight()
-    return recorder
-
-
-def opened(runtime: DeviceRuntime, stream: Stream, access: str, block: DeviceBlock,
-           then: Callable[[], object] = lambda: None) -> tuple[Beside, threading.Event]:
-    """A window that another thread opens, and commits when it may."""
-    ready, go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        recorder = prepare(stream, access, block)
-        ready.set()
-        assert go.wait(PATIENCE)
-        then()
-        recorder.commit()
-
-    beside = Beside(hold, "holder")
-    assert ready.wait(PATIENCE)
-    return beside, go
 
 
 # ---------------------------------------------------------------------------------------------- the order
@@ -270,122 +239,26 @@ def test_a_thread_that_a_writer_waits_for_reads_once_more(four, driver):
     writer.result()
 
 
-# ---------------------------------------------------------------------------------------------- the end of a wait
-def test_a_wait_can_be_interrupted(four, driver):
+def test_a_window_that_does_not_wait_is_refused_for_one_that_does(four, driver):
+    """`on_conflict="raise"`: else readers that overlap would starve a writer.  A thread that the writer waits for reads
+    once more."""
     x = four()
     block = x.alloc(x.S)
-    holder, go = opened(x.runtime, x.S, WRITE, block)
-    with interrupted_after(0.1), pytest.raises(KeyboardInterrupt):
-        prepare(x.T, READ, block)
-    go.set()
-    holder.result()
-    x.use(x.T, (block, READ))
-
-
-def test_a_recorder_that_is_dropped_lets_the_others_go_on(four, driver):
-    x = four()
-    block = x.alloc(x.S)
-    kept = []
-    ready = threading.Event()
-
-    def abandon() -> None:
-        kept.append(prepare(x.S, WRITE, block))
-        ready.set()
-
-    beside = Beside(abandon)
-    assert ready.wait(PATIENCE)
+    holder, go = opened(x.runtime, x.S, READ, block)
     with waiting(x.runtime) as is_waiting:
-        reader = Beside(lambda: prepare(x.T, READ, block).commit())
+        writer = Beside(lambda: prepare(x.T, WRITE, block).commit(), "writer")
         is_waiting()
-        operation = x.work(x.S, (block, WRITE))
-        with pytest.warns(ResourceWarning):
-            kept.clear()
-    reader.result()
-    beside.result()
-    assert x.ordered(operation, x.T)
-
-
-def test_a_thread_that_ended_lets_the_others_go_on(four, driver):
-    """Its recorder is still there; what it launched is filed, and a later commit is right too."""
-    x = four()
-    block = x.alloc(x.S)
-    kept, launched = [], []
-
-    def launch() -> None:
-        kept.append(prepare(x.S, WRITE, block))
-        launched.append(x.work(x.S, (block, WRITE)))
-
-    Beside(launch).result()
-    with interrupted_after(5):
-        prepare(x.T, READ, block).commit()
-    assert x.ordered(launched[0], x.T)
-    kept.pop().commit()
-    x.use(x.U, (block, READ_WRITE))
-    assert x.ordered(launched[0], x.U)
-
-
-@pytest.mark.parametrize("how", ["freed", "unregistered"])
-def test_what_ends_a_wait(four, driver, foreign, how):
-    x = four()
-    block = x.alloc(x.S)
-    stream = x.runtime.register_stream(foreign())
-    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with pytest.raises(StreamMisuseError, match=rf"argument 1: .*generation {block.generation} waits longer .*stream "
+                                                rf"{x.T.id} \(this is thread 'MainThread', that is thread 'writer'\)"):
+        prepare(x.U, READ, block, on_conflict="raise")
+    assert x.runtime.counters()["conflicts"] == 1
+    go.set()
+    holder.result()
+    writer.result()
+    first = prepare(x.S, READ, block)
     with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(stream, READ, block))
+        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
         is_waiting()
-    if how == "freed":
-        block.free()
-        error = UseAfterFreeError
-    else:
-        x.runtime.unregister_stream(stream)
-        error = StreamMisuseError
-    with pytest.raises(error):
-        beside.result()
-    go.set()
-    holder.result()
-
-
-def test_a_lost_device_ends_the_wait(four, driver):
-    x = four()
-    block, other = x.alloc(x.S), x.alloc(x.S)
-    addresses = block.ptr, other.ptr
-    holder, go = opened(x.runtime, x.S, WRITE, block)
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(x.T, READ, block))
-        is_waiting()
-    driver.fail("cuMemFreeAsync", code=700)
-    with pytest.raises(DeviceLostError):
-        other.free()
-    with pytest.raises(DeviceLostError, match="lost to an earlier error"):
-        beside.result()
-    go.set()
-    holder.result()
-    for ptr in addresses:                               # the simulated device lives on
-        check(cuda.cuMemFreeAsync(ptr, x.S.handle))
-
-
-def test_a_window_that_stays_open_is_named_once(four, driver):
-    x = four()
-    block = x.alloc(x.S)
-    holder, go = opened(x.runtime, x.S, WRITE, block)
-    with pytest.warns(BlockingWindowWarning) as seen, interrupted_after(2.5), pytest.raises(KeyboardInterrupt):
-        prepare(x.T, READ, block)
-    go.set()
-    holder.result()
-    assert len(seen) == 1, [str(one.message) for one in seen]
-    assert re.fullmatch(
-        rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: a conflicting use of generation "
-        rf"{block.generation} is prepared on stream {x.S.id}, in thread 'holder', and not filed yet. Commit or cancel "
-        "it",
-        str(seen[0].message))
-
-
-def test_a_wait_without_a_conflict_costs_nothing(four, driver):
-    x = four()
-    block = x.alloc(x.S)
-    x.use(x.S, (block, WRITE))
-    calls = driver.all_calls()
-    x.use(x.S, (block, WRITE))
-    once = {name: count - calls.get(name, 0) for name, count in driver.all_calls().items()}
-    assert once["cuStreamIsCapturing"] == 1
-    assert not once.get("cuStreamWaitEvent")
+    prepare(x.U, READ, block, on_conflict="raise").commit()
+    first.commit()
+    writer.result()

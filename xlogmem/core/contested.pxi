@@ -3,150 +3,270 @@
 # A launch can be ordered after another one only when that is filed.  So a window that conflicts with an open one waits
 # on the host until that closes (unless its recorder wants it refused, or counted).  Windows that wait are in one
 # queue, in the order in which they came, and a window also waits for conflicting ones that wait longer: readers that
-# keep overlapping do not starve a writer.
+# keep overlapping do not starve a writer.  What must not wait for ever is on the next page (`core/circles.pxi`).
 #
-# A thread that waits closes no window, so two rules keep the host from waiting for ever.  A wait for an *open* window
-# whose thread waits for this one, or is this one, is refused: no order of the launches is right then.  A place in the
-# *queue* is no such reason: a window overtakes one that waits, in the end, for a window of its own thread.
+# Each block lists the windows that wait for it, in the order of the queue.  Whatever takes a window or a place in the
+# queue away goes through the lists of its own blocks, and wakes those that nothing is in the way of any more; behind
+# the first writers of a list nothing can go on, so that is soon done, however many wait.  Beyond that a thread that
+# waits looks up at times: for signals, for recorders that were dropped, for its own blocks and stream, which may be
+# gone, for circles through other runtimes, and for a window that has been open for so long that a warning is due.
 #
-# Whatever takes a window or a place in the queue away wakes those that nothing is in the way of any more.  Beyond that
-# a thread that waits looks up at times: for signals, for windows whose recorder was dropped or whose thread ended, for
-# its own blocks and stream, which may be gone, and for a window that has been open for so long that a warning is due.
+# What it waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
 
 cdef enum:
-    LOOK_UP = 20                # ms
+    LOOK_UP = 20                # ms, at first
+    LOOK_UP_LATER = 100         # after a long wait
     REPORT_AFTER = 2000         # ms that a window has been waited for
 
+cdef atomic[uint64_t] tickets               # of this process: number the waits
 
-cdef Use* find_conflict(Window* window, Window* other) noexcept nogil:
-    """The first use of `window` that conflicts with one of `other`; NULL: they do not conflict."""
+
+cdef struct Ahead:
+    # What those that wait longer for a block do with it: as much as says with which of them a window conflicts.
+    StreamState* stream         # of one of them, NULL: there is none
+    StreamState* writer         # of one that writes
+    bint several                # streams
+    bint several_write
+
+
+cdef inline bint is_gone(Wanted* wanted) noexcept nogil:
+    """The block was freed meanwhile."""
+    return wanted.block.generation != wanted.generation
+
+
+cdef void note_wanted(Window* window) noexcept nogil:
+    """What the window is for; `uses` are put together again whenever it tries to open."""
+    cdef Wanted* wanted
+    cdef size_t i
+    window.wanted.clear()
+    for i in range(window.uses.size()):
+        wanted = &window.wanted.emplace_back()
+        wanted.block = window.uses[i].block
+        wanted.generation = wanted.block.generation
+        wanted.access = window.uses[i].access
+
+
+cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
+    """The first thing wanted by `window` that conflicts with `other`, open or waiting; NULL: they do not conflict."""
     cdef size_t i, k
-    cdef Use* use
+    cdef Wanted* wanted
     if window.stream == other.stream:                   # the stream orders them
         return NULL
-    for i in range(window.uses.size()):
-        use = &window.uses[i]
-        for k in range(other.uses.size()):
-            if other.uses[k].block == use.block and (use.access | other.uses[k].access) & WRITE:
-                return use
+    for i in range(window.wanted.size()):
+        wanted = &window.wanted[i]
+        if is_gone(wanted):
+            continue
+        for k in range(other.uses.size() if other.is_open else 0):
+            if other.uses[k].block == wanted.block and (wanted.access | other.uses[k].access) & WRITE:
+                return wanted
+        for k in range(other.wanted.size() if not other.is_open else 0):
+            if (other.wanted[k].block == wanted.block and other.wanted[k].generation == wanted.generation
+                    and (wanted.access | other.wanted[k].access) & WRITE):
+                return wanted
     return NULL
 
 
-cdef Window* next_in_the_way_locked(CoreState* core, Window* window, size_t* place) noexcept nogil:
-    """The open windows that conflict with this one, one after the other; `place` begins with 0.  NULL: no more."""
-    check(core.order.lock.held() and core.windows_lock.held(), "the locks are held")
+cdef inline bint may_conflict_with_open(Window* window) noexcept nogil:
+    """By the counts of the blocks: False if it certainly does not."""
+    cdef size_t i
+    cdef Wanted* wanted
+    for i in range(window.wanted.size()):
+        wanted = &window.wanted[i]
+        if (wanted.block.windows and wanted.block.window_stream != window.stream and not is_gone(wanted)
+                and (wanted.access & WRITE or wanted.block.writers)):
+            return True
+    return False
+
+
+cdef Window* find_open_locked(CoreState* core, Window* window) noexcept nogil:
+    """An open window that conflicts with this one; the one that was found before, if it still does."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Window* found = NULL
     cdef Window* other
-    while place[0] < core.windows.size():
-        other = core.windows[place[0]]
-        place[0] += 1
+    cdef size_t i, place
+    if not may_conflict_with_open(window):
+        return NULL
+    core.windows_lock.lock()
+    for i in range(core.windows.size()):
+        place = (window.found_at + i) % core.windows.size()
+        other = core.windows[place]
         if other.is_open and other.thread != NO_THREAD and find_conflict(window, other) != NULL:
-            return other
-    return NULL
-
-
-# ---------------------------------------------------------------------------------------------- circles
-cdef bint waits_for_thread_locked(CoreState* core, Window* window, uint64_t thread, bint through_queue) noexcept nogil:
-    """Whether a window that waits can only go on after one that `thread` has open; through other threads that wait,
-    and with `through_queue` through windows that wait longer."""
-    check(core.order.lock.held() and core.windows_lock.held(), "the locks are held")
-    cdef Window* other
-    cdef size_t place = 0
-    if window.search == core.searches:
-        return False
-    window.search = core.searches
-    while True:
-        other = next_in_the_way_locked(core, window, &place)
-        if other == NULL:
+            window.found_at = place
+            found = other
             break
-        if other.thread == thread or thread_waits_for_locked(core, other.thread, thread, through_queue):
-            return True
-    other = core.waiting if through_queue else NULL
-    while other != NULL and other != window:
-        if find_conflict(window, other) != NULL and waits_for_thread_locked(core, other, thread, True):
-            return True
-        other = other.next_waiting
-    return False
-
-
-cdef bint thread_waits_for_locked(CoreState* core, uint64_t waiting, uint64_t thread,
-                                  bint through_queue) noexcept nogil:
-    """Whether a thread waits, with what it has in the queue, for a window that `thread` has open."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef Window* queued = core.waiting
-    while queued != NULL:
-        if queued.thread == waiting and waits_for_thread_locked(core, queued, thread, through_queue):
-            return True
-        queued = queued.next_waiting
-    return False
-
-
-cdef Window* find_circle_locked(CoreState* core, Window* window) noexcept nogil:
-    """An open window that will not be closed while the host waits for it: this thread has it open, or a thread that
-    waits for this one."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef Window* other
-    cdef size_t place = 0
-    while True:
-        other = next_in_the_way_locked(core, window, &place)
-        if other == NULL or other.thread == window.thread:
-            return other
-        core.searches += 1
-        if thread_waits_for_locked(core, other.thread, window.thread, False):
-            return other
-
-
-cdef bint is_blocked_locked(CoreState* core, Window* window) noexcept nogil:
-    """Whether a conflicting window is open, or waits longer (and not, in the end, for this thread)."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef Window* ahead = core.waiting
-    cdef size_t place = 0
-    if next_in_the_way_locked(core, window, &place) != NULL:
-        return True
-    while ahead != NULL and ahead != window:
-        if find_conflict(window, ahead) != NULL:
-            core.searches += 1
-            if not waits_for_thread_locked(core, ahead, window.thread, True):
-                return True
-        ahead = ahead.next_waiting
-    return False
+    core.windows_lock.unlock()
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- the queue
+cdef inline bint conflicts_with(Waiter* waiter, Window* window, Wanted* wanted) noexcept nogil:
+    """A window that waits for the same block."""
+    return (waiter.generation == wanted.generation and waiter.window.stream != window.stream
+            and (waiter.access | wanted.access) & WRITE)
+
+
+cdef Window* find_ahead_locked(CoreState* core, Window* window, bint overtaking) noexcept nogil:
+    """A conflicting window that waits longer than this one; `overtaking`: no stuck one."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i, k
+    cdef Wanted* wanted
+    cdef Waiter* waiter
+    for i in range(window.wanted.size()):
+        wanted = &window.wanted[i]
+        for k in range(wanted.block.waiting.size() if not is_gone(wanted) else 0):
+            waiter = &wanted.block.waiting[k]
+            if waiter.window == window:
+                break
+            if conflicts_with(waiter, window, wanted) and not (overtaking and is_stuck(core, waiter.window)):
+                return waiter.window
+    return NULL
+
+
+cdef Window* find_in_the_way_locked(CoreState* core, Window* window) noexcept nogil:
+    """A conflicting window that is open, or waits longer (and not, in the end, for this thread); NULL: none."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Window* other
+    if window.passes == PASSES_ALL:
+        return NULL
+    other = find_open_locked(core, window)
+    if other != NULL or window.passes == PASSES_QUEUE:
+        return other
+    other = find_ahead_locked(core, window, False)
+    if other != NULL and (window.overtakes if window.is_waiting else may_overtake_locked(core, window)):
+        find_stuck_locked(core, window, True)
+        other = find_ahead_locked(core, window, True)
+    return other
+
+
 cdef void enter_queue_locked(CoreState* core, Window* window) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
-    cdef Window** end = &core.waiting
-    while end[0] != NULL:
-        end = &end[0].next_waiting
-    end[0] = window
+    cdef Waiter* waiter
+    cdef size_t i
     window.next_waiting = NULL
+    window.previous_waiting = core.last_waiting
+    if core.waiting == NULL:
+        core.waiting = window
+        waiting_runtimes.fetch_add(1)
+    else:
+        core.last_waiting.next_waiting = window
+    core.last_waiting = window
+    for i in range(window.wanted.size()):
+        waiter = &window.wanted[i].block.waiting.emplace_back()
+        waiter.window = window
+        waiter.generation = window.wanted[i].generation
+        waiter.access = window.wanted[i].access
     window.is_waiting = True
-    window.was_reported = False
+    window.was_reported = window.is_known = False
+    window.ticket = tickets.fetch_add(1) + 1
+    window.overtakes = may_overtake_locked(core, window)
+    core.overtakers += window.overtakes
     window.may_go_on.clear()
     core.counters.conflict_waits += 1
 
 
 cdef void leave_queue_locked(CoreState* core, Window* window) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
-    cdef Window** place = &core.waiting
-    while place[0] != window:
-        place = &place[0].next_waiting
-    place[0] = window.next_waiting
+    cdef size_t i
+    if window.previous_waiting == NULL:
+        core.waiting = window.next_waiting
+    else:
+        window.previous_waiting.next_waiting = window.next_waiting
+    if window.next_waiting == NULL:
+        core.last_waiting = window.previous_waiting
+    else:
+        window.next_waiting.previous_waiting = window.previous_waiting
+    if core.waiting == NULL:
+        waiting_runtimes.fetch_sub(1)
+    for i in range(window.wanted.size()):
+        remove_waiter(&window.wanted[i].block.waiting, window)
     window.is_waiting = False
+    window.passes = IN_TURN
+    core.overtakers -= window.overtakes
+    forget_wait_locked(core, window)
 
 
-cdef void wake_unblocked_locked(CoreState* core) noexcept nogil:
-    """Wake the threads whose windows nothing is in the way of any more."""
+cdef void remove_waiter(vector[Waiter]* waiting, Window* window) noexcept nogil:
+    """Off the list of a block; the others stay in order."""
+    cdef size_t i, kept = 0
+    for i in range(waiting.size()):
+        if waiting[0][i].window != window:
+            waiting[0][kept] = waiting[0][i]
+            kept += 1
+    waiting.resize(kept)
+
+
+# ---------------------------------------------------------------------------------------------- waking
+cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogil:
+    """Wake the threads whose windows nothing is in the way of any more, now that this one was closed."""
     check(core.order.lock.held(), "the lock is held")
-    core.windows_lock.lock()
-    wake_unblocked_of_queue_locked(core)
-    core.windows_lock.unlock()
+    cdef size_t i
+    for i in range(window.uses.size()):
+        wake_unblocked_locked(core, window.uses[i].block)
+    wake_overtakers_locked(core)
 
 
-cdef void wake_unblocked_of_queue_locked(CoreState* core) noexcept nogil:
-    check(core.order.lock.held() and core.windows_lock.held(), "the locks are held")
-    cdef Window* window = core.waiting
+cdef void wake_after_wait_locked(CoreState* core, Window* window) noexcept nogil:
+    """The same, now that this one has left the queue without being opened."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(window.wanted.size()):
+        wake_unblocked_locked(core, window.wanted[i].block)
+    wake_overtakers_locked(core)
+
+
+cdef void wake_unblocked_locked(CoreState* core, Block* block) noexcept nogil:
+    """Of those that wait for this block."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Ahead ahead
+    cdef Waiter* waiter
+    cdef Window* window
+    cdef size_t i
+    ahead.stream = ahead.writer = NULL
+    ahead.several = ahead.several_write = False
+    for i in range(block.waiting.size()):
+        waiter = &block.waiting[i]
+        window = waiter.window
+        if waiter.generation != block.generation:
+            continue
+        if not (window.may_go_on.is_set() or is_behind(&ahead, waiter)) and is_free_elsewhere_locked(core, window):
+            window.may_go_on.set()
+        add_ahead(&ahead, waiter)
+        if ahead.several_write:                         # all others conflict with one of these
+            break
+
+
+cdef inline bint is_behind(Ahead* ahead, Waiter* waiter) noexcept nogil:
+    """Whether the window conflicts with one that waits longer for the block."""
+    cdef StreamState* stream = waiter.window.stream
+    if waiter.access & WRITE:
+        return ahead.several or (ahead.stream != NULL and ahead.stream != stream)
+    return ahead.several_write or (ahead.writer != NULL and ahead.writer != stream)
+
+
+cdef inline void add_ahead(Ahead* ahead, Waiter* waiter) noexcept nogil:
+    cdef StreamState* stream = waiter.window.stream
+    ahead.several = ahead.several or (ahead.stream != NULL and ahead.stream != stream)
+    ahead.stream = stream
+    if waiter.access & WRITE:
+        ahead.several_write = ahead.several_write or (ahead.writer != NULL and ahead.writer != stream)
+        ahead.writer = stream
+
+
+cdef inline bint is_free_elsewhere_locked(CoreState* core, Window* window) noexcept nogil:
+    """Whether a window that is behind no other one for one block is behind none for its other blocks, and conflicts
+    with no open one."""
+    check(core.order.lock.held(), "the lock is held")
+    return find_open_locked(core, window) == NULL and (
+        window.wanted.size() == 1 or find_ahead_locked(core, window, False) == NULL)
+
+
+cdef void wake_overtakers_locked(CoreState* core) noexcept nogil:
+    """Those that may be allowed to pass others in the queue: there are some only where threads hold windows and want
+    more."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Window* window = core.waiting if core.overtakers else NULL
     while window != NULL:
-        if not window.may_go_on.is_set() and not is_blocked_locked(core, window):
+        if window.overtakes and not window.may_go_on.is_set() and find_in_the_way_locked(core, window) == NULL:
             window.may_go_on.set()
         window = window.next_waiting
 
@@ -156,28 +276,24 @@ cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* fail
     """True if the window must not open now; then it is in the queue, or the failure is final."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
-    cdef size_t place = 0
-    cdef bint refused
-    core.windows_lock.lock()
-    other = next_in_the_way_locked(core, window, &place)
-    if window.on_conflict in (WAIT_FOR_CONFLICTS, WAIT_OR_COUNT):
-        refused = queue_if_blocked_locked(core, window, failure)
-    else:
+    if not window.is_waiting:
+        note_wanted(window)
+    if window.on_conflict == COUNT_CONFLICTS:
+        core.counters.conflicts += find_open_locked(core, window) != NULL
+        return False
+    other = find_in_the_way_locked(core, window)
+    if window.on_conflict == REFUSE_CONFLICTS:
         core.counters.conflicts += other != NULL
-        refused = other != NULL and window.on_conflict == REFUSE_CONFLICTS
-        if refused:
-            fail_contested(failure, BLOCK_IS_CONTESTED, window, other)
-    core.windows_lock.unlock()
-    return refused
+        return other != NULL and fail_contested(failure, BLOCK_IS_CONTESTED, window, other)
+    return queue_if_blocked_locked(core, window, other, failure)
 
 
-cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Put the window in the queue, unless it is there or need not wait; refuse it if it would wait for ever."""
+cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Window* other, Failure* failure) noexcept nogil:
+    """Put the window in the queue, unless it is there or nothing is in its way; refuse what would wait for ever."""
     check(core.order.lock.held(), "the lock is held")
-    cdef Window* other
-    if not is_blocked_locked(core, window):
+    if other == NULL:
         if window.is_waiting:
-            check(window.may_go_on.is_set(), "whatever was in the way has woken this window")
+            check(window.may_go_on.is_set() or window.overtakes, "whatever was in the way has woken this window")
             leave_queue_locked(core, window)
         return False
     if window.is_waiting:                               # another window has overtaken it
@@ -191,15 +307,16 @@ cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Failure* fail
             fail_contested(failure, WAIT_IS_CIRCULAR, window, other)
             return True
         enter_queue_locked(core, window)
-        wake_unblocked_of_queue_locked(core)            # they may overtake one that now waits for their thread
+        wake_overtakers_locked(core)                    # they may overtake one that now waits for their thread
     fail_block(failure, BLOCK_IS_CONTESTED, 0, 0)
     return True
 
 
 cdef int fail_contested(Failure* failure, FailureKind kind, Window* window, Window* other) noexcept nogil:
     """Name both windows, their streams and threads."""
-    cdef Use* use = find_conflict(window, other)
-    fail_block(failure, kind, use.block.generation, use - window.uses.data() + 1)
+    cdef Wanted* wanted = find_conflict(window, other)
+    fail_block(failure, kind if other.is_open else BLOCK_IS_AWAITED, wanted.generation,
+               wanted - window.wanted.data() + 1)
     failure.stream = window.stream.number
     failure.other_stream = other.stream.number
     failure.thread = ident_of_thread(window.thread)
@@ -211,11 +328,14 @@ cdef int fail_contested(Failure* failure, FailureKind kind, Window* window, Wind
 cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """Open a window that is in the queue as soon as nothing is in its way.  The context is current."""
     cdef uint64_t began = milliseconds()
+    cdef uint64_t outer = begin_wait(window)
+    cdef uint64_t waited = 0
     cdef int failed = 1
     while window.is_waiting:
-        window.may_go_on.wait(LOOK_UP)
-        failed = not window.may_go_on.is_set() and look_up(core, window, milliseconds() - began, failure)
-        failed = failed or refuse_lost(core, failure) or refuse_stream(core, window.stream, failure)
+        window.may_go_on.wait(min(larger(LOOK_UP, waited >> 3), <uint64_t>LOOK_UP_LATER))
+        waited = milliseconds() - began
+        failed = not window.may_go_on.is_set() and look_up(core, window, waited, failure)
+        failed = failed or refuse_forked(failure) or refuse_lost(core, failure) or query_stream(core, window, failure)
         if not failed:
             drain(core)
             failed = open_window(core, window, failure)
@@ -224,50 +344,57 @@ cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except
         if window.is_waiting:
             core.order.lock.lock()
             leave_queue_locked(core, window)
-            wake_unblocked_locked(core)
+            wake_after_wait_locked(core, window)
             core.order.lock.unlock()
+    end_wait(outer)
+    return failed
+
+
+cdef int query_stream(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """`refuse_stream` for a stream that has no window yet: it is not unregistered before the query has returned."""
+    cdef int failed = 1
+    core.order.lock.lock()
+    if not window.stream.alive:
+        fail_stream(failure, STREAM_IS_DEAD, window.stream.number)
+    else:
+        failed = refuse_if_capturing_unlocks(core.order, window.stream, STREAM_IS_CAPTURING, failure)
+    core.order.lock.unlock()
     return failed
 
 
 cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* failure) except -1 nogil:
-    """What nothing wakes a thread for: windows of ended threads, signals, and a warning that is due."""
+    """What nothing wakes a thread for: kept windows of ended threads, circles through other runtimes, signals, and a
+    warning that is due."""
     cdef Failure seen
     cdef Window* other
-    cdef size_t place = 0
+    cdef bint refused
     seen.kind = NO_FAILURE
     core.order.lock.lock()
-    file_ownerless_locked(core, window)
-    core.windows_lock.lock()
-    other = next_in_the_way_locked(core, window, &place)
+    other = find_open_locked(core, window)
+    while other != NULL and <bint>other.is_kept and not thread_is_alive(other.thread):
+        file_ended_locked(core, other)
+        other = find_open_locked(core, window)
+    refused = refuse_circle_beyond_locked(core, window, failure)
+    if other == NULL:                                   # one that may go on, and whose thread does something else
+        other = find_ahead_locked(core, window, False)
+        other = other if other != NULL and other.may_go_on.is_set() else NULL
     if other != NULL and waited >= <uint64_t>REPORT_AFTER and not window.was_reported:
         window.was_reported = True
         fail_contested(&seen, BLOCK_IS_CONTESTED, window, other)
-    core.windows_lock.unlock()
     core.order.lock.unlock()
-    if seen.kind != NO_FAILURE and warn_of_window(&seen, waited, failure):
+    if refused or (seen.kind != NO_FAILURE and warn_of_window(&seen, waited, failure)):
         return 1
-    return check_signals(failure)
+    return check_signals(waited >= <uint64_t>REPORT_AFTER, failure)
 
 
-cdef void file_ownerless_locked(CoreState* core, Window* window) noexcept nogil:
-    """A thread has ended with a window open, which another thread may close some day, or none.  What was launched is
-    on its stream by now, so it is filed here as work without a window is, and no longer waited for."""
+cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:
+    """The thread of a `prepare_block_use` has ended, and no recorder is there that could be dropped.  What was launched
+    is on its stream by now, so it is filed here as work without a window is, and no longer waited for; a
+    `finish_block_use` that comes later says so."""
     check(core.order.lock.held(), "the lock is held")
-    cdef Window* other
-    cdef uint64_t position
-    cdef size_t i, place = 0
-    cdef bint any = False
-    core.windows_lock.lock()
-    while True:
-        other = next_in_the_way_locked(core, window, &place)
-        if other == NULL:
-            break
-        if not thread_is_alive(other.thread):
-            position = advance(other.stream)
-            for i in range(other.uses.size()):
-                file_access(other.uses[i].block, other.stream, other.uses[i].access, position)
-            other.thread = NO_THREAD
-            any = True
-    core.windows_lock.unlock()
-    if any:
-        wake_unblocked_locked(core)
+    cdef uint64_t position = advance(window.stream)
+    cdef size_t i
+    for i in range(window.uses.size()):
+        file_access(window.uses[i].block, window.stream, window.uses[i].access, position)
+    window.thread = NO_THREAD
+    wake_after_close_locked(core, window)

@@ -146,7 +146,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     close_uses(window)
     stream.windows -= 1
     if unlikely(core.waiting != NULL):
-        wake_unblocked_locked(core)
+        wake_after_close_locked(core, window)
     if not (window.record or not window.homes.empty() or not window.claimed.empty()):
         return False
     stream.busy += 1                                    # instead of the window, until `finish_rest` is done

@@ -79,9 +79,9 @@ cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) exc
 
 
 cdef int leave_context(Scope* scope) except -1 nogil:
-    """Restore what was current before `enter_context`."""
+    """Restore what was current before `enter_context`; not in the child of a fork in between."""
     cdef cy.CUcontext popped
-    if scope.pushed:
+    if scope.pushed and not process_was_forked():
         cy.cuCtxPopCurrent(&popped)
     return 0
 

@@ -1,0 +1,230 @@
+"""What ends a wait for a conflicting window: besides its close, whatever happens to either of the two."""
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, READ_WRITE, WRITE
+from open_windows import has_looked_up, opened, prepare
+from other_threads import PATIENCE, Beside, interrupted_after, waiting
+
+from xlogmem import (
+    Access,
+    BlockingWindowWarning,
+    DeviceLostError,
+    StreamMisuseError,
+    UseAfterFreeError,
+    use,
+)
+from xlogmem._kernels import check
+
+pytestmark = pytest.mark.simulator
+
+
+def test_a_wait_can_be_interrupted(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with interrupted_after(0.1), pytest.raises(KeyboardInterrupt):
+        prepare(x.T, READ, block)
+    go.set()
+    holder.result()
+    x.use(x.T, (block, READ))
+
+
+def test_a_recorder_that_is_dropped_lets_the_others_go_on(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    kept = []
+    ready = threading.Event()
+
+    def abandon() -> None:
+        kept.append(prepare(x.S, WRITE, block))
+        ready.set()
+
+    beside = Beside(abandon)
+    assert ready.wait(PATIENCE)
+    with waiting(x.runtime) as is_waiting:
+        reader = Beside(lambda: prepare(x.T, READ, block).commit())
+        is_waiting()
+        operation = x.work(x.S, (block, WRITE))
+        with pytest.warns(ResourceWarning):
+            kept.clear()
+    reader.result()
+    beside.result()
+    assert x.ordered(operation, x.T)
+
+
+def test_a_thread_that_ended_keeps_what_its_recorder_protects(four, driver):
+    """The recorder is there, so another thread may launch and commit."""
+    x = four()
+    block = x.alloc(x.S)
+    kept = []
+    Beside(lambda: kept.append(prepare(x.S, WRITE, block))).result()
+    with waiting(x.runtime) as is_waiting:
+        reader = Beside(lambda: prepare(x.T, READ, block).commit())
+        is_waiting()
+    has_looked_up(driver)
+    launched = x.work(x.S, (block, WRITE))
+    kept.pop().commit()
+    reader.result()
+    assert x.ordered(launched, x.T)
+
+
+def test_a_kept_use_of_a_thread_that_ended_lets_the_others_go_on(four, driver):
+    """Nothing else refers to the recorder.  What was launched is filed; a finish that comes later says so."""
+    x = four()
+    block = x.alloc(x.S)
+    launched = []
+
+    def launch() -> None:
+        x.runtime.prepare_block_use(block, x.S, Access.WRITE)
+        launched.append(x.work(x.S, (block, WRITE)))
+
+    Beside(launch).result()
+    with interrupted_after(5):
+        prepare(x.T, READ, block).commit()
+    assert x.ordered(launched[0], x.T)
+    with pytest.raises(StreamMisuseError, match="ended before the use was finished"):
+        x.runtime.finish_block_use(block, x.S, Access.WRITE)
+    assert x.runtime.counters()["uses"] == 2
+    x.use(x.U, (block, READ_WRITE))
+    assert x.ordered(launched[0], x.U)
+
+
+def test_a_kept_use_is_finished_by_another_thread(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    Beside(lambda: x.runtime.prepare_block_use(block, x.S, Access.WRITE)).result()
+    launched = x.work(x.S, (block, WRITE))
+    x.runtime.finish_block_use(block, x.S, Access.WRITE)
+    x.use(x.T, (block, READ))
+    assert x.ordered(launched, x.T)
+
+
+@pytest.mark.parametrize("how", ["freed", "unregistered"])
+def test_what_ends_a_wait(four, driver, foreign, how):
+    x = four()
+    block = x.alloc(x.S)
+    stream = x.runtime.register_stream(foreign())
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(stream, READ, block))
+        is_waiting()
+    if how == "freed":
+        block.free()
+        error = UseAfterFreeError
+    else:
+        x.runtime.unregister_stream(stream)
+        error = StreamMisuseError
+    with pytest.raises(error):
+        beside.result()
+    go.set()
+    holder.result()
+
+
+def test_a_stream_is_not_unregistered_while_a_wait_queries_it(four, driver, foreign):
+    """Its handle may be destroyed as soon as it is unregistered."""
+    x = four()
+    block = x.alloc(x.S)
+    stream = x.runtime.register_stream(foreign())
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(stream, READ, block))
+        is_waiting()
+    held = driver.hold("cuStreamIsCapturing")
+    assert held.reached()
+    unregistered = Beside(lambda: x.runtime.unregister_stream(stream))
+    unregistered.join(.2)
+    assert unregistered.is_alive()
+    held.release()
+    unregistered.result()
+    with pytest.raises(StreamMisuseError, match="was unregistered"):
+        beside.result()
+    go.set()
+    holder.result()
+
+
+def test_a_slot_that_gets_another_block_is_no_conflict(four, driver):
+    """A thread waits for a block that is freed, and another one gets its slot before the thread has noticed."""
+    x = four()
+    gone, other = x.alloc(x.S), x.alloc(x.S)
+    holder = prepare(x.S, WRITE, gone)
+    ready = threading.Event()
+
+    def wait() -> None:
+        with use(x.T, write=other):
+            ready.set()
+            prepare(x.U, WRITE, gone)
+
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(wait)
+        assert ready.wait(PATIENCE)
+        is_waiting()
+    held = driver.hold("cuStreamIsCapturing")
+    assert held.reached()
+    gone.free()
+    holder.commit()
+    mine = prepare(x.S, WRITE, x.alloc(x.S))            # conflicts with nothing
+    threading.Timer(.1, held.release).start()
+    with interrupted_after(5):
+        prepare(x.V, WRITE, other).commit()             # waits; no circle
+    mine.commit()
+    with pytest.raises(UseAfterFreeError):
+        beside.result()
+
+
+def test_a_lost_device_ends_the_wait(four, driver):
+    x = four()
+    block, other = x.alloc(x.S), x.alloc(x.S)
+    addresses = block.ptr, other.ptr
+    holder, go = opened(x.runtime, x.S, WRITE, block)
+    with waiting(x.runtime) as is_waiting:
+        beside = Beside(lambda: prepare(x.T, READ, block))
+        is_waiting()
+    driver.fail("cuMemFreeAsync", code=700)
+    with pytest.raises(DeviceLostError):
+        other.free()
+    with pytest.raises(DeviceLostError, match="lost to an earlier error"):
+        beside.result()
+    go.set()
+    holder.result()
+    for ptr in addresses:                               # the simulated device lives on
+        check(cuda.cuMemFreeAsync(ptr, x.S.handle))
+
+
+@pytest.mark.parametrize("where", ["thread 'holder'", "a thread that has ended"])
+def test_a_window_that_stays_open_is_named_once(four, driver, where):
+    x = four()
+    block = x.alloc(x.S)
+    kept = []
+    if "ended" in where:
+        Beside(lambda: kept.append(prepare(x.S, WRITE, block))).result()
+    else:
+        holder, go = opened(x.runtime, x.S, WRITE, block)
+    with pytest.warns(BlockingWindowWarning) as seen, interrupted_after(2.5), pytest.raises(KeyboardInterrupt):
+        prepare(x.T, READ, block)
+    if kept:
+        kept.pop().commit()
+    else:
+        go.set()
+        holder.result()
+    assert len(seen) == 1, [str(one.message) for one in seen]
+    assert re.fullmatch(
+        rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: a conflicting use of generation "
+        rf"{block.generation} is prepared on stream {x.S.id}, in {where}, and not filed yet. Commit or cancel "
+        "it",
+        str(seen[0].message))
+
+
+def test_a_wait_without_a_conflict_costs_nothing(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    calls = driver.all_calls()
+    x.use(x.S, (block, WRITE))
+    once = {name: count - calls.get(name, 0) for name, count in driver.all_calls().items()}
+    assert once["cuStreamIsCapturing"] == 1
+    assert not once.get("cuStreamWaitEvent")
