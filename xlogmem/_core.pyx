@@ -80,7 +80,6 @@ from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
     HAS_READ,
-    LAZY,
     OPAQUE,
     ORDINARY,
     PRECISE,

@@ -35,6 +35,7 @@ from xlogmem._core cimport (
     end_export,
     fence_export,
     find_by_address_locked,
+    find_from_locked,
     free_block,
     hand_over,
     look,

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import warnings
 import weakref
 
@@ -16,6 +18,7 @@ from xlogmem import (
     LaunchRecorder,
     StreamMisuseError,
     UseAfterFreeError,
+    register_resolver,
     use,
 )
 
@@ -295,3 +298,61 @@ def test_a_recorder_keeps_its_runtime_and_no_block():
     del runtime
     with pytest.raises(UseAfterFreeError):
         recorder.preflight()
+
+
+# ---------------------------------------------------------------------------------------------- code of others
+class Calls:
+    """An array, or an object with a resolver, that calls the recorder which it is being registered with."""
+
+    def __init__(self, call, block) -> None:
+        self.call, self.block = call, block
+
+    @property
+    def __cuda_array_interface__(self):
+        self.call()
+        return {"data": (self.block.ptr, False), "shape": (self.block.nbytes,), "typestr": "|u1", "version": 3}
+
+
+class Resolved(Calls):
+    pass
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", [Calls, Resolved])
+@pytest.mark.parametrize("ends", ["preflight", "commit", "cancel"])
+def test_a_use_is_late_if_the_argument_itself_has_called_the_recorder(four, kind, ends):
+    """It names no memory that the preflight has not seen, and neither does what stands behind it in a list."""
+    x = four()
+    seen, unseen = x.alloc(x.S), x.alloc(x.S)
+    recorder = x.recorder(x.T, (seen, WRITE))
+
+    def call() -> None:
+        if ends != "cancel":
+            recorder.preflight()
+        if ends != "preflight":
+            getattr(recorder, ends)()
+
+    def resolve(what, hold):
+        what.call()
+        return ()
+
+    register_resolver(Resolved, resolve)
+    try:
+        with pytest.raises(StreamMisuseError, match="recorded after preflight; nothing was added"):
+            recorder.write([kind(call, unseen), unseen])
+    finally:
+        register_resolver(Resolved, None)
+    assert recorder.recorded_count == 1
+    if ends == "preflight":
+        x.work(x.T, (seen, WRITE))
+        recorder.commit()
+
+
+def test_a_recorder_that_the_exit_drops_prints_nothing():
+    """Between preflight and commit; also one that a module keeps."""
+    code = ("import sys, xlogmem; from xlogmem import sim; sim.install(); r = xlogmem.get_runtime(); "
+            "w = xlogmem.use(r.default_stream, write=r.allocate(64)); w.__enter__(); {}")
+    for keep in ("", "sys.kept = w", "sys.modules['kept'] = w", "r.kept = w"):
+        done = subprocess.run([sys.executable, "-W", "always", "-c", code.format(keep)], capture_output=True, text=True,
+                              check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
