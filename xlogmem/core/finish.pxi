@@ -107,7 +107,7 @@ cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept no
             end_freshness_locked(core.order, window)
         file_use_locked(core, window, use)
         add_handbacks(window, use)
-    window.record = stream.unowned or policy == PRECISE         # unowned: it may be destroyed before a fence is needed
+    window.record = policy == PRECISE or stream.unowned         # which may be destroyed before a fence is needed
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
         window.record = True
