@@ -1,5 +1,5 @@
-"""Runtimes and pools that end beside captures: nothing that a collector does waits for the context, and what waits looks
-at the streams of every runtime before."""
+"""Runtimes and pools that end beside captures: nothing that a collector does waits for the context, and what waits
+looks at the streams of every runtime before."""
 from __future__ import annotations
 
 import contextlib
