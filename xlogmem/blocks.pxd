@@ -53,6 +53,7 @@ cdef class Core:
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
+    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1

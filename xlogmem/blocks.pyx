@@ -5,7 +5,6 @@ an exception; the rules are there.
 """
 import enum
 import warnings
-import weakref
 from collections.abc import Mapping
 
 cimport cython

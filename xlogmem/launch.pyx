@@ -34,18 +34,8 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport process_is_closing
 from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState, current_thread
-from xlogmem.blocks cimport (
-    BEYOND,
-    TRACKED,
-    UNTRACKED,
-    BlockView,
-    Core,
-    DeviceBlock,
-    Extent,
-    Resolved,
-    describe_beyond,
-    resolver_of,
-)
+from xlogmem.blocks cimport BEYOND, TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Extent, Resolved
+from xlogmem.blocks cimport describe_beyond, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of, handle_of
 
 from xlogmem.errors import StreamMisuseError

@@ -139,8 +139,8 @@ def test_a_wait_for_the_context_looks_at_the_streams_of_all_runtimes(driver, kin
 
 @pytest.mark.parametrize("how", ["runtime and streams", "owner"])
 def test_the_other_runtime_may_end_inside_of_the_query(driver, how):
-    """A callback ends it: its streams are not touched any more."""
-    one, waiting, owner, bare = [DeviceRuntime()], DeviceRuntime(), [ForeignStream()], ForeignStream()
+    """A callback ends it, and one whose turn comes later: their streams are not touched any more."""
+    one, waiting, owner, bare = [DeviceRuntime(), DeviceRuntime()], DeviceRuntime(), [ForeignStream()], ForeignStream()
     one[0].register_stream(owner[0])
     waiting.allocate(64, bare.handle).free()
     queries = driver.calls("cuStreamIsCapturing")
@@ -158,7 +158,7 @@ def test_the_other_runtime_may_end_inside_of_the_query(driver, how):
             gc.collect()
 
     for nth in range(1, queries + 1):
-        one[:], owner[:] = [DeviceRuntime()], [ForeignStream()]
+        one[:], owner[:] = [DeviceRuntime(), DeviceRuntime()], [ForeignStream()]
         one[0].register_stream(owner[0])
         waiting.allocate(64, bare.handle).free()
         driver.on_call("cuStreamIsCapturing", end, nth)

@@ -1,5 +1,5 @@
-# Arrays of other libraries, as `use` takes them: where the first element is, whether there are any, and which bytes they
-# take.  An import checks what else the CUDA array interface says.
+# Arrays of other libraries, as `use` takes them: where the first element is, whether there are any, and which bytes
+# they take.  An import checks what else the CUDA array interface says.
 
 cdef object address_in(object interface, object what, str where, Extent* extent):
     """The address that the interface of `what` gives, and the bytes from the lowest to the highest; None: the array has

@@ -205,19 +205,22 @@ cdef class Core:
             return TRACKED
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
-            address = address_in(interface, what, where, extent)
-            if address is None:
-                return NOTHING
-            if not 0 <= address <= UINT64_MAX or not self.find(address, found):
-                return UNTRACKED
-            inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
-            return TRACKED if inside else BEYOND
+            return self.resolve_array(address_in(interface, what, where, extent), found, extent)
         elif PyIndex_Check(what):
             address = PyNumber_Index(what)
         else:
             raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no "
                             "__cuda_array_interface__), nor a list or tuple of these")
         return TRACKED if 0 <= address <= UINT64_MAX and self.find(address, found) else UNTRACKED
+
+    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED:
+        """The block in which an array begins; None: it has no elements."""
+        if address is None:
+            return NOTHING
+        if not 0 <= address <= UINT64_MAX or not self.find(address, found):
+            return UNTRACKED
+        inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
+        return TRACKED if inside else BEYOND
 
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
         """The handle of what was found; the block itself may be another one by now."""

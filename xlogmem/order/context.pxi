@@ -1,21 +1,24 @@
 # The whole context: the host waits for everything, where nothing less would do.
 #
-# Such a wait fails during any graph capture in the context, and ends it.  So the streams of every runtime of the process
-# are queried before: those of this order, then those of each other one, never under two locks.  The others may end
-# meanwhile.  Each is listed with what may be touched of it.  A thread that ends one takes that back first, and waits for
-# the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its stream.
+# Such a wait fails during any graph capture in the context, and ends it.  So the streams of every runtime of the
+# process are queried before: those of this order, then those of each other one, never under two locks.  The others may
+# end meanwhile.  Each is listed with what may be touched of it.  A thread that ends one takes that back first, and
+# waits for the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its
+# stream.
 
 cdef cppclass ListedOrder:
     # The streams of one runtime, for the others.
     atomic[OrderState*] order           # NULL: they are gone
     flag owners_held                    # foreign streams that are not unowned may be queried
     cy.CUcontext context
+    uint64_t number                     # in the order in which they came
     uint32_t watchers                   # under the lock of the list
 
 
 cdef cppclass Orders:
     mutex lock                          # a leaf
     vector[ListedOrder*] listed
+    uint64_t count                      # so far
 
 
 cdef struct Watch:
@@ -37,6 +40,8 @@ cdef void list_order(OrderState* order) noexcept nogil:
     listed.watchers = 0
     order.listed = listed
     orders.lock.lock()
+    orders.count += 1
+    listed.number = orders.count
     orders.listed.push_back(listed)
     orders.lock.unlock()
 
@@ -131,20 +136,33 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure)
 
 cdef int refuse_captures_elsewhere(OrderState* order, Failure* failure) except -1 nogil:
     """Query the streams of the other runtimes on this context, one runtime after the other.  Without any lock."""
-    cdef vector[ListedOrder*] others
+    cdef ListedOrder* listed = begin_watch(order, 0)
+    cdef uint64_t number
     cdef int refused = 0
+    while listed != NULL and not refused:
+        number = listed.number
+        refused = watch_captures(listed, failure)
+        end_watch(listed)
+        if not refused:
+            listed = begin_watch(order, number)
+    return refused
+
+
+cdef ListedOrder* begin_watch(OrderState* order, uint64_t after) noexcept nogil:
+    """The next of the other runtimes on this context, which has one watcher more; NULL: that was the last."""
+    cdef ListedOrder* next = NULL
+    cdef ListedOrder* listed
     cdef size_t i
     orders.lock.lock()
     for i in range(orders.listed.size()):
-        if orders.listed[i].context == order.context and orders.listed[i].order.load() != order:
-            orders.listed[i].watchers += 1
-            others.push_back(orders.listed[i])
+        listed = orders.listed[i]
+        if (listed.context == order.context and listed.order.load() != order and listed.number > after
+                and (next == NULL or listed.number < next.number)):
+            next = listed
+    if next != NULL:
+        next.watchers += 1
     orders.lock.unlock()
-    for i in range(others.size()):
-        if not refused:
-            refused = watch_captures(others[i], failure)
-        end_watch(others[i])
-    return refused
+    return next
 
 
 cdef int watch_captures(ListedOrder* listed, Failure* failure) except -1 nogil:
