@@ -292,6 +292,7 @@ cdef void note_thread(Window* window) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
+cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil
 cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil

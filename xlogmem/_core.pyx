@@ -87,7 +87,6 @@ from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
     HAS_READ,
-    LAZY,
     OPAQUE,
     ORDINARY,
     PRECISE,

@@ -102,12 +102,14 @@ cdef cppclass OrderState:
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
     atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
+    void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
 
 
 cdef class Ordering:
     cdef OrderState state
     cdef readonly Context context
     cdef object core            # weak reference to the runtime core that uses this ordering, or None
+    cdef int begin_core(self, object core) except -1
 
 
 cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
@@ -172,6 +174,7 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
+cdef int unlist_order(OrderState* order) except -1 nogil
 cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil

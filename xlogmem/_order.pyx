@@ -33,6 +33,8 @@ and are freed only while no operation is in flight that may hold one.
 
 The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T after (S, n)".
 """
+import weakref
+
 cimport cython
 
 from xlogmem._cpp cimport check, larger, make_new
@@ -46,6 +48,7 @@ from xlogmem._driver cimport (
     event_synchronize,
     forget_at_forks,
     give_event,
+    process_is_closing,
     stream_is_capturing,
     stream_wait,
     take_at_forks,
@@ -109,11 +112,13 @@ cdef extern from *:
         return before;
     }
     static thread_local int xlogmem_driver_calls = 0;   // in which this thread is, for a callback that is run there
+    static thread_local void* xlogmem_watch = nullptr;  // what it is looking at: see order/context.pxi
     """
     cdef cppclass xlogmem_threads:
         mutex lock
     xlogmem_threads* xlogmem_all
     int xlogmem_driver_calls
+    void* xlogmem_watch
     uint64_t xlogmem_this_thread() noexcept nogil
     uint64_t xlogmem_ident_of_thread(uint64_t number) noexcept nogil
     bint xlogmem_forbid_sync(bint forbidden) noexcept nogil
@@ -154,10 +159,13 @@ cdef class Ordering:
         self.state.policy = ADAPTIVE
         self.state.lost = NULL
         take_at_forks(&self.state.lock, OUTER_LOCK)
+        list_order(&self.state)
 
     def __dealloc__(self):
         cdef StreamState* stream
         cdef size_t i, k
+        with nogil:
+            unlist_order(&self.state)
         forget_at_forks(&self.state.lock)
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
@@ -169,7 +177,22 @@ cdef class Ordering:
                 discard(&self.state, stream.last)
             del stream
 
+    cdef int begin_core(self, object core) except -1:
+        """A runtime core uses the ordering.  A collector that ends it runs the callback of this reference first, before
+        it ends the owners of foreign streams."""
+        self.core = weakref.ref(core, self.end_core)
+        hold_owners(&self.state)
+        return 0
+
+    def end_core(self, reference=None):
+        """The runtime core ends, and may drop the owners of foreign streams."""
+        if reference is not None and self.core is reference:
+            self.core = None                            # it has this method, and a collector leaves it that
+        with nogil:
+            release_owners(&self.state)
+
 
 include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
+include "order/context.pxi"             # the host waits for everything, unless a capture is seen
 include "order/waits.pxi"               # a stream, or the host, is ordered after a position
 include "order/registrations.pxi"       # streams are registered, change and are unregistered

@@ -26,6 +26,13 @@ cdef enum Resolved:
     UNTRACKED                   # memory that is not tracked here
     TRACKED
     NOTHING                     # an array without elements: nothing to touch
+    BEYOND                      # an array that begins in a tracked block, and is not inside of it
+
+
+cdef struct Extent:
+    # The bytes of an array.
+    uint64_t first              # address of the lowest
+    uint64_t last               # of the highest; addresses are cut off where they end
 
 
 cdef class Core:
@@ -44,8 +51,10 @@ cdef class Core:
     cdef Stream writer_of(self, DeviceBlock block)
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
-    cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED
     cdef int label(self, Allocation* wanted, str tag) except -1
+    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
+    cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
+    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1
@@ -58,6 +67,7 @@ cdef class Runtime(Core):
 
 
 cdef object resolver_of(object what)
+cdef str describe_beyond(Found* found, Extent* extent)
 
 
 cdef class DeviceBlock:

@@ -5,7 +5,6 @@ an exception; the rules are there.
 """
 import enum
 import warnings
-import weakref
 from collections.abc import Mapping
 
 cimport cython
@@ -35,6 +34,7 @@ from xlogmem._core cimport (
     end_export,
     fence_export,
     find_by_address_locked,
+    find_from_locked,
     free_block,
     hand_over,
     look,

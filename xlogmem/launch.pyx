@@ -7,6 +7,8 @@ import warnings
 
 cimport cython
 
+from libc.stdint cimport uint64_t
+
 from xlogmem._core cimport (
     CANCELLED,
     HAND_BACK_ALL,
@@ -31,9 +33,11 @@ from xlogmem._core cimport (
     refuse_forked,
     take_window,
 )
+from xlogmem._driver cimport process_is_closing
 from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState, current_thread
-from xlogmem.blocks cimport TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Resolved, resolver_of
+from xlogmem.blocks cimport BEYOND, TRACKED, UNTRACKED, BlockView, Core, DeviceBlock, Extent, Resolved
+from xlogmem.blocks cimport describe_beyond, resolver_of
 from xlogmem.streams cimport Stream, core_of, device_of, handle_of
 
 from xlogmem.errors import StreamMisuseError
@@ -122,7 +126,7 @@ cdef class LaunchRecorder:
             return_window(&self.runtime.state, self.window)
 
     def __del__(self):
-        if self.window != NULL and self.window.is_open:
+        if self.window != NULL and self.window.is_open and not process_is_closing():
             warnings.warn(f"{self!r} was dropped between preflight and commit; its uses are filed as if launched. "
                           "Call commit() or cancel()", ResourceWarning, stacklevel=2)
 
@@ -143,11 +147,7 @@ cdef class LaunchRecorder:
         return self
 
     cdef int register(self, object what, int access) except -1:
-        self.refuse_busy()
-        if self.preflighted or self.done:
-            raise StreamMisuseError(
-                f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
-                "what was preflighted. Register everything first")
+        self.refuse_late(access)
         if self.window.thread != current_thread():
             self.window.moved = True
         if isinstance(what, tuple):
@@ -158,6 +158,16 @@ cdef class LaunchRecorder:
                 self.add_use(item, access, item)
         else:
             self.add_use(what, access, what)
+        return 0
+
+    cdef int refuse_late(self, int access) except -1:
+        """Refuse what is registered after the preflight.  Looked at again wherever code of others has run, which may
+        have called it."""
+        self.refuse_busy()
+        if self.preflighted or self.done:
+            raise StreamMisuseError(
+                f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
+                "what was preflighted. Register everything first")
         return 0
 
     cdef int add_use(self, object what, int access, object named) except -1:
@@ -172,29 +182,58 @@ cdef class LaunchRecorder:
             return 0
         resolver = resolver_of(what)
         if resolver is not None:
-            return self.add_parts(self.parts_of(what, resolver), access, named)
+            self.add_parts(self.parts_of(what, resolver), access, named)
+            return self.refuse_late(access)
         return self.add_memory(what, access, named)
 
     cdef int add_memory(self, object what, int access, object named) except -1:
         """Find the block behind an object without a resolver."""
         cdef Request request
         cdef Found found
+        cdef Extent extent
         cdef Resolved known
         request.access = access
-        known = self.runtime.resolve(what, &found, METHODS[access])
-        if known == TRACKED:
+        known = self.runtime.resolve(what, &found, &extent, METHODS[access])
+        self.refuse_late(access)
+        if known == BEYOND and self.strict:
+            self.reject(access, f"{type(named).__name__} is not in one block: {describe_beyond(&found, &extent)}. Make "
+                        "one of its size, or adopt all of it")
+        elif known == BEYOND:
+            self.add_tracked_in(&extent, access)
+        elif known == TRACKED:
             request.slot = found.slot
             request.generation = found.generation
             self.window.requests.push_back(request)
         elif known == UNTRACKED and self.strict:
-            self.rejections = self.rejections or []
-            self.rejections.append(
-                f"{METHODS[access]}: untracked buffer rejected: {type(named).__name__} is not memory of "
-                f"{self.runtime!r}. {self.explanation() or ADVICE}")
+            self.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of {self.runtime!r}. "
+                        f"{self.explanation() or ADVICE}")
         elif known == UNTRACKED and explanations:
             explanation = self.explanation()
             if explanation:
                 warnings.warn(explanation, RuntimeWarning, stacklevel=2)
+            self.refuse_late(access)
+        return 0
+
+    cdef int reject(self, int access, str why) except -1:
+        """The preflight will raise this."""
+        self.refuse_late(access)
+        self.rejections = self.rejections or []
+        self.rejections.append(f"{METHODS[access]}: {why}")
+        return 0
+
+    cdef int add_tracked_in(self, Extent* extent, int access) except -1:
+        """Register every block that an array reaches, which is not in one block."""
+        cdef Request request
+        cdef Found found
+        cdef uint64_t ptr = extent.first
+        request.access = access
+        while self.runtime.find_from(ptr, extent.last, &found):
+            request.slot = found.slot
+            request.generation = found.generation
+            self.window.requests.push_back(request)
+            if extent.last - found.ptr < found.nbytes:
+                break
+            ptr = found.ptr + found.nbytes
         return 0
 
     cdef int add_parts(self, object parts, int access, object named) except -1:

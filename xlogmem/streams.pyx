@@ -23,7 +23,7 @@ from xlogmem._driver cimport (
     stream_device,
 )
 from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
-from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked
+from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked, unlist_order
 
 from xlogmem import _driver
 from xlogmem._stream_owners import owns_stream

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pytest
+from foreign_streams import ForeignStream
 from four_streams import READ, READ_WRITE, WRITE, FourStreams
 
 from xlogmem import _driver
@@ -129,3 +130,21 @@ def test_one_capture_query_a_use(x):
     for _ in range(100):
         x.use(x.T, (b, READ))
     assert x.driver.calls("cuStreamIsCapturing") - before == 100
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_record_a_use_on_a_bare_handle(x, kept):
+    """Nothing keeps such a stream alive, so its fence is recorded by the commit, whatever the policy."""
+    owner = ForeignStream()
+    if kept:
+        x.runtime.register_stream(owner)
+    stream, b = x.runtime.register_stream(owner.handle), x.alloc(x.S)
+    for _ in range(2):
+        x.use(stream, (b, WRITE))
+    before = x.records(), x.waits()
+    for _ in range(100):
+        x.use(stream, (b, WRITE))
+    expected = 100 if x.runtime.policy == "precise" or not kept else 0
+    assert (x.records() - before[0], x.waits() - before[1]) == (expected, 0)
+    del stream

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import warnings
 import weakref
 
@@ -16,6 +19,7 @@ from xlogmem import (
     LaunchRecorder,
     StreamMisuseError,
     UseAfterFreeError,
+    register_resolver,
     use,
 )
 
@@ -295,3 +299,63 @@ def test_a_recorder_keeps_its_runtime_and_no_block():
     del runtime
     with pytest.raises(UseAfterFreeError):
         recorder.preflight()
+
+
+# ---------------------------------------------------------------------------------------------- code of others
+class Calls:
+    """An array, or an object with a resolver, that calls the recorder which it is being registered with."""
+
+    def __init__(self, call, block) -> None:
+        self.call, self.block = call, block
+
+    @property
+    def __cuda_array_interface__(self):
+        self.call()
+        return {"data": (self.block.ptr, False), "shape": (self.block.nbytes,), "typestr": "|u1", "version": 3}
+
+
+class Resolved(Calls):
+    pass
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", [Calls, Resolved])
+@pytest.mark.parametrize("ends", ["preflight", "commit", "cancel"])
+def test_a_use_is_late_if_the_argument_itself_has_called_the_recorder(four, kind, ends):
+    """It names no memory that the preflight has not seen, and neither does what stands behind it in a list."""
+    x = four()
+    seen, unseen = x.alloc(x.S), x.alloc(x.S)
+    recorder = x.recorder(x.T, (seen, WRITE))
+
+    def call() -> None:
+        if ends != "cancel":
+            recorder.preflight()
+        if ends != "preflight":
+            getattr(recorder, ends)()
+
+    def resolve(what, hold):
+        what.call()
+        return ()
+
+    register_resolver(Resolved, resolve)
+    try:
+        with pytest.raises(StreamMisuseError, match="recorded after preflight; nothing was added"):
+            recorder.write([kind(call, unseen), unseen])
+    finally:
+        register_resolver(Resolved, None)
+    assert recorder.recorded_count == 1
+    if ends == "preflight":
+        x.work(x.T, (seen, WRITE))
+        recorder.commit()
+
+
+@pytest.mark.parametrize("keep", ["", "sys.kept = w", "sys.modules['kept'] = w"])
+def test_a_recorder_that_the_exit_drops_prints_nothing(tmp_path, keep):
+    """Between preflight and commit; also one that is dropped when nothing can be printed any more."""
+    script = tmp_path / "program.py"
+    script.write_text("import sys, xlogmem\nfrom xlogmem import sim\nsim.install()\n"
+                      "r = xlogmem.get_runtime(); a = r.acquire_stream(); b = r.allocate(64, a)\n"
+                      f"w = xlogmem.use(a, write=b); w.__enter__()\n{keep}\n")
+    done = subprocess.run([sys.executable, "-W", "always", str(script)], capture_output=True, text=True, check=False,
+                          env=os.environ | {"XLOGMEM_SIM_QUIET": "1"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -149,7 +149,8 @@ def test_what_use_reads_of_the_cuda_array_interface(state):
     block = state.runtime.allocate(64, stream)
     for data in ((block.ptr, False), [block.ptr, False]):
         for kind in (dict, UserDict):
-            with use(stream, read=Given(__cuda_array_interface__=kind(shape=(4,), data=data))) as recorder:
+            said = kind(shape=(4,), data=data, typestr="<f4")
+            with use(stream, read=Given(__cuda_array_interface__=said)) as recorder:
                 assert recorder.recorded_count == 1
     for address in (None, 0, -1, 1 << 80, "no"):        # no elements: the address says nothing
         with use(stream, read=Given(__cuda_array_interface__={"shape": (2, 0), "data": (address, False)})) as recorder:

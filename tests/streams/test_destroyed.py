@@ -9,8 +9,18 @@ from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream, foreign
 from four_streams import READ, WRITE, at
 
-from xlogmem import OutOfDeviceMemoryError, PoolMemoryResource, StreamMisuseError
+from xlogmem import (
+    AsyncMemoryResource,
+    BlockState,
+    DirectMemoryResource,
+    DriverError,
+    OutOfDeviceMemoryError,
+    PoolMemoryResource,
+    StreamMisuseError,
+)
 from xlogmem._kernels import check
+
+UNKNOWN = 999                                           # a CUresult that does not lose the device
 
 
 def come_back(x, stream):
@@ -91,6 +101,7 @@ def test_the_newest_fence_does_not_answer_for_more(four, driver):
     named = x.runtime.register_stream(stream.handle)
     x.use(named, (block, WRITE))
     x.use(x.T, (block, READ))
+    driver.fail("cuEventRecord", 2, UNKNOWN)            # the commit's own fence, which is not an error
     later = x.use(named, (block, WRITE))
     stream = come_back(x, stream)
     waits = x.waits()
@@ -105,7 +116,10 @@ def test_an_index_is_not_used_again_before_the_host_has_seen_the_work_complete(f
     block = x.alloc(x.S)
     check(cuda.cuCtxSynchronize())
     stream = ForeignStream()
-    write = x.use(x.runtime.register_stream(stream.handle), (block, WRITE))
+    named = x.runtime.register_stream(stream.handle)
+    driver.fail("cuEventRecord", 2, UNKNOWN)
+    write = x.use(named, (block, WRITE))
+    del named
     stream = come_back(x, stream)                       # no fence covers the write
     others = [foreign(x) for _ in range(5)]
     for _, other in others:
@@ -241,3 +255,92 @@ def test_no_lock_is_held_while_dead_streams_are_queried(four, driver):
     assert held_up.release()
     thread.join()
     assert len(others) == 3
+
+
+# ---------------------------------------------------------------------------------------------- bare handles
+@pytest.mark.simulator
+@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
+@pytest.mark.parametrize("discipline", [None, "sealed"])
+@pytest.mark.parametrize("access", [READ, WRITE, "record"])
+def test_the_handle_of_a_stream_that_was_only_used_is_not_touched_again(four, driver, policy, discipline, access):
+    """Nothing keeps it: what comes later waits for the fence of the commit."""
+    x = four(policy=policy)
+    block = x.alloc(x.S)
+    for _ in range(2):
+        handle = int(check(cuda.cuStreamCreate(1)))
+        stream = x.runtime.register_stream(handle, discipline=discipline)
+        if access == "record":
+            used = x.work(stream)
+            x.runtime.record_block_use(block, stream)
+        else:
+            used = x.use(stream, (block, access))
+        check(cuda.cuStreamDestroy(handle))
+    x.use(x.T, (block, WRITE))
+    assert x.ordered(used, x.T)
+    block.free()
+    assert driver.calls("cuCtxSynchronize") == 0
+    assert not driver.races()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])
+@pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
+@pytest.mark.parametrize("how", ["free", "drop", "inside", "used at home"])
+def test_a_block_is_freed_though_the_stream_that_it_came_from_is_gone(four, driver, policy, resource, how):
+    """It was used elsewhere, so fences cover all that matters of that stream; the default stream frees it."""
+    x = four(policy=policy, resource=resource())
+    handle = int(check(cuda.cuStreamCreate(1)))
+    block = x.runtime.allocate(512, handle)
+    fill = x.work(at(handle), (block, WRITE))
+    uses = [x.use(x.S, (block, WRITE))]
+    if how == "used at home":
+        uses.append(x.use(x.runtime.register_stream(handle), (block, READ)))
+    window = x.prepare(x.T, (block, READ)) if how == "inside" else None
+    check(cuda.cuStreamDestroy(handle))
+    if how == "drop":
+        del block
+    else:
+        block.free()
+    if window is not None:
+        uses.append(x.work(x.T, (block, READ)))
+        window.commit()
+    x.runtime.reap_pending(blocking=False)              # it drains what was dropped
+    assert x.runtime.live_bytes == 0
+    assert all(x.ordered(use, x.runtime.default_stream) for use in [fill, *uses])
+    x.runtime.reap_pending()
+    assert x.runtime.bytes_outstanding == 0
+    assert driver.calls("cuCtxSynchronize") == 0
+    assert not driver.races()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", ["fresh", "opaque", "named"])
+def test_a_home_that_is_needed_frees_its_blocks(four, driver, kind):
+    """Unrecorded work may stand there; or the free names the stream, which lives then."""
+    x = four()
+    owner = ForeignStream()
+    if kind == "opaque":
+        x.runtime.register_stream(owner.handle, discipline="opaque")
+    block = x.runtime.allocate(512, owner.handle)
+    if kind != "fresh":
+        x.use(x.S, (block, WRITE))
+    fill = x.work(at(owner.handle), *([] if kind == "named" else [(block, WRITE)]))
+    freed = driver.calls("cuMemFreeAsync")
+    block.free(owner.handle if kind == "named" else None)
+    assert driver.calls("cuMemFreeAsync") == freed + 1
+    assert x.ordered(fill, at(owner.handle))
+    assert not x.ordered(fill, x.runtime.default_stream)
+
+
+@pytest.mark.simulator
+def test_a_free_that_fails_leaves_the_block_at_home(four, driver):
+    x = four()
+    owner = ForeignStream()
+    block = x.runtime.allocate(512, owner.handle)
+    x.use(x.S, (block, WRITE))
+    driver.fail("cuMemFreeAsync", 1, UNKNOWN)
+    with pytest.raises(DriverError):
+        block.free()
+    assert block.state is BlockState.LIVE
+    x.use(x.S, (block, WRITE))
+    block.free()

@@ -45,7 +45,7 @@ cdef class Core:
         self.state.order.lost = &self.state.lost
         self.state.resource = &resource.table
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
-        self.ordering.core = weakref.ref(self)
+        self.ordering.begin_core(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
         finish_ended(self.ordering.context)
         resource.bind(stream_pool)
@@ -53,15 +53,21 @@ cdef class Core:
     def __del__(self):
         """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
         runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
+        cdef bint more
         self.owners_live = (<PyObject*>self).ob_refcnt == 1         # else a collector is at it, and may end them first
         if self.state.order != NULL and not process_is_closing():
+            self.ordering.end_core()
             with nogil:
-                tear_down(&self.state, False, self.owners_live, False)
+                more = tear_down(&self.state, False, self.owners_live, False)
+            if more and not self.owners_live:
+                keep_whole(self)
             self.drop_owners()
 
     def __dealloc__(self):
         """No handle is left: blocks that are still live were dropped, failed to be freed, or are the C table's."""
         cdef bint more = False
+        if kept_whole:
+            kept_whole.pop(<size_t><void*>self, None)
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 more = tear_down(&self.state, True, self.owners_live, False)
@@ -160,9 +166,19 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    cdef Resolved resolve(self, object what, Found* found, str where) except? UNTRACKED:
-        """What an argument names: TRACKED and the identity in `found`, UNTRACKED, or NOTHING.  Blocks of other runtimes
-        are refused; whether a block is alive is the operation's question."""
+    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept:
+        """The live block that contains an address, or else the first one that begins above it, up to the last."""
+        cdef bint there
+        with nogil:
+            self.state.order.lock.lock()
+            there = find_from_locked(&self.state, ptr, last, found)
+            self.state.order.lock.unlock()
+        return there
+
+    cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
+        """What an argument names: TRACKED and the identity in `found`, UNTRACKED, NOTHING, or BEYOND, where `found` has
+        the block in which an array begins, and `extent` its bytes.  Blocks of other runtimes are refused; whether a
+        block is alive is the operation's question."""
         cdef DeviceBlock block
         cdef BlockId identity
         if isinstance(what, DeviceBlock):
@@ -191,9 +207,7 @@ cdef class Core:
             return TRACKED
         interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
         if interface is not None:
-            address = address_in(interface, what, where)
-            if address is None:
-                return NOTHING
+            return self.resolve_array(address_in(interface, what, where, extent), found, extent)
         elif PyIndex_Check(what):
             address = PyNumber_Index(what)
         else:
@@ -208,6 +222,15 @@ cdef class Core:
         if unlikely(<bint>self.state.resource.stack_depth):
             wanted.stack = label_of_stack(self.state.resource.stack_depth)
         return 0
+
+    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED:
+        """The block in which an array begins; None: it has no elements."""
+        if address is None:
+            return NOTHING
+        if not 0 <= address <= UINT64_MAX or not self.find(address, found):
+            return UNTRACKED
+        inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
+        return TRACKED if inside else BEYOND
 
     cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
         """The handle of what was found; the block itself may be another one by now."""

@@ -3,8 +3,11 @@
 # A finalizer may run inside any capture, so it must not wait for the whole context: that would end the capture.  What
 # needs such a wait, or the end of a capture, is kept in a list of the process.  Calls that may wait finish it: a
 # blocking reap on the same device, and the making of the next runtime there.  At the exit nothing is done.
+#
+# A pool may be finalized before its runtime or after it.  It does not wait either: the remains have the pool.
 
 cdef list ended = []                        # what runtimes have left; the GIL guards it
+cdef dict kept_whole = {}                   # resources of runtimes that a collector is at, by the address of the core
 
 
 @cython.final
@@ -22,6 +25,13 @@ cdef class Remains:
         delete_tables(&self.state)
 
 
+cdef int keep_whole(Core core) except -1:
+    """A collector ends a runtime that has something left: it must not empty the resource before the remains have it, if
+    that, or one below it, is written in Python."""
+    kept_whole[<size_t><void*>core] = core.resource
+    return 0
+
+
 cdef int keep_remains(Core core) except -1:
     """Of a runtime that goes now."""
     cdef Remains remains = Remains.__new__(Remains)
@@ -36,10 +46,12 @@ cdef int keep_remains(Core core) except -1:
 
 
 cdef int finish_ended(Context context) except -1:
-    """Free what ended runtimes of this device have left.  The host may wait for the whole context."""
+    """Free what ended runtimes of this device have left.  The host may wait for the whole context.  What fails is for
+    `warn_of_ended`: a constructor that calls this has to go on."""
     cdef Remains remains
-    cdef char[512] text
     cdef bint more
+    for address in list(kept_whole):
+        finish_kept_whole(context, address)
     for remains in [remains for remains in ended if (<Remains>remains).ordering.context is context]:
         try:
             ended.remove(remains)
@@ -50,6 +62,14 @@ cdef int finish_ended(Context context) except -1:
         drop_owners_of(&remains.state)
         if more:
             ended.append(remains)
+    return 0
+
+
+cdef int warn_of_ended(Context context) except -1:
+    """Say what failed when a blocking reap tried to free what ended runtimes have left, once for each failure."""
+    cdef Remains remains
+    cdef char[512] text
+    for remains in [remains for remains in ended if (<Remains>remains).ordering.context is context]:
         if remains.state.unreported_failure.kind not in (NO_FAILURE, PYTHON_RAISED):
             format_failure(&remains.state.unreported_failure, text, sizeof(text))
             remains.state.unreported_failure.kind = NO_FAILURE
@@ -58,9 +78,25 @@ cdef int finish_ended(Context context) except -1:
     return 0
 
 
+cdef int finish_kept_whole(Context context, object address) except -1:
+    """A runtime that its resource refers to lives on while the resource is kept; here it ends while that is whole."""
+    cdef Core core
+    cdef bint more
+    if address not in kept_whole:                       # it ended meanwhile
+        return 0
+    core = <Core><PyObject*><size_t>address
+    if core.ordering.context is context:
+        with nogil:
+            more = tear_down(&core.state, False, core.owners_live, True)
+        core.drop_owners()
+        if not more:
+            kept_whole.pop(address, None)
+    return 0
+
+
 def unfinished_runtimes():
     """How many runtimes of this process ended and have something left, which a later call has to free."""
-    return len(ended)
+    return len(ended) + len(kept_whole)
 
 
 cdef int drop_owners_of(CoreState* core) except -1:

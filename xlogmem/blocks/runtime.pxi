@@ -224,12 +224,14 @@ cdef class Runtime(Core):
         cdef vector[Failure] failures
         cdef size_t i
         collect_exports()
-        if blocking and ended:
+        if blocking and (ended or kept_whole):
             finish_ended(self.ordering.context)
         with nogil:
             reap(&self.state, blocking, &failures)
         self.drop_owners()
         if failures.empty():
+            if blocking and ended:
+                warn_of_ended(self.ordering.context)
             return
         try:
             raise_failure(&failures[0], "reaping pending frees", &self.state.lost)
@@ -388,12 +390,15 @@ cdef class Runtime(Core):
 
     cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED:
         """The one block that an argument names, or NOTHING."""
+        cdef Extent extent
         cdef Resolved resolved
         if resolver_of(what) is not None:
             raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")
-        resolved = self.resolve(what, found, "block")
+        resolved = self.resolve(what, found, &extent, "block")
         if resolved == UNTRACKED:
             raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
+        if resolved == BEYOND:
+            raise StreamMisuseError(f"{type(what).__name__} is not in one block: {describe_beyond(found, &extent)}")
         return resolved
 
     def _generation_of(self, what):

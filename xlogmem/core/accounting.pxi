@@ -221,6 +221,20 @@ cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) no
     return True
 
 
+cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil:
+    """The block that contains an address, or else the first that begins above it, up to the last."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef uint64_t base
+    cdef Tracked* above
+    if find_by_address_locked(core, ptr, found):
+        return True
+    above = next_above(&core.index, ptr, &base)
+    if above == NULL or base > last:
+        return False
+    fill_found_locked(core.order, base, above, found)
+    return True
+
+
 cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
     """The structure in a slot, which is never moved."""
     cdef Block* block

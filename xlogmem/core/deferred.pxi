@@ -144,6 +144,7 @@ cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
     cdef Failure failure
     if block.state == FREED:                            # evicted meanwhile: the bytes have another owner
         return 0
+    leave_unowned_home_locked(core, block)
     if free_now_unlocks(core, block, CHECK_CAPTURE, &failure):
         requeue_free_locked(core, block, &failure)
     return 0

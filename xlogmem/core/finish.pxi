@@ -107,7 +107,7 @@ cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept no
             end_freshness_locked(core.order, window)
         file_use_locked(core, window, use)
         add_handbacks(window, use)
-    window.record = policy == PRECISE or (stream.unowned and policy == ADAPTIVE)
+    window.record = policy == PRECISE or stream.unowned         # which may be destroyed before a fence is needed
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
         window.record = True
@@ -249,6 +249,6 @@ cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* s
     file_access(block, stream, access, advance(stream))
     if access != READ:
         block.writer = stream.number + 1
-    if stream.unowned and order.policy != LAZY and not is_other_threads_default(stream):
+    if stream.unowned and not is_other_threads_default(stream):
         record_fence_unlocks(order, stream, &fence, &ignored)       # it may be destroyed before a fence is needed
     return 0

@@ -26,12 +26,35 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         home = block.home
         if unlikely(stack != NULL):
             keep_stack_of_free(block, stack)
+        if stream == NULL and home != NULL and unlikely(<bint>home.unowned):
+            leave_unowned_home_locked(core, block)
         failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
         if unlikely(failed) and block.home != home:      # the block is as it was
             move_home_locked(core.order, block, home)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogil:
+    """A block is freed at home, where no call named that stream lately: it may be destroyed.  The default stream frees
+    the block instead, if entries that fences cover stand for all work there.  They do not where unrecorded work is
+    allowed, the first fill among it; then the home is needed.  An owner relies on the stream that it named, and a pool
+    makes no driver call."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = core.order
+    cdef StreamState* home = resolve_home(block)
+    cdef size_t i
+    if (home == NULL or not may_be_destroyed(home) or block.windows or block.pins or block.adopted
+            or core.resource.frontiers != NULL or may_have_unrecorded_work(block, home)):
+        return
+    if unlikely(order.discipline_changes != 0):
+        raise_changed_disciplines_locked(order, block)
+    for i in range(block.frontier.size()):
+        if (block.frontier[i].stream == home.index
+                and needs_context_sync_locked(order, order.streams[0], home, block.frontier[i].position)):
+            return
+    set_home(block, order.streams[0])
 
 
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,

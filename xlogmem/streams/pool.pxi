@@ -8,6 +8,7 @@ cdef int destroy_own(OrderState* order) except -1 nogil:
     cdef Failure ignored
     cdef Scope scope
     cdef size_t i
+    unlist_order(order)                             # other runtimes look at these streams before they wait
     if enter_context(order.context, &scope, &ignored):
         return 0
     for i in range(order.streams.size()):

@@ -163,15 +163,18 @@ cdef int release_all(void* self) except -1 nogil:
 
 cdef int release_unless_foreign(PoolState* pool) except -1 nogil:
     """The pool itself ends.  Nothing is left in it where its runtime ended first; where a collector ends both, that may
-    come later, and knows which foreign streams may be used."""
-    cdef bint foreign
+    come later, and knows which foreign streams may be used.  What only a wait for the context could do is put off: a
+    finalizer may run inside any capture, and the remains of the runtime have the pool."""
+    cdef bint foreign, before
     if pool.order == NULL or pool.chunks.empty() or process_was_forked():
         return 0
     pool.order.lock.lock()
     foreign = has_live_foreign_streams_locked(pool)
     pool.order.lock.unlock()
     if not foreign:
+        before = forbid_context_sync(True)
         release_all(pool)
+        forbid_context_sync(before)
     return 0
 
 

@@ -1,0 +1,245 @@
+# The whole context: the host waits for everything, where nothing less would do.
+#
+# Such a wait fails during any graph capture in the context, and ends it.  So the streams of every runtime of the
+# process are queried before: those of this order, then those of each other one, never under two locks.  The others may
+# end meanwhile.  Each is listed with what may be touched of it.  A thread that ends one takes that back first, and
+# waits for the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its
+# stream.
+
+cdef cppclass ListedOrder:
+    # The streams of one runtime, for the others.
+    atomic[OrderState*] order           # NULL: they are gone
+    flag owners_held                    # foreign streams that are not unowned may be queried
+    cy.CUcontext context
+    uint64_t number                     # in the order in which they came
+    uint32_t watchers                   # under the lock of the list
+
+
+cdef cppclass Orders:
+    mutex lock                          # a leaf
+    vector[ListedOrder*] listed
+    uint64_t count                      # so far
+
+
+cdef struct Watch:
+    # What this thread is looking at, for callbacks that are run inside.
+    ListedOrder* listed
+    Watch* outer
+
+cdef Orders* orders = make_new[Orders]()            # never destroyed: threads may outlive the interpreter
+take_at_forks(&orders.lock, LEAF_LOCK)
+
+
+# ---------------------------------------------------------------------------------------------- the list
+cdef void list_order(OrderState* order) noexcept nogil:
+    """From now on other runtimes look whether its own streams capture."""
+    cdef ListedOrder* listed = make_new[ListedOrder]()
+    listed.order.store(order)
+    listed.owners_held.store(False)
+    listed.context = order.context
+    listed.watchers = 0
+    order.listed = listed
+    orders.lock.lock()
+    orders.count += 1
+    listed.number = orders.count
+    orders.listed.push_back(listed)
+    orders.lock.unlock()
+
+
+cdef void hold_owners(OrderState* order) noexcept nogil:
+    """The owners of foreign streams are held from now on: others may look at these streams too."""
+    if order.listed != NULL:
+        (<ListedOrder*>order.listed).owners_held.store(True)
+
+
+cdef int release_owners(OrderState* order) except -1 nogil:
+    """The owners may go now: returns when no other thread looks at their streams.  Without any lock and the GIL."""
+    cdef ListedOrder* listed = <ListedOrder*>order.listed
+    if listed != NULL and <bint>listed.owners_held:
+        listed.owners_held.store(False)
+        wait_for_watchers(listed)
+    return 0
+
+
+cdef int unlist_order(OrderState* order) except -1 nogil:
+    """Its own streams will be destroyed: returns when no other thread looks at them.  As `release_owners`."""
+    cdef ListedOrder* listed = <ListedOrder*>order.listed
+    cdef size_t i
+    if listed == NULL:
+        return 0
+    order.listed = NULL
+    orders.lock.lock()
+    listed.order.store(NULL)
+    for i in range(orders.listed.size()):
+        if orders.listed[i] == listed:
+            orders.listed[i] = orders.listed.back()
+            orders.listed.pop_back()
+            break
+    listed.watchers += 1                                # it is not deleted meanwhile
+    orders.lock.unlock()
+    wait_for_watchers(listed)
+    end_watch(listed)
+    return 0
+
+
+cdef int wait_for_watchers(ListedOrder* listed) except -1 nogil:
+    """Until none is left but this thread."""
+    cdef Watch* watch = <Watch*>xlogmem_watch
+    cdef uint32_t own = 0 if listed.order.load() != NULL else 1     # that of `unlist_order`
+    cdef bint others = True
+    while watch != NULL:
+        own += watch.listed == listed
+        watch = watch.outer
+    while others and not process_is_closing():
+        orders.lock.lock()
+        others = listed.watchers > own
+        orders.lock.unlock()
+        if others:
+            usleep(PAUSE)
+    return 0
+
+
+cdef void end_watch(ListedOrder* listed) noexcept nogil:
+    cdef bint unused
+    orders.lock.lock()
+    listed.watchers -= 1
+    unused = listed.watchers == 0 and listed.order.load() == NULL
+    orders.lock.unlock()
+    if unused:
+        del listed
+
+
+# ---------------------------------------------------------------------------------------------- captures
+cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
+    """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
+    too).  Query the registered streams, of all runtimes of the process; captures on others cannot be seen."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* stream
+    cdef int refused = 0
+    cdef size_t i
+    order.in_flight += 1                        # none is deleted meanwhile
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if not stream.alive or <bint>stream.unowned or is_other_threads_default(stream):
+            continue
+        if (refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure)
+                and failure.kind == SOURCE_IS_CAPTURING):
+            refused = 1                         # a stream that cannot be queried is not known to capture
+            break
+    order.in_flight -= 1
+    if not refused:
+        order.lock.unlock()
+        refused = refuse_captures_elsewhere(order, failure)
+        order.lock.lock()
+    return refused
+
+
+cdef int refuse_captures_elsewhere(OrderState* order, Failure* failure) except -1 nogil:
+    """Query the streams of the other runtimes on this context, one runtime after the other.  Without any lock."""
+    cdef ListedOrder* listed = begin_watch(order, 0)
+    cdef uint64_t number
+    cdef int refused = 0
+    while listed != NULL and not refused:
+        number = listed.number
+        refused = watch_captures(listed, failure)
+        end_watch(listed)
+        if not refused:
+            listed = begin_watch(order, number)
+    return refused
+
+
+cdef ListedOrder* begin_watch(OrderState* order, uint64_t after) noexcept nogil:
+    """The next of the other runtimes on this context, which has one watcher more; NULL: that was the last."""
+    cdef ListedOrder* next = NULL
+    cdef ListedOrder* listed
+    cdef size_t i
+    orders.lock.lock()
+    for i in range(orders.listed.size()):
+        listed = orders.listed[i]
+        if (listed.context == order.context and listed.order.load() != order and listed.number > after
+                and (next == NULL or listed.number < next.number)):
+            next = listed
+    if next != NULL:
+        next.watchers += 1
+    orders.lock.unlock()
+    return next
+
+
+cdef int watch_captures(ListedOrder* listed, Failure* failure) except -1 nogil:
+    """Fail if a graph is being captured on a stream of another runtime.  Its streams stay while this thread is counted
+    as a watcher, unless a callback inside of this very call ends them."""
+    global xlogmem_watch, xlogmem_driver_calls
+    cdef OrderState* other = listed.order.load()
+    cdef StreamState* stream
+    cdef Watch watch
+    cdef bint capturing = False
+    cdef int failed
+    cdef size_t i = 0
+    if other == NULL:
+        return 0
+    watch.listed = listed
+    watch.outer = <Watch*>xlogmem_watch
+    xlogmem_watch = &watch
+    other.lock.lock()
+    other.in_flight += 1                        # none is deleted meanwhile
+    while i < other.streams.size() and not capturing:
+        stream = other.streams[i]
+        i += 1
+        if not may_be_watched(listed, stream):
+            continue
+        begin_driver_call(stream)
+        other.lock.unlock()
+        failed = stream_is_capturing(stream.handle, &capturing, failure)
+        if listed.order.load() == NULL:         # a callback ended it
+            xlogmem_driver_calls -= 1
+            other = NULL
+            break
+        other.lock.lock()
+        end_driver_call(stream)
+        if not failed and capturing:
+            fail_stream(failure, SOURCE_IS_CAPTURING, stream.number)
+    if other != NULL:
+        other.in_flight -= 1
+        other.lock.unlock()
+    xlogmem_watch = watch.outer
+    return other != NULL and capturing
+
+
+cdef bint may_be_watched(ListedOrder* listed, StreamState* stream) noexcept nogil:
+    """Whether another runtime may query the stream."""
+    if not stream.alive or is_other_threads_default(stream):
+        return False
+    return not stream.driver_id or (<bint>listed.owners_held and not <bint>stream.unowned)
+
+
+# ---------------------------------------------------------------------------------------------- the wait
+cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
+    """The last resort: the host waits for the whole context, and is ordered after every position taken before.
+
+    That ends every graph capture in the context, also those on streams that this runtime never saw.  So it is for calls
+    that say that they wait.  Finalizers and allocations fail here, and what they wanted is put off.
+    """
+    check(order.lock.held(), "the lock is held")
+    cdef vector[uint64_t] positions
+    cdef uint32_t i
+    cdef int failed
+    if xlogmem_may_not_sync:
+        order.wants_context_sync = True
+        failure.kind = NEEDS_CONTEXT_SYNC
+        return 1
+    if refuse_captures_in_context_unlocks(order, failure):
+        return 1
+    positions.resize(order.streams.size())
+    for i in range(<uint32_t>order.streams.size()):
+        positions[i] = order.streams[i].count
+    order.wants_context_sync = False
+    order.lock.unlock()
+    failed = context_synchronize(failure)
+    order.lock.lock()
+    if failed:
+        order.wants_context_sync = True
+        return 1
+    order.counters.host_waits += 1
+    for i in range(<uint32_t>positions.size()):
+        raise_clock(&order.host_clock, i, positions[i])
+    return 0
