@@ -1,4 +1,4 @@
-"""Statistics: RMM's counters, by tag and stream, exact whatever fails and whoever allocates beside."""
+"""Statistics: RMM's counters, by tag and stream, exact whatever fails and in all threads."""
 from __future__ import annotations
 
 import os
@@ -153,6 +153,24 @@ def test_freed_memory_is_pending_until_the_host_has_seen_it(driver):
     assert adaptor.pending_bytes == runtime.pending_bytes == 512
     runtime.reap_pending()
     assert adaptor.pending_bytes == runtime.pending_bytes == 0
+
+
+@simulated
+def test_runtimes_that_share_it_settle_what_they_freed_when_they_end(driver):
+    adaptor = StatisticsResourceAdaptor(AsyncMemoryResource())
+    first, second = DeviceRuntime(resource=adaptor), DeviceRuntime(resource=adaptor)
+    kept = second.allocate(100)
+    driver.set_policy("min")
+    freed = first.allocate(1000)
+    assert adaptor.allocation_counts.current_bytes == 1100
+    freed.free()
+    dropped = first.allocate(10)
+    assert (current(adaptor), adaptor.pending_bytes) == ((110, 2), 1000)
+    del freed, dropped, first
+    assert (current(adaptor), adaptor.pending_bytes) == ((100, 1), 0)
+    kept.free()
+    second.reap_pending()
+    assert (current(adaptor), adaptor.pending_bytes) == ((0, 0), 0)
 
 
 @pytest.mark.parametrize("upstream", [DirectMemoryResource, PoolMemoryResource])

@@ -12,6 +12,7 @@ from c_table import ENVIRONMENT, Hold
 from forking import outcomes
 from other_threads import Beside
 from pools import Counted
+from rmm_if_installed import RmmMemoryResource, RuntimeMemoryResource, Source, needs_rmm
 
 from xlogmem import (
     AsyncMemoryResource,
@@ -159,6 +160,20 @@ def test_through_the_c_table_in_a_thread_without_python():
     _loops.Allocator.table(runtime).pairs_in_threads(256, [0, 0], 50)
     assert adaptor.outstanding_allocations() == []
     assert label_count() >= 0
+
+
+@needs_rmm
+def test_through_rmm():
+    """Above a runtime, where RMM's C++ calls the C table, and below it."""
+    source = Source()
+    adaptor, runtime = tracking(RmmMemoryResource(source.mr))
+    mr = RuntimeMemoryResource(runtime)
+    ptr = mr.allocate(100)
+    record, = adaptor.outstanding_allocations()
+    assert (record.nbytes, names(record)[0]) == (100, "test_through_rmm")
+    mr.deallocate(ptr, 100)
+    assert adaptor.outstanding_allocations() == []
+    assert not source.live
 
 
 @pytest.mark.parametrize("how", ["dropped", "in a window", "on another stream"])

@@ -51,7 +51,7 @@ class Outstanding:
     tag : str or None
         Of the block.
     generation : int or None
-        Of the block; None for memory that is no block of a runtime, such as a pool's chunk.
+        Of the block; None for memory that no runtime tracks, such as a pool's chunk.
     stream : int or str
         Where it was allocated: the stream's id; in a call without a runtime its handle in hexadecimal.
     stack : object or None

@@ -98,7 +98,7 @@ cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil:
 
 
 cdef void copy_rows(Tally* tally, vector[Row]* rows) noexcept nogil:
-    """With references to the tags, for code that makes Python objects of them, which is no thing to do under a lock."""
+    """With references to the tags, for code that makes Python objects of them: that is not done under a lock."""
     cdef size_t i
     rows[0] = tally.rows
     for i in range(rows.size()):

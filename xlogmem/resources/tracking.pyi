@@ -1,11 +1,14 @@
 from typing import SupportsIndex
 
+from typing_extensions import disjoint_base
+
 from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.counts import Outstanding
 
 __all__ = ["TrackingResourceAdaptor"]
 
+@disjoint_base
 class TrackingResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream: DeviceMemoryResource, *, depth: SupportsIndex = 16,
                  report_at_exit: bool = False) -> None: ...

@@ -223,6 +223,6 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     def memory_summary(self):
         """The figures as text, for a person to read: the sum, and the stacks that have most of it."""
         records = self.outstanding_allocations()
-        text = leaks_as_text(records, SHOWN)
-        return "\n".join([f"{self!r}", f"  outstanding     {format_bytes(sum(record.nbytes for record in records)):>12} "
-                          f"in {len(records)} allocations", *(f"    {line}" for line in text.splitlines())])
+        nbytes = format_bytes(sum(record.nbytes for record in records))
+        lines = [f"{self!r}", f"  outstanding     {nbytes:>12} in {len(records)} allocations"]
+        return "\n".join(lines + [f"    {line}" for line in leaks_as_text(records, SHOWN).splitlines()])
