@@ -9,6 +9,8 @@ from libc.stdint cimport uint64_t
 
 from xlogmem.resources.tally cimport key_of_rest, place_of
 
+__all__ = []                                # it is for C alone
+
 cdef enum:
     FIRST = 64                  # places of a new table
 

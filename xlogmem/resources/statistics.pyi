@@ -1,9 +1,12 @@
+from typing_extensions import disjoint_base
+
 from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.counts import Statistics
 
 __all__ = ["StatisticsResourceAdaptor"]
 
+@disjoint_base
 class StatisticsResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream: DeviceMemoryResource) -> None: ...
     @property

@@ -1,1 +1,1 @@
-# Nothing here is for Python.
+__all__: list[str] = []

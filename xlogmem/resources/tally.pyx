@@ -8,6 +8,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._cpp cimport larger
 from xlogmem._labels cimport held, release
 
+__all__ = []                                # it is for C alone
+
 cdef enum:
     FIRST = 64                  # places of a new table
 
