@@ -27,8 +27,10 @@ from xlogmem import (
     DirectMemoryResource,
     LaunchRecorder,
     PoolMemoryResource,
+    StatisticsResourceAdaptor,
     Stream,
     StreamPool,
+    TrackingResourceAdaptor,
     from_arrow,
     from_cuda_array,
     from_dlpack,
@@ -273,6 +275,23 @@ class Written(DeviceMemoryResource):
 
     def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
         self.below.deallocate(ptr, nbytes, stream)
+
+
+@program
+def adaptors(w: World) -> None:
+    """Below and above a pool, and over the driver: after any failure the figures are those of what is there."""
+    for pooled in (False, True):
+        below = w.do(StatisticsResourceAdaptor, w.do(AsyncMemoryResource))
+        upstream = w.do(PoolMemoryResource, below, chunk_size=1 << 17) if pooled else below
+        statistics = w.do(StatisticsResourceAdaptor, w.do(TrackingResourceAdaptor, upstream, depth=2))
+        runtime, s, t = w.two(resource=statistics)
+        statistics.push_counters()
+        churn(w, runtime, s, t)
+        seen = statistics.pop_counters()
+        left = statistics.upstream.outstanding_bytes
+        assert seen.current_bytes == left == sum(x.nbytes for x in statistics.upstream.outstanding_allocations())
+        assert left == sum(row.current_bytes for row in statistics.counters(by="tag").values()) == runtime.live_bytes
+        assert pooled or below.allocation_counts.current_bytes == left
 
 
 @program
