@@ -23,6 +23,7 @@ from xlogmem import (
     OutOfDeviceMemoryError,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
+    StreamMisuseError,
     TrackingResourceAdaptor,
     statistics,
 )
@@ -401,6 +402,13 @@ def test_a_forked_child_may_look(_context):
 def test_what_is_not_a_resource_is_refused():
     with pytest.raises(TypeError, match=r"upstream must be a DeviceMemoryResource.*RmmMemoryResource"):
         StatisticsResourceAdaptor(object())
+    never = StatisticsResourceAdaptor.__new__(StatisticsResourceAdaptor)
+    assert never.allocation_counts == Statistics(0, 0, 0, 0, 0, 0)
+    assert never.counters(by="tag") == {}
+    with pytest.raises(StreamMisuseError):
+        never.allocate(100, 0)
+    with pytest.raises(StreamMisuseError, match="never initialised"):
+        DeviceRuntime(resource=never)
     adaptor = StatisticsResourceAdaptor(AsyncMemoryResource())
     with pytest.raises(RuntimeError, match="once"):
         adaptor.__init__(AsyncMemoryResource())

@@ -124,6 +124,8 @@ def test_a_depth_that_is_none_is_refused(wrong):
 
 
 def test_what_is_not_a_resource_or_number_is_refused():
+    never = TrackingResourceAdaptor.__new__(TrackingResourceAdaptor)
+    assert (never.outstanding_allocations(), never.outstanding_bytes) == ([], 0)
     with pytest.raises(TypeError, match="upstream must be a DeviceMemoryResource"):
         TrackingResourceAdaptor(object())
     with pytest.raises(TypeError):

@@ -199,6 +199,9 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
 
     cdef Books books
 
+    def __cinit__(self):
+        self.books.pushed.resize(1)                     # zeros
+
     def __init__(self, upstream):
         self.state.books.allocated = count_allocated
         self.state.books.failed = count_failed
@@ -208,7 +211,6 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         self.state.books.settled = count_settled
         self.open_books(upstream, &self.books)
         self.books.by_tag.keeps_totals = self.books.by_stream.keeps_totals = True
-        self.books.pushed.resize(1)                     # zeros
         take_at_forks(&self.books.lock, LEAF_LOCK)
 
     def __dealloc__(self):
