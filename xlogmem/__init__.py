@@ -40,6 +40,8 @@ from xlogmem.resources import (
     LimitingResourceAdaptor,
     PoolMemoryResource,
     ResourceAdaptor,
+    StatisticsResourceAdaptor,
+    TrackingResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
@@ -72,10 +74,12 @@ __all__ = [
     "PoolMemoryResource",
     "ResourceAdaptor",
     "StaleBufferError",
+    "StatisticsResourceAdaptor",
     "Stream",
     "StreamMisuseError",
     "StreamPool",
     "TokenError",
+    "TrackingResourceAdaptor",
     "UnknownBufferError",
     "UnknownDeviceError",
     "UnknownNodeError",

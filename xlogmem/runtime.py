@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex
 
 from xlogmem._driver import ProcessLock, supports_memory_pools
@@ -19,6 +19,7 @@ from xlogmem.streams import Stream, StreamPool
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
 
 MAX_DEVICE_ORDINALS = 16
+MAX_LAYERS = 64                             # of a stack of resources
 
 RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "async": AsyncMemoryResource, "direct": DirectMemoryResource,
@@ -26,6 +27,24 @@ RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
 _locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
+
+
+def default_resource(ordinal: int) -> DeviceMemoryResource:
+    """A new resource for a runtime that is given none."""
+    name = os.environ.get("XLOGMEM_RESOURCE") or ("async" if supports_memory_pools(ordinal) else "direct")
+    if name not in RESOURCES:
+        raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
+    return RESOURCES[name](ordinal)
+
+
+def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
+    """A resource and what is below it, from the top."""
+    layer: Any = resource
+    for _ in range(MAX_LAYERS):                         # a class in Python may have any `upstream`
+        if not isinstance(layer, DeviceMemoryResource):
+            return
+        yield layer
+        layer = getattr(layer, "upstream", None)
 
 
 class DeviceRuntime(Runtime):
@@ -66,10 +85,7 @@ class DeviceRuntime(Runtime):
     def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
         if resource is None:
-            name = os.environ.get("XLOGMEM_RESOURCE") or ("async" if supports_memory_pools(ordinal) else "direct")
-            if name not in RESOURCES:
-                raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
-            resource = RESOURCES[name](ordinal)
+            resource = default_resource(ordinal)
         if stream_pool is None:
             stream_pool = StreamPool(ordinal)
         self = super().__new__(cls, stream_pool, resource,
@@ -138,7 +154,8 @@ class DeviceRuntime(Runtime):
             recorder.commit()
 
     def memory_summary(self) -> str:
-        """The state of the memory as a text for a person: what is tracked, and what the resource says of itself."""
+        """The state of the memory as a text for a person: what is tracked, and what the resource and those
+        below it say of themselves."""
         counters = self.counters()
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
@@ -148,8 +165,7 @@ class DeviceRuntime(Runtime):
                  f"{counters['uses']} uses",
                  f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "
                  f"{counters['host_waits']} waits of the host; {counters['known'] + counters['covered']} left out"]
-        if isinstance(self.resource, PoolMemoryResource):
-            lines.append(self.resource.memory_summary())
+        lines += [layer.memory_summary() for layer in layers_of(self.resource) if hasattr(layer, "memory_summary")]
         return "\n".join(lines)
 
     @property

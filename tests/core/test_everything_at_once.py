@@ -10,16 +10,20 @@ from cuda.bindings import driver as cuda
 from stress import together
 
 from xlogmem import (
+    AsyncMemoryResource,
     BlockState,
     Buffer,
     DeviceBlock,
+    DeviceMemoryResource,
     DeviceRuntime,
     DeviceState,
     LaunchRecorder,
     PoolMemoryResource,
+    StatisticsResourceAdaptor,
     Stream,
     StreamMisuseError,
     StreamPool,
+    TrackingResourceAdaptor,
     UseAfterFreeError,
     use,
 )
@@ -48,9 +52,9 @@ class Foreign:
 class Shared:
     """What all threads use: a runtime, its streams, blocks that any of them may free, and exports."""
 
-    def __init__(self, pool: PoolMemoryResource | None) -> None:
-        self.pool = pool
-        self.runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * THREADS), resource=pool)
+    def __init__(self, resource: DeviceMemoryResource) -> None:
+        self.resource = resource
+        self.runtime = DeviceRuntime(stream_pool=StreamPool(max_streams=4 * THREADS), resource=resource)
         self.streams = [self.runtime.acquire_stream(discipline=kind)
                         for kind in ("ordinary", "opaque", "sealed", "ordinary")]
         self.blocks = [self.runtime.allocate(4096, stream) for stream in self.streams]
@@ -78,8 +82,9 @@ class Worker:
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
         ]
-        if self.shared.pool is not None:
-            operations += [self.shared.pool.trim, self.runtime.memory_summary]
+        operations.append(self.runtime.memory_summary)
+        if isinstance(self.shared.resource, PoolMemoryResource):
+            operations.append(self.shared.resource.trim)
         return operations
 
     def stream(self) -> Stream:
@@ -200,17 +205,22 @@ class Worker:
             self.shared.exports.pop(self.chance.randrange(len(self.shared.exports) + 1))
 
 
-@pytest.mark.parametrize("pooled", [False, True])
+RESOURCES: dict[str, Callable[[], DeviceMemoryResource]] = {
+    "async": AsyncMemoryResource, "pool": lambda: PoolMemoryResource(chunk_size=8192),
+    "adaptors": lambda: StatisticsResourceAdaptor(TrackingResourceAdaptor(AsyncMemoryResource(), depth=3))}
+
+
+@pytest.mark.parametrize("over", RESOURCES)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("_busy_interpreter")
 @pytest.mark.filterwarnings("ignore:.* was dropped between preflight and commit:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.* handed out memory of a live block:RuntimeWarning")   # adopted after its free
-def test_every_operation_beside_every_other(seed, pooled, _context):
+def test_every_operation_beside_every_other(seed, over, _context):
     """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.
 
     What is asserted here is the accounting; under `.ci/sanitize tsan` this is where two threads meet in the core.
     """
-    shared = Shared(PoolMemoryResource(chunk_size=8192) if pooled else None)
+    shared = Shared(RESOURCES[over]())
 
     def work(number: int) -> tuple[int, int]:
         check(cuda.cuCtxSetCurrent(_context))
@@ -231,3 +241,7 @@ def test_every_operation_beside_every_other(seed, pooled, _context):
     assert runtime.bytes_outstanding == counters["live_blocks"] == 0
     assert counters["allocations"] == counters["frees"] == 4 + sum(allocations for allocations, _ in counted)
     assert counters["uses"] == sum(uses for _, uses in counted)
+    if over == "adaptors":
+        now = shared.resource.allocation_counts
+        assert (now.current_bytes, now.current_count, now.total_count) == (0, 0, counters["allocations"])
+        assert shared.resource.pending_bytes == shared.resource.upstream.outstanding_bytes == 0

@@ -131,6 +131,24 @@ def table() -> None:
         del hold, streams
 
 
+def adaptors() -> None:
+    """Many tags and addresses, and what is made of them for Python."""
+    from xlogmem import AsyncMemoryResource, DeviceRuntime, StatisticsResourceAdaptor, TrackingResourceAdaptor
+
+    adaptor = StatisticsResourceAdaptor(TrackingResourceAdaptor(AsyncMemoryResource()))
+    runtime = DeviceRuntime(resource=adaptor)
+    blocks = [runtime.allocate(100, tag=f"tag {i % 90}") for i in range(200)]
+    for _ in range(9):
+        adaptor.push_counters()
+    adaptor.counters(by="tag"), adaptor.counters(by="stream"), runtime.memory_summary()
+    if len(adaptor.upstream.outstanding_text().splitlines()) < 400:
+        raise AssertionError(adaptor.upstream.outstanding_text())
+    del blocks
+    runtime.reap_pending()
+    if adaptor.upstream.outstanding_bytes or runtime.bytes_outstanding:
+        raise AssertionError("bytes are left")
+
+
 def rmm() -> None:
     """Both directions of the binding, in C++."""
     import rmm
@@ -162,5 +180,5 @@ def programs() -> dict[str, Callable[[], None]]:
     from xlogmem.selftest.programs import KINDS
 
     named = {f"random {seed}, {kind.name}": random_program(seed) for seed, kind in enumerate(KINDS)}
-    own = [dlpack, arrow, interfaces, table, *([rmm] if find_spec("rmm") else [])]
+    own = [dlpack, arrow, interfaces, table, adaptors, *([rmm] if find_spec("rmm") else [])]
     return {program.__name__: program for program in own} | named

@@ -7,10 +7,12 @@ from unittest.mock import MagicMock
 
 import pytest
 from bench_runs import LIBRARIES, TINY, all_of, bench
+from rmm_if_installed import Source, _binding, needs_rmm, rmm
 
-from xlogmem.bench import cases, measure, settings
-from xlogmem.bench.allocators import OURS, PEER
-from xlogmem.bench.cases import through_rmm
+import xlogmem
+from xlogmem.bench import _loops, cases, measure, settings
+from xlogmem.bench.allocators import OURS, PEER, Rmm
+from xlogmem.bench.cases import adaptors, through_rmm
 from xlogmem.bench.settings import Order
 from xlogmem.bench.world import World
 
@@ -116,6 +118,20 @@ def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
         assert columns.calls.count(("make", mr)) == 2
         assert columns.calls.count((operation, mr)) > TINY.turns
     assert {name for name, _ in columns.calls} == {"make", operation}
+
+
+@needs_rmm
+@pytest.mark.parametrize("name", adaptors.ADAPTORS)
+def test_rmms_adaptors_are_made_as_ours_are(name):
+    """What the family "adaptors" measures over RMM's own resources, here over one that needs no GPU."""
+    source = Source()
+    wrapped = adaptors.ADAPTORS[name][1](rmm.mr)(source.mr)
+    _loops.Allocator.of(_binding.upstream_of(wrapped)).pairs(256, [0], 3)
+    Rmm(name, wrapped, [rmm.pylibrmm.stream.DEFAULT_STREAM]).pair(256, 0)()
+    assert len(source.streams) >= 4
+    assert not source.live
+    kind = type(adaptors.ADAPTORS[name][0](xlogmem.AsyncMemoryResource())).__name__
+    assert type(wrapped).__name__ == (kind if name != "none" else "CallbackMemoryResource")
 
 
 @pytest.mark.simulator

@@ -8,10 +8,14 @@ what its next owner has to be ordered after.
 from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.base import DeviceMemoryResource
+from xlogmem.resources.counts import Outstanding, Statistics
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
+from xlogmem.resources.statistics import StatisticsResourceAdaptor
+from xlogmem.resources.tracking import TrackingResourceAdaptor
 
 __all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "LimitingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
+           "LimitingResourceAdaptor", "Outstanding", "PoolMemoryResource", "ResourceAdaptor", "Statistics",
+           "StatisticsResourceAdaptor", "TrackingResourceAdaptor"]

@@ -14,7 +14,8 @@ cdef struct Books:
     void (*allocated)(void* self, Allocation* made) noexcept nogil
     void (*failed)(void* self, Allocation* wanted, Failure* failure) noexcept nogil      # after `admit`
     void (*freeing)(void* self, Allocation* freed) noexcept nogil
-    void (*not_freed)(void* self, Allocation* freed, Failure* failure) noexcept nogil    # after `freeing`
+    void (*freed)(void* self, Allocation* freed) noexcept nogil                          # after `freeing`, or
+    void (*not_freed)(void* self, Allocation* freed, Failure* failure) noexcept nogil
     void (*settled)(void* self, uint64_t nbytes) noexcept nogil
 
 

@@ -41,6 +41,8 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
     if state.books.freeing != NULL:
         state.books.freeing(state.self, freed)
     if not state.upstream.deallocate(state.upstream.self, freed, failure):
+        if state.books.freed != NULL:
+            state.books.freed(state.self, freed)
         return 0
     if state.books.not_freed != NULL:
         state.books.not_freed(state.self, freed, failure)
@@ -77,6 +79,8 @@ cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* f
     if state.books.freeing != NULL:
         state.books.freeing(state.self, freed)
     state.upstream.frontiers.deallocate(state.upstream.self, freed, frontier)
+    if state.books.freed != NULL:
+        state.books.freed(state.self, freed)
 
 
 cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:

@@ -1,8 +1,11 @@
+from typing_extensions import disjoint_base
+
 from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.base import DeviceMemoryResource
 
 __all__ = ["LimitingResourceAdaptor"]
 
+@disjoint_base
 class LimitingResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream: DeviceMemoryResource, limit: int | str | float) -> None: ...
     @property

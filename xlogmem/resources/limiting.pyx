@@ -6,13 +6,23 @@ says that the bytes are settled.  It is what the runtime calls outstanding, what
 """
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic, mutex
+from xlogmem._cpp cimport atomic, mutex, vector
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks, total_memory
 from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
 from xlogmem._labels cimport held, object_of
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
-from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, row_of, take_from
+from xlogmem.resources.tally cimport (
+    Row,
+    Tally,
+    add_to,
+    copy_rows,
+    forget_all,
+    release_rows,
+    restore_to,
+    row_of,
+    take_from,
+)
 
 from cuda.bindings cimport cydriver as cy
 
@@ -96,7 +106,11 @@ cdef void count_freed(void* self, Allocation* freed) noexcept nogil:
 
 
 cdef void count_not_freed(void* self, Allocation* freed, Failure* failure) noexcept nogil:
-    count_live(self, freed)
+    cdef Limit* limit = <Limit*>self
+    limit.lock.lock()
+    limit.live += freed.nbytes
+    restore_to(row_of(&limit.by_tag, <uint64_t>freed.tag, freed.tag), freed.nbytes)
+    limit.lock.unlock()
 
 
 cdef void discharge(void* self, uint64_t nbytes) noexcept nogil:
@@ -174,14 +188,16 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     def holders(self):
         """Bytes of live blocks by tag, the largest first; None stands for all without a tag."""
-        cdef Limit* limit = &self.limit_state
+        cdef vector[Row] rows
         cdef size_t i
-        limit.lock.lock()                               # a leaf, never held for long
+        with nogil:
+            self.limit_state.lock.lock()
+            copy_rows(&self.limit_state.by_tag, &rows)
+            self.limit_state.lock.unlock()
         try:
-            found = [(object_of(limit.by_tag.rows[i].tag), limit.by_tag.rows[i].nbytes)
-                     for i in range(limit.by_tag.rows.size()) if limit.by_tag.rows[i].nbytes]
+            found = [(object_of(rows[i].tag), rows[i].nbytes) for i in range(rows.size()) if rows[i].nbytes]
         finally:
-            limit.lock.unlock()
+            release_rows(&rows)
         return dict(sorted(found, key=lambda row: -row[1]))
 
     def memory_summary(self):

@@ -1,6 +1,6 @@
 # Bytes and calls by key: by tag, by stream.  A table that grows, and is emptied of what is not used any more.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._labels cimport Label
@@ -22,8 +22,22 @@ cdef cppclass Tally:
     bint keeps_totals           # rows without bytes stay
 
 
+cdef inline size_t place_of(uint64_t key, size_t mask) noexcept nogil:
+    return <size_t>((key * <uint64_t>0x9E3779B97F4A7C15) >> 20) & mask
+
+
+cdef inline uint64_t key_of_rest() noexcept nogil:
+    """The key of the row that `row_within` gives to keys beyond its limit."""
+    return UINT64_MAX
+
+
 # Guarded by the owner's lock.
 cdef Row* row_of(Tally* tally, uint64_t key, Label* tag) noexcept nogil
+cdef Row* row_within(Tally* tally, uint64_t key, Label* tag, size_t most) noexcept nogil
 cdef void add_to(Row* row, uint64_t nbytes) noexcept nogil
 cdef void take_from(Row* row, uint64_t nbytes) noexcept nogil
+cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil
+cdef void copy_rows(Tally* tally, vector[Row]* rows) noexcept nogil
 cdef void forget_all(Tally* tally) noexcept nogil
+
+cdef void release_rows(vector[Row]* rows) noexcept nogil

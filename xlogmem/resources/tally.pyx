@@ -8,26 +8,37 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._cpp cimport larger
 from xlogmem._labels cimport held, release
 
+__all__ = []                                # it is for C alone
+
 cdef enum:
     FIRST = 64                  # places of a new table
 
 
-cdef inline size_t place_of(uint64_t key, size_t mask) noexcept nogil:
-    return <size_t>((key * <uint64_t>0x9E3779B97F4A7C15) >> 20) & mask
+cdef Row* find_row(Tally* tally, uint64_t key) noexcept nogil:
+    """The row of a key; NULL if there is none."""
+    cdef size_t mask, place
+    if tally.places.empty():
+        return NULL
+    mask = tally.places.size() - 1
+    place = place_of(key, mask)
+    while tally.places[place]:
+        if tally.rows[tally.places[place] - 1].key == key:
+            return &tally.rows[tally.places[place] - 1]
+        place = (place + 1) & mask
+    return NULL
 
 
 cdef Row* row_of(Tally* tally, uint64_t key, Label* tag) noexcept nogil:
     """The row of a key, made if there is none."""
     cdef size_t mask, place
-    cdef Row* row
+    cdef Row* row = find_row(tally, key)
+    if row != NULL:
+        return row
     if tally.rows.size() * 2 >= tally.places.size():
         rehash(tally)
     mask = tally.places.size() - 1
     place = place_of(key, mask)
     while tally.places[place]:
-        row = &tally.rows[tally.places[place] - 1]
-        if row.key == key:
-            return row
         place = (place + 1) & mask
     row = &tally.rows.emplace_back()
     row.key = key
@@ -35,6 +46,14 @@ cdef Row* row_of(Tally* tally, uint64_t key, Label* tag) noexcept nogil:
     row.nbytes = row.count = row.peak_bytes = row.peak_count = row.total_bytes = row.total_count = 0
     tally.places[place] = <uint32_t>tally.rows.size()
     return row
+
+
+cdef Row* row_within(Tally* tally, uint64_t key, Label* tag, size_t most) noexcept nogil:
+    """`row_of`; once there are `most` rows, all keys that have none share another one."""
+    cdef Row* row = find_row(tally, key)
+    if row != NULL or tally.rows.size() < most:
+        return row if row != NULL else row_of(tally, key, tag)
+    return row_of(tally, key_of_rest(), NULL)
 
 
 cdef void rehash(Tally* tally) noexcept nogil:
@@ -72,9 +91,29 @@ cdef void take_from(Row* row, uint64_t nbytes) noexcept nogil:
     row.count -= 1
 
 
-cdef void forget_all(Tally* tally) noexcept nogil:
+cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil:
+    """After `take_from`: it was not so."""
+    row.nbytes += nbytes
+    row.count += 1
+    row.peak_bytes = larger(row.peak_bytes, row.nbytes)
+    row.peak_count = larger(row.peak_count, row.count)
+
+
+cdef void copy_rows(Tally* tally, vector[Row]* rows) noexcept nogil:
+    """With references to the tags, for code that makes Python objects of them: that is not done under a lock."""
     cdef size_t i
-    for i in range(tally.rows.size()):
-        release(tally.rows[i].tag)
-    tally.rows.clear()
+    rows[0] = tally.rows
+    for i in range(rows.size()):
+        held(rows[0][i].tag)
+
+
+cdef void release_rows(vector[Row]* rows) noexcept nogil:
+    cdef size_t i
+    for i in range(rows.size()):
+        release(rows[0][i].tag)
+    rows.clear()
+
+
+cdef void forget_all(Tally* tally) noexcept nogil:
+    release_rows(&tally.rows)
     tally.places.clear()

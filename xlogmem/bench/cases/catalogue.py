@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from xlogmem.bench import logs
+from xlogmem.bench.cases.adaptors import ADAPTORS, through_adaptor
 from xlogmem.bench.cases.allocate import allocate_and_free, in_threads
 from xlogmem.bench.cases.frees import freed_after_reads
 from xlogmem.bench.cases.lookup import looked_up
@@ -22,7 +23,8 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "pylibcudf": ("RMM", "pylibcudf")}
+    "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
+    "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
 
@@ -35,7 +37,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
             *replay_cases(scale, log_files), *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale),
-            *pylibcudf_cases())
+            *adaptor_cases(), *pylibcudf_cases())
     return _listed[scale, log_files]
 
 
@@ -141,6 +143,12 @@ def rmm_cases(scale: int) -> Iterator[Case]:
     pairs = scaled(10_000, scale)
     yield Case("rmm/99th percentile beside a busy Python thread", "rmm", "pair", beside_python(MIB, pairs),
                {"nbytes": MIB, "pairs": pairs})
+
+
+def adaptor_cases() -> Iterator[Case]:
+    for name in ADAPTORS:
+        yield Case(f"adaptors/{name}, 256 B", "adaptors", "pair", through_adaptor(name, 256), {"nbytes": 256},
+                   quick=name == "statistics")
 
 
 def pylibcudf_cases() -> Iterator[Case]:

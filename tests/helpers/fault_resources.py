@@ -1,0 +1,115 @@
+"""The programs of `fault_programs` about resources, and the list of all programs."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fault_world import NBYTES, World
+
+from xlogmem import (
+    AsyncMemoryResource,
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DirectMemoryResource,
+    PoolMemoryResource,
+    StatisticsResourceAdaptor,
+    Stream,
+    TrackingResourceAdaptor,
+)
+
+__all__ = ["PROGRAMS", "program"]
+
+PROGRAMS: dict[str, Callable[[World], None]] = {}
+
+
+def program(function: Callable[[World], None]) -> Callable[[World], None]:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def churn(w: World, runtime: DeviceRuntime, s: Stream, t: Stream) -> None:
+    """Memory that changes hands between streams."""
+    for stream, other in ((s, t), (t, s)):
+        some = [w.do(runtime.allocate, nbytes, stream) for nbytes in (300, 5000, 70000)]
+        w.launch(stream, write=some)
+        w.launch(other, read=some)
+        for block in some:
+            w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def pool(w: World) -> None:
+    resource = w.do(PoolMemoryResource, w.do(AsyncMemoryResource), 1 << 16, chunk_size=1 << 17)
+    churn(w, *w.two(resource=resource))
+    w.do(resource.trim)
+    resource.pool_size(), resource.statistics(), resource.memory_summary()
+
+
+@program
+def pool_on_direct(w: World) -> None:
+    resource = w.do(PoolMemoryResource, w.do(DirectMemoryResource), maximum_pool_size=1 << 18, chunk_size=1 << 16)
+    runtime, s, t = w.two(resource=resource)
+    churn(w, runtime, s, t)
+    w.do(resource.trim, 1 << 16)
+    w.do(resource.trim)
+
+
+@program
+def direct(w: World) -> None:
+    churn(w, *w.two(resource=w.do(DirectMemoryResource)))
+
+
+@program
+def async_resource(w: World) -> None:
+    resource = w.do(AsyncMemoryResource, 0, release_threshold=1 << 20)
+    churn(w, *w.two(resource=resource))
+
+
+@program
+def bare_resources(w: World) -> None:
+    """Without a runtime."""
+    stream = w.foreign_stream()
+    for kind in (AsyncMemoryResource, DirectMemoryResource):
+        resource = w.do(kind)
+        ptr = w.do(resource.allocate, NBYTES, stream)
+        w.write(stream, ptr)
+        w.must(resource.deallocate, ptr, NBYTES, stream)
+
+
+class Written(DeviceMemoryResource):
+    """A resource in Python, over another."""
+
+    order = "stream"
+
+    def __init__(self, below: DeviceMemoryResource) -> None:
+        super().__init__()
+        self.below = below
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        return self.below.allocate(nbytes, stream)
+
+    def deallocate(self, ptr: int, nbytes: int, stream: Any) -> None:
+        self.below.deallocate(ptr, nbytes, stream)
+
+
+@program
+def adaptors(w: World) -> None:
+    """Below and above a pool, and over the driver: after any failure the figures are those of what is there."""
+    for pooled in (False, True):
+        below = w.do(StatisticsResourceAdaptor, w.do(AsyncMemoryResource))
+        upstream = w.do(PoolMemoryResource, below, chunk_size=1 << 17) if pooled else below
+        statistics = w.do(StatisticsResourceAdaptor, w.do(TrackingResourceAdaptor, upstream, depth=2))
+        runtime, s, t = w.two(resource=statistics)
+        statistics.push_counters()
+        churn(w, runtime, s, t)
+        seen = statistics.pop_counters()
+        left = statistics.upstream.outstanding_bytes
+        assert seen.current_bytes == left == sum(x.nbytes for x in statistics.upstream.outstanding_allocations())
+        assert left == sum(row.current_bytes for row in statistics.counters(by="tag").values()) == runtime.live_bytes
+        assert pooled or below.allocation_counts.current_bytes == left
+
+
+@program
+def written_resource(w: World) -> None:
+    churn(w, *w.two(resource=w.do(Written, w.do(AsyncMemoryResource))))

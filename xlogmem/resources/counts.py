@@ -1,0 +1,115 @@
+"""What adaptors report, as plain data, and as text for a person."""
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from xlogmem._units import format_bytes
+
+__all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]
+
+logger = logging.getLogger("xlogmem")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a `StatisticsResourceAdaptor` has counted; the names are those of RMM's class.
+
+    Attributes
+    ----------
+    current_bytes, current_count : int
+        Allocated, and not freed since.  Negative after a push, where more was freed than allocated.
+    peak_bytes, peak_count : int
+        The most that this ever was.
+    total_bytes, total_count : int
+        All that was allocated.
+    """
+
+    current_bytes: int
+    current_count: int
+    peak_bytes: int
+    peak_count: int
+    total_bytes: int
+    total_count: int
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """Memory that was allocated through a `TrackingResourceAdaptor` and not freed.
+
+    Attributes
+    ----------
+    ptr : int
+        The device address.
+    nbytes : int
+        As requested.
+    tag : str or None
+        Of the block.
+    generation : int or None
+        Of the block; None for memory that no runtime tracks, such as a pool's chunk.
+    stream : int or str
+        Where it was allocated: the stream's id; in a call without a runtime its handle in hexadecimal.
+    stack : object or None
+        The Python frames of the call; `str` gives what a traceback would.  None where none was taken.
+    """
+
+    ptr: int
+    nbytes: int
+    tag: str | None
+    generation: int | None
+    stream: int | str
+    stack: Any
+
+    def __str__(self) -> str:
+        facts = [f"tag {self.tag!r}"] if self.tag is not None else []
+        facts += [f"generation {self.generation}"] if self.generation is not None else []
+        facts += [f"stream {self.stream}"]
+        return f"{self.ptr:#x}: {self.nbytes} B ({', '.join(facts)})"
+
+
+def outstanding_as_text(records: Iterable[Outstanding]) -> str:
+    """A line for each, and its stack below; empty if there are none."""
+    return "\n".join(f"{record} : callstack:\n{record.stack}" if record.stack is not None else str(record)
+                     for record in records)
+
+
+def leaks_as_text(records: Iterable[Outstanding], most: int | None = None) -> str:
+    """Summed by stack, the largest sum first; `most` of them."""
+    by_stack: dict[Any, list[Outstanding]] = {}
+    for record in records:
+        by_stack.setdefault(record.stack, []).append(record)
+    groups = sorted(by_stack.items(), key=lambda group: -sum(record.nbytes for record in group[1]))
+    return "\n".join(line for stack, group in groups[:most] for line in _lines_of_group(stack, group))
+
+
+def _lines_of_group(stack: Any, group: list[Outstanding]) -> list[str]:
+    nbytes, count = sum(record.nbytes for record in group), len(group)
+    return [f"{format_bytes(nbytes)} in {count} allocation{'s' if count > 1 else ''}, the oldest {group[0]}",
+            str(stack) if stack is not None else "  without a stack"]
+
+
+# ---------------------------------------------------------------------------------------------- at exit
+_reporting: WeakSet[Any] = WeakSet()
+_process = os.getpid()
+
+
+def report_at_exit(adaptor: Any) -> None:
+    """Have the end of the process report what is outstanding of it then."""
+    _reporting.add(adaptor)
+
+
+@atexit.register
+def _report() -> None:
+    if os.getpid() != _process:                         # the memory is the parent's
+        return
+    for adaptor in list(_reporting):
+        records = adaptor.outstanding_allocations()
+        if records:
+            nbytes = sum(record.nbytes for record in records)
+            logger.warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
+                           format_bytes(nbytes), leaks_as_text(records))
