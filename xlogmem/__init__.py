@@ -38,6 +38,7 @@ from xlogmem.resources import (
     DirectMemoryResource,
     ForeignMemoryResource,
     LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
     PoolMemoryResource,
     ResourceAdaptor,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "ForeignMemoryResource",
     "LaunchRecorder",
     "LimitingResourceAdaptor",
+    "LoggingResourceAdaptor",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",

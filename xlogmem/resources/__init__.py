@@ -11,7 +11,8 @@ from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.limiting import LimitingResourceAdaptor
+from xlogmem.resources.logging import LoggingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
 
 __all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "LimitingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
+           "LimitingResourceAdaptor", "LoggingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
