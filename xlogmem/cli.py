@@ -22,14 +22,18 @@ from rich.table import Table
 import xlogmem
 from xlogmem import _driver
 from xlogmem._start import start_driver
+from xlogmem._units import format_bytes
 from xlogmem.errors import DriverNotFoundError, XlogmemError
 
 if TYPE_CHECKING:
+    from xlogmem.bench.replay import Row as ReplayRow
     from xlogmem.bench.settings import Settings as BenchSettings
     from xlogmem.demo import Demo, Outcome
     from xlogmem.selftest import Report, Settings
 
 __all__ = ["main"]
+
+TURNS = 16                      # of a replay, for the progress bar: those of a bisection are not known before
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -334,3 +338,81 @@ def run_bench(settings: BenchSettings) -> dict[str, Any]:
         raw = processes.run(settings, show)
         bar.update(task, completed=len(names) * settings.processes, now="")
     return results.assembled(raw, settings, ["xlogmem", *sys.argv[1:]])
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="LOG...")
+@click.option("--resource", "resources", multiple=True,
+              type=click.Choice(["pool", "async", "direct", "rmm-pool", "rmm-arena", "rmm-async"]),
+              help="What to replay on; can be repeated.  [default: pool]")
+@click.option("--no-least", is_flag=True, help="Do not look for the least pool that suffices.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the rows to a file.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the rows, and the memory over time, to a file.")
+@click.option("--plot", "plot_file", metavar="FILE",
+              help="Draw the memory over time, PNG or SVG by the name's ending (needs matplotlib).")
+def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, csv_file: str | None,
+           json_file: str | None, plot_file: str | None) -> None:
+    """Replay logs of allocations on other resources: what they would cost, and how small a pool may be.
+
+    A LOG is a file of RMM's LoggingResourceAdaptor, or of xlogmem's, which may be compressed (.gz).  Each stream of it
+    becomes a stream of the runtime.  A pair is an allocation and its free, from C++ on one thread.
+    """
+    start_driver()
+    from xlogmem.bench import replay as replays
+    from xlogmem.bench.recorded import LogError
+    from xlogmem.bench.replay import chart
+
+    if _driver.is_simulated():
+        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
+    try:
+        if plot_file:
+            chart.require_matplotlib()                  # before a minute of work
+        rows = run_replays(logs, resources or ("pool",), not no_least)
+        if csv_file:
+            replays.save_csv(rows, csv_file)
+        if json_file:
+            replays.save_json(rows, json_file, xlogmem=xlogmem.__version__, device=_driver.device_name(0),
+                              simulated=_driver.is_simulated())
+        if plot_file:
+            chart.plot(rows, plot_file)
+    except (LogError, XlogmemError, RuntimeError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    print_replays(rows)
+
+
+def run_replays(logs: tuple[str, ...], resources: tuple[str, ...], least: bool) -> list[ReplayRow]:
+    """Replay, and show the progress."""
+    from xlogmem.bench.programs import Programs
+    from xlogmem.bench.recorded import recorded
+    from xlogmem.bench.replay import replayed
+
+    rows = []
+    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
+                  console=Console(stderr=True)) as bar:
+        task = bar.add_task("replaying", total=len(logs) * (1 + TURNS * len(resources)), now="")
+        for number, log in enumerate(logs):
+            done = number * (1 + TURNS * len(resources))
+            bar.update(task, completed=done, now=escape(f"reading {log}"))
+            programs = Programs(recorded(log))
+            for place, name in enumerate(resources):
+                bar.update(task, completed=done + 1 + TURNS * place)
+                rows.append(replayed(log, programs, name, least, lambda what, name=name: bar.update(  # type: ignore[misc]
+                    task, advance=1, now=escape(f"{name}: {what}"))))
+        bar.update(task, completed=len(logs) * (1 + TURNS * len(resources)), now="")
+    return rows
+
+
+def print_replays(rows: list[ReplayRow]) -> None:
+    table = Table(title="replays")
+    for heading in ("log", "resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held",
+                    "refused"):
+        table.add_column(heading, justify="left" if heading in ("log", "resource") else "right")
+    for row in rows:
+        table.add_row(escape(os.path.basename(row.log)), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
+                      "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
+                      in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def in_bytes(nbytes: int | None) -> str:
+    return "-" if nbytes is None else format_bytes(nbytes)

@@ -11,6 +11,8 @@ import logging
 import operator
 import threading
 
+cimport cython
+
 from cpython.exc cimport PyErr_CheckSignals
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint64_t
@@ -52,6 +54,7 @@ include "logging/rows.pxi"              # a record as a row of text
 include "logging/writer.pxi"            # the thread that writes
 
 
+@cython.no_gc_clear                         # __dealloc__ needs the writer
 cdef class LoggingResourceAdaptor(ResourceAdaptor):
     """Writes down each call of the resource below.
 
@@ -114,7 +117,7 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         self.writer.start(opened(sink, format), self.context.ordinal)
 
     def __dealloc__(self):
-        if self.writer is not None:                     # which is not cleared before: see `DeviceMemoryResource`
+        if self.writer is not None:
             request_end(&self.writer.ring)
 
     @property

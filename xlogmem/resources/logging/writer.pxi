@@ -67,6 +67,7 @@ cdef class LogWriter:
                         self.ring.wake.wait(GATHERING if count else IDLE_WAIT)
         finally:
             self.end_sink()
+            self.ring.writer.store(0)                   # the system gives the number to another thread
             writers.discard(self)
             self.progress.set()
 
