@@ -33,6 +33,7 @@ from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
 from xlogmem.resources import (
+    AllocationRecord,
     AsyncMemoryResource,
     DeviceMemoryResource,
     DirectMemoryResource,
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_DEVICE_ORDINALS",
     "Access",
+    "AllocationRecord",
     "AsyncMemoryResource",
     "BlockId",
     "BlockState",

@@ -136,11 +136,11 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[int, Call]]:
         try:
             row = json.loads(text)
             action, ptr, nbytes = row["action"], row["ptr"] or 0, row["bytes"]
-            key = stream_key(row["handle"], row["thread"])
+            handle, thread = row["handle"], row["thread"]
         except KeyError as error:
             raise LogError(f"{line}: there is no field {error}") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise LogError(f"{line}: {error}") from error
-        if action not in ACTIONS or type(ptr) is not int or type(nbytes) is not int or isinstance(key, float):
-            raise LogError(f"{line}: the action {str(action)[:40]!r} with {nbytes!r} bytes at {ptr!r} is no call")
-        yield line, checked(line, action, ptr, nbytes, key)
+        if action not in ACTIONS or not all(type(number) is int for number in (ptr, nbytes, handle, thread)):
+            raise LogError(f"{line}: {str(action)[:40]!r} of {nbytes!r} bytes at {ptr!r} on {handle!r} is no call")
+        yield line, checked(line, action, ptr, nbytes, stream_key(handle, thread))

@@ -13,6 +13,8 @@ from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.logging import LoggingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
+from xlogmem.resources.sinks import AllocationRecord
 
-__all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "LimitingResourceAdaptor", "LoggingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
+__all__ = ["AllocationRecord", "AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource",
+           "ForeignMemoryResource", "LimitingResourceAdaptor", "LoggingResourceAdaptor", "PoolMemoryResource",
+           "ResourceAdaptor"]

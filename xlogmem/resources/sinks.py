@@ -98,8 +98,11 @@ class PathSink:
             self.key = _key_of(os.fstat(self.file.fileno()))
             if self.key:
                 _open_files.add(self.key)
-        if format == "rmm":
-            self.write(HEADER)
+        try:
+            self.write(HEADER if format == "rmm" else b"")
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, content: bytes) -> Outcome:
         begin = self.file.tell() if self.key else 0

@@ -2,7 +2,8 @@
 
 cdef enum:
     BATCH = 2048                # records that are written at once
-    EXIT_WAIT = 5               # seconds for all logs together
+
+EXIT_WAIT = 5                               # seconds for all logs together
 
 cdef set writers = set()                    # whose threads run
 cdef object logger = logging.getLogger("xlogmem")
