@@ -22,18 +22,14 @@ from rich.table import Table
 import xlogmem
 from xlogmem import _driver
 from xlogmem._start import start_driver
-from xlogmem._units import format_bytes
 from xlogmem.errors import DriverNotFoundError, XlogmemError
 
 if TYPE_CHECKING:
-    from xlogmem.bench.replay import Row as ReplayRow
     from xlogmem.bench.settings import Settings as BenchSettings
     from xlogmem.demo import Demo, Outcome
     from xlogmem.selftest import Report, Settings
 
 __all__ = ["main"]
-
-TURNS = 16                      # of a replay, for the progress bar: those of a bisection are not known before
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -358,61 +354,22 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
     becomes a stream of the runtime.  A pair is an allocation and its free, from C++ on one thread.
     """
     start_driver()
-    from xlogmem.bench import replay as replays
     from xlogmem.bench.recorded import LogError
-    from xlogmem.bench.replay import chart
+    from xlogmem.bench.replay import chart, console, save_csv, save_json
 
     if _driver.is_simulated():
         click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
     try:
         if plot_file:
             chart.require_matplotlib()                  # before a minute of work
-        rows = run_replays(logs, resources or ("pool",), not no_least)
+        rows = console.run(logs, resources or ("pool",), not no_least)
         if csv_file:
-            replays.save_csv(rows, csv_file)
+            save_csv(rows, csv_file)
         if json_file:
-            replays.save_json(rows, json_file, xlogmem=xlogmem.__version__, device=_driver.device_name(0),
-                              simulated=_driver.is_simulated())
+            save_json(rows, json_file, xlogmem=xlogmem.__version__, device=_driver.device_name(0),
+                      simulated=_driver.is_simulated())
         if plot_file:
             chart.plot(rows, plot_file)
     except (LogError, XlogmemError, RuntimeError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    print_replays(rows)
-
-
-def run_replays(logs: tuple[str, ...], resources: tuple[str, ...], least: bool) -> list[ReplayRow]:
-    """Replay, and show the progress."""
-    from xlogmem.bench.programs import Programs
-    from xlogmem.bench.recorded import recorded
-    from xlogmem.bench.replay import replayed
-
-    rows = []
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
-                  console=Console(stderr=True)) as bar:
-        task = bar.add_task("replaying", total=len(logs) * (1 + TURNS * len(resources)), now="")
-        for number, log in enumerate(logs):
-            done = number * (1 + TURNS * len(resources))
-            bar.update(task, completed=done, now=escape(f"reading {log}"))
-            programs = Programs(recorded(log))
-            for place, name in enumerate(resources):
-                bar.update(task, completed=done + 1 + TURNS * place)
-                rows.append(replayed(log, programs, name, least, lambda what, name=name: bar.update(  # type: ignore[misc]
-                    task, advance=1, now=escape(f"{name}: {what}"))))
-        bar.update(task, completed=len(logs) * (1 + TURNS * len(resources)), now="")
-    return rows
-
-
-def print_replays(rows: list[ReplayRow]) -> None:
-    table = Table(title="replays")
-    for heading in ("log", "resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held",
-                    "refused"):
-        table.add_column(heading, justify="left" if heading in ("log", "resource") else "right")
-    for row in rows:
-        table.add_row(escape(os.path.basename(row.log)), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
-                      "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
-                      in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}")
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def in_bytes(nbytes: int | None) -> str:
-    return "-" if nbytes is None else format_bytes(nbytes)
+    console.show(rows)

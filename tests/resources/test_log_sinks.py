@@ -61,6 +61,7 @@ def test_a_blocked_sink_delays_no_allocation_and_drops_are_counted():
     assert len(gate.records) == 10
 
 
+@pytest.mark.promise(140, 141)
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])
 def test_a_sink_that_raises_is_counted_and_reported_once(caplog, error):
     def sink(record):
@@ -199,9 +200,9 @@ def test_a_text_file_is_flushed_and_stays_open(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "error", "said"), [
     ((12,), TypeError, "not int"), ((None,), TypeError, "NoneType"), ((io.BytesIO(),), TypeError, "open for bytes"),
-    ((b"log",), TypeError, "not bytes"), (("{}/no/log.csv",), FileNotFoundError, "the folder of the log does not exist"),
+    ((b"log",), TypeError, "not bytes"), (("{}/no/log.csv",), FileNotFoundError, "folder of the log does not exist"),
     (("{}",), IsADirectoryError, "director"), (("{}/log", "xml"), ValueError, "'xml' is unknown"),
-    (("{}/log", None, 0), ValueError, "capacity must be 1 to"), (("{}/log", None, 1 << 40), ValueError, "capacity must"),
+    (("{}/log", None, 0), ValueError, "capacity must be 1 to"), (("{}/log", None, 1 << 40), ValueError, "capacity"),
     (("{}/log", None, "many"), TypeError, "integer")])
 def test_wrong_arguments_are_named_and_nothing_is_opened(tmp_path, arguments, error, said):
     sink, form, capacity = (*arguments, None, None)[:3]

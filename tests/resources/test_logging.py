@@ -121,12 +121,12 @@ def test_the_header_and_rows_are_those_of_a_file_of_rmm():
 
 def test_a_failed_free_has_one_row_in_rmms_columns():
     out = io.StringIO()
-    with LoggingResourceAdaptor(Failing(), out, format="rmm") as log:
-        with pytest.raises(ZeroDivisionError):
-            log.deallocate(1 << 40, 1, 0)
+    with LoggingResourceAdaptor(Failing(), out, format="rmm") as log, pytest.raises(ZeroDivisionError):
+        log.deallocate(1 << 40, 1, 0)
     assert [row["Action"] for row in rows_of(out.getvalue())] == ["free"]
 
 
+@pytest.mark.promise(136, 142, 143)
 # ---------------------------------------------------------------------------------------------- records
 @pytest.mark.parametrize("make", [AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource])
 def test_records_of_a_runtime(make):
@@ -162,6 +162,7 @@ def test_below_a_pool_it_sees_chunks():
         ("allocate", 1 << 20, None, None)]
 
 
+@pytest.mark.promise(135, 136, 137)
 def test_lines_of_json_are_the_records(tmp_path):
     records = []
     with (LoggingResourceAdaptor(Failing(), tmp_path / "log") as inner,
@@ -202,6 +203,7 @@ def test_failures_have_the_names_of_their_exceptions():
     assert "CUDA_ERROR_INVALID_VALUE" in records[-1].result["message"]
 
 
+@pytest.mark.promise(139)
 @pytest.mark.parametrize("letter", ["x", "é", "€", "\N{GRINNING FACE}", "\ud800"])
 @pytest.mark.parametrize("count", [1, 50, 62, 63, 64, 84, 85, 126, 127, 128, 254, 255, 256, 5000])
 def test_a_long_message_is_cut_between_characters(letter, count):
@@ -260,6 +262,7 @@ def test_a_free_is_logged_before_it_is_made():
     assert seen == [0, "free"]
 
 
+@pytest.mark.promise(138, 143)
 def test_order_rises_through_threads_and_logs():
     kept = [[], []]
     logs = [LoggingResourceAdaptor(PoolMemoryResource(), rows.append) for rows in kept]
@@ -288,8 +291,9 @@ def test_order_rises_through_threads_and_logs():
 
 
 # ---------------------------------------------------------------------------------------------- injection
-@pytest.mark.parametrize("tag", ["=cmd|' /C calc'!A0", "a,b\nfree,0x1,1,0", "\"}\n{\"action\": \"free\"", "\r\n", "\u2028",
-                                 "+1", "@SUM(A1)", "\x00\x1b[2J", "\\", "</script>", "'; DROP", "\N{GRINNING FACE}" * 600])
+@pytest.mark.parametrize("tag", [
+    "=cmd|' /C calc'!A0", "a,b\nfree,0x1,1,0", "\"}\n{\"action\": \"free\"", "\r\n", "\u2028", "+1", "@SUM(A1)",
+    "\x00\x1b[2J", "\\", "</script>", "'; DROP", "\N{GRINNING FACE}" * 600])
 def test_a_tag_makes_no_row_column_or_formula(tag, tmp_path):
     files = tmp_path / "log.csv", tmp_path / "log.json"
     inner = LoggingResourceAdaptor(AsyncMemoryResource(), files[0])

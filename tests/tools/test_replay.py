@@ -75,7 +75,8 @@ def test_the_log_that_rmm_wrote_under_cudf():
     ([("allocate", 1, 10), ("allocate failure", 0, 99), ("free", 1, 10)], [(0, 10), (0, 0)]),
     ([("free", 7, 10), ("allocate", 1, 10)], [(0, 10)]),                        # allocated before the log began
     ([("allocate", 1, 10), ("allocate", 1, 20), ("free", 1, 20)], [(0, 10), (0, 0), (1, 20), (1, 0)]),
-    ([("allocate", 1, 10), ("free", 1, 10), ("free failure", 1, 10), ("free", 1, 10)], [(0, 10), (0, 0), (1, 10), (1, 0)]),
+    ([("allocate", 1, 10), ("free", 1, 10), ("free failure", 1, 10), ("free", 1, 10)],
+     [(0, 10), (0, 0), (1, 10), (1, 0)]),
     ([("allocate", 0, 0), ("free", 0, 0)], [])])
 def test_what_rows_mean(tmp_path, rows, expected):
     (tmp_path / "log").write_text("".join(line(action=action, ptr=ptr or None, bytes=nbytes)
@@ -102,18 +103,18 @@ def test_default_streams_are_what_they_are(tmp_path):
     ((HEADER + A_ROW.replace("256", str(1 << 70))).encode(), "2: "),
     ((HEADER + A_ROW + "1,00:0").encode(), "3: 2 fields"),                  # ends in the middle of a row
     ((line() + "{\n").encode(), "2: "), ((line() + "[]\n").encode(), "2: "), ((line() + "7\n").encode(), "2: "),
-    ((line() + line(action="reap")).encode(), "2: 'reap' of"),
-    ((line() + line(bytes="8")).encode(), "2: 'allocate' of"), ((line() + line(ptr=1.5)).encode(), "2: 'allocate' of"),
+    ((line() + line(action="reap")).encode(), "2: not a call: 'reap' of"),
+    ((line() + line(bytes="8")).encode(), "2: not a call"), ((line() + line(ptr=1.5)).encode(), "2: not a call"),
     ((line() + line(handle=[])).encode(), "2: "), ((line() + line(bytes=-1)).encode(), "2: -1 bytes"),
     (b'{"action": "free"}\n', "1: there is no field 'ptr'"),
-    (b"\xff\xfe" * 50, "1: this is not the text of a log"), (HEADER.encode() + b"\xff\n", "this is not the text of a log"),
+    (b"\xff\xfe" * 50, "1: this is not the text of a log"), (HEADER.encode() + b"\xff\n", "1: this is not the text"),
     (("[" * 100_000).encode(), "1: "), (("{" + "[" * 100_000).encode(), "1: ")])
 def test_a_bad_log_is_named_with_its_line(tmp_path, content, place):
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
     with pytest.raises(LogError) as error:
         list(recorded(str(path)))
-    assert str(error.value).startswith(f"{path}:{place}") or f"{path}:" in str(error.value) and place in str(error.value)
+    assert str(error.value).startswith(f"{path}:{place}")
     run = CliRunner().invoke(main, ["replay", str(path)])
     assert run.exit_code == 1
     assert f"{path}:" in run.output

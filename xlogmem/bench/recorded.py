@@ -66,7 +66,8 @@ def calls_of(path: str) -> Iterator[Call]:
     name, line = os.fspath(path), 0
     try:
         with (gzip.open if name.endswith(".gz") else open)(name, "rt", encoding="utf-8", newline="") as file:
-            for line, call in rows_of(file):
+            for place, call in rows_of(file):
+                line = place
                 yield call
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
         raise LogError(f"{name}:{line + 1}: this is not the text of a log: {error}") from error
@@ -89,8 +90,8 @@ def rmm_rows(header: str, file: IO[str]) -> Iterator[tuple[int, Call]]:
     names = [name.strip() for name in next(csv.reader([header]))]
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise LogError(f"1: there is no column {missing[0]}: the first line of RMM's logs is "
-                       f"Thread,Time,Action,Pointer,Size,Stream, and xlogmem's are that or one JSON object in each line")
+        raise LogError(f"1: there is no column {missing[0]}: the first line of RMM's logs is Thread,Time,Action,"
+                       "Pointer,Size,Stream, and xlogmem's logs are like that or have a JSON object in each line")
     places = [names.index(name) for name in COLUMNS]
     thread = names.index("Thread") if "Thread" in names else None
     reader = csv.reader(file)
@@ -142,5 +143,5 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[int, Call]]:
         except (ValueError, TypeError, RecursionError) as error:
             raise LogError(f"{line}: {error}") from error
         if action not in ACTIONS or not all(type(number) is int for number in (ptr, nbytes, handle, thread)):
-            raise LogError(f"{line}: {str(action)[:40]!r} of {nbytes!r} bytes at {ptr!r} on {handle!r} is no call")
+            raise LogError(f"{line}: not a call: {str(action)[:40]!r} of {nbytes!r} bytes at {ptr!r} on {handle!r}")
         yield line, checked(line, action, ptr, nbytes, stream_key(handle, thread))

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from typing_extensions import disjoint_base
+
 from xlogmem.resources.adaptor import ResourceAdaptor
 from xlogmem.resources.base import DeviceMemoryResource
 
@@ -12,6 +14,7 @@ __all__ = ["LoggingResourceAdaptor"]
 class _TextFile(Protocol):
     def write(self, text: str, /) -> object: ...
 
+@disjoint_base
 class LoggingResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream: DeviceMemoryResource,
                  sink: str | os.PathLike[str] | _TextFile | Callable[[Any], object] | logging.Logger, *,

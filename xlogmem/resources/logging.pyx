@@ -14,7 +14,6 @@ import threading
 cimport cython
 
 from cpython.exc cimport PyErr_CheckSignals
-from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc

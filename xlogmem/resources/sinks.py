@@ -27,7 +27,7 @@ class AllocationRecord(NamedTuple):
     ``action`` is ``"allocate"``, ``"allocate failure"``, ``"free"`` or ``"free failure"``; the last follows a
     ``"free"`` that was logged before it was made, and undoes that.  ``stream`` is the number of the stream in its
     runtime (None: there is none), ``handle`` its CUDA handle.  ``ptr`` and ``generation`` are None for an allocation
-    that failed; the generation also for memory that is no block, such as the chunk of a pool.  ``bytes`` are those
+    that failed; the generation also for the chunks of a pool, which are not blocks.  ``bytes`` are those
     requested.  ``thread`` is the number that the operating system gives to the thread.  ``order`` counts the records of
     the process from 1 and is what to sort by; ``nanoseconds`` are since the epoch, by a clock that may be set.
     ``result`` is ``"Ok"``, or a dict with the ``kind`` of the error, which is the name of its exception, and a
@@ -51,7 +51,8 @@ class AllocationRecord(NamedTuple):
 class Sink(Protocol):
     """`format` is what `write` wants: rows of that kind as bytes, or a list of records for None."""
 
-    format: str | None
+    @property
+    def format(self) -> str | None: ...
 
     def write(self, content: Any) -> Outcome: ...
     def close(self) -> None: ...
@@ -74,7 +75,8 @@ def opened(sink: Any, format: str | None) -> Sink:
         return TextSink(sink, format or "json")
     if callable(sink):
         return Records(sink) if format is None else Lines(format, sink)
-    raise TypeError(f"sink must be a path, an open text file, a callable or a logging.Logger, not {type(sink).__name__}")
+    raise TypeError("sink must be a path, an open text file, a callable or a logging.Logger, not "
+                    f"{type(sink).__name__}")
 
 
 # ---------------------------------------------------------------------------------------------- files
@@ -105,7 +107,7 @@ class PathSink:
             raise
 
     def write(self, content: bytes) -> Outcome:
-        begin = self.file.tell() if self.key else 0
+        begin = self.file.seek(0, os.SEEK_CUR) if self.key else 0
         left = memoryview(content)
         try:
             while left:

@@ -35,7 +35,8 @@ def plot(rows: Sequence[Row], path: str) -> None:
         for row in of_log:
             calls = [sample.calls for sample in row.samples]
             if any(sample.held is not None for sample in row.samples):
-                memory.plot(calls, [(sample.held or 0) / MIB for sample in row.samples], label=f"held by {row.resource}")
+                memory.plot(calls, [(sample.held or 0) / MIB for sample in row.samples],
+                            label=f"held by {row.resource}")
             if any(sample.fragmentation is not None for sample in row.samples):
                 broken.plot(calls, [100 * (sample.fragmentation or 0) for sample in row.samples], label=row.resource)
         memory.set_title(os.path.basename(log), loc="left", fontsize=10)

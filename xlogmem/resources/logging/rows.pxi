@@ -1,7 +1,7 @@
 # A record as a row of text.  Without the GIL but for tags, which are looked up in Python once for many rows.
 #
 # All that a program can put into a row is its tag, and that of a failed call its message: both stand in a JSON string
-# with everything but plain ASCII escaped.  RMM's columns have numbers alone.
+# in which everything but plain ASCII has an escape.  RMM's columns have numbers alone.
 
 cdef extern from "<cstring>" nogil:
     char* stpcpy(char* target, const char* text)
