@@ -16,85 +16,29 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import xlogmem
 from xlogmem._start import start_driver
-from xlogmem.bench.logs import GRAIN, Event, orc_bursts, peak, queries, random_sizes, recorded, rounded
+from xlogmem.bench.logs import Event, orc_bursts, peak, queries, random_sizes, rounded
+from xlogmem.bench.programs import Fits, Programs, fits_ours, fits_rmms
+from xlogmem.bench.recorded import recorded
 
 try:
-    import rmm.mr
-
-    rmm.set_logging_level(rmm.level_enum.off)                   # it logs each failed attempt as an error
+    import rmm
 except ImportError:
     rmm = None
 
 FINE = 200                                  # sizes between the least that can suffice and its double
 
 
-# ---------------------------------------------------------------------------------------------- pools
-class Addresses(xlogmem.DeviceMemoryResource):
-    """Returns addresses without memory behind them."""
-
-    order = "stream"
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.next = 1 << 40
-
-    def allocate(self, nbytes: int, stream: object) -> int:
-        self.next += rounded(nbytes) + GRAIN
-        return self.next - rounded(nbytes) - GRAIN
-
-    def deallocate(self, ptr: int, nbytes: int, stream: object) -> None:
-        pass
-
-
-def replays_on_ours(log: list[Event], maximum: int, at_once: bool) -> bool:
-    pool = xlogmem.PoolMemoryResource(Addresses(), maximum if at_once else None, maximum)
-    runtime = xlogmem.DeviceRuntime(resource=pool, stream_pool=xlogmem.StreamPool(max_streams=64))
-    streams = [runtime.acquire_stream() for _ in range(1 + max(event.stream for event in log))]
-    blocks: dict[int, xlogmem.DeviceBlock] = {}
-    try:
-        for event in log:
-            if event.nbytes:
-                blocks[event.number] = runtime.allocate(event.nbytes, streams[event.stream])
-            else:
-                blocks.pop(event.number).free(streams[event.stream])
-    except MemoryError:
-        return False
-    return True
-
-
-def replays_on_rmms(log: list[Event], maximum: int, at_once: bool) -> bool:
-    source = Addresses()
-    upstream = rmm.mr.CallbackMemoryResource(source.allocate, source.deallocate)
-    pool = rmm.mr.PoolMemoryResource(upstream, initial_pool_size=maximum if at_once else 0, maximum_pool_size=maximum)
-    pool_of_streams = xlogmem.StreamPool(max_streams=64)
-    own = [pool_of_streams.acquire() for _ in range(max(event.stream for event in log))]
-    streams = [rmm.pylibrmm.stream.DEFAULT_STREAM, *map(rmm.pylibrmm.stream.Stream, own)]
-    blocks: dict[int, tuple[int, int]] = {}
-    try:
-        for event in log:
-            if event.nbytes:
-                blocks[event.number] = pool.allocate(event.nbytes, streams[event.stream]), event.nbytes
-            else:
-                pool.deallocate(*blocks.pop(event.number), streams[event.stream])
-    except MemoryError:
-        return False
-    finally:
-        for ptr, nbytes in blocks.values():
-            pool.deallocate(ptr, nbytes)
-    return True
-
-
-def smallest(replays: Callable[[list[Event], int, bool], bool], log: list[Event], least: int, at_once: bool) -> int:
+def smallest(fits: Fits, log: list[Event], at_once: bool) -> int:
     """Sizes are tried in turn, the same for each pool: a larger pool may fail where a smaller one suffices."""
+    programs, most = Programs(log), peak(log)
     for steps in itertools.count():
-        size = rounded(least + steps * least // FINE)
+        size = rounded(most + steps * most // FINE)
         gc.collect(0)
-        if replays(log, size, at_once):
+        if fits(programs, size, at_once):
             return size
     raise AssertionError
 
@@ -109,7 +53,7 @@ def all_logs(seed: int, files: list[str]) -> dict[str, Iterable[Event]]:
 
 def measured(logs: dict[str, Iterable[Event]]) -> list[dict[str, Any]]:
     """The rows, which are printed as they come."""
-    pools = {"xlogmem": replays_on_ours} | ({"RMM": replays_on_rmms} if rmm else {})
+    pools = {"xlogmem": fits_ours} | ({"RMM": fits_rmms} if rmm else {})
     rows = []
     print(f"{'bytes beyond the most in use':32}{'in use':>12}" + "".join(
         f"{name + how:>20}" for how in (", at once", ", growing") for name in pools))
@@ -119,8 +63,8 @@ def measured(logs: dict[str, Iterable[Event]]) -> list[dict[str, Any]]:
         row = {"log": name, "events": len(log), "peak": least, "smallest": {}}
         print(f"{name:32}{least:12,}", end="", flush=True)
         for at_once in (True, False):
-            for pool, replays in pools.items():
-                found = smallest(replays, log, least, at_once)
+            for pool, fits in pools.items():
+                found = smallest(fits, log, at_once)
                 row["smallest"][f"{pool}, {'at once' if at_once else 'growing'}"] = found
                 print(f"{100 * (found / least - 1):19.2f}%", end="", flush=True)
         print()

@@ -33,11 +33,13 @@ from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
 from xlogmem.resources import (
+    AllocationRecord,
     AsyncMemoryResource,
     DeviceMemoryResource,
     DirectMemoryResource,
     ForeignMemoryResource,
     LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
     PoolMemoryResource,
     ResourceAdaptor,
     StatisticsResourceAdaptor,
@@ -51,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_DEVICE_ORDINALS",
     "Access",
+    "AllocationRecord",
     "AsyncMemoryResource",
     "BlockId",
     "BlockState",
@@ -69,6 +72,7 @@ __all__ = [
     "ForeignMemoryResource",
     "LaunchRecorder",
     "LimitingResourceAdaptor",
+    "LoggingResourceAdaptor",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",

@@ -70,7 +70,9 @@ cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil:
 
 
 cdef int keep_exception(Failure* failure, object exception) except -1:
-    """The failure owns a reference, until it is raised or dropped."""
+    """The failure owns a reference, until it is raised or dropped; its text is for those that have no GIL."""
+    said = text_of(exception)
+    snprintf(failure.text, sizeof(failure.text), "%s", <const char*>said)
     Py_INCREF(exception)
     failure.kind = PYTHON_RAISED
     failure.code = cy.CUDA_ERROR_UNKNOWN
@@ -194,14 +196,20 @@ cdef tuple error_name(cy.CUresult code):
             meaning.decode() if meaning != NULL else "unknown error")
 
 
+cdef bytes text_of(object exception):
+    """Its type and message."""
+    name = type(exception).__name__
+    try:
+        said = f"{name}: {exception}"
+    except BaseException:                               # its __str__ may do anything
+        said = name
+    return said.encode(errors="replace")
+
+
 cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
     """A resource in Python raised: it was called with the GIL, so taking it again adds no danger."""
     with gil:
-        name = type(<object>exception).__name__
-        try:
-            said = f"{name}: {<object>exception}".encode(errors="replace")
-        except BaseException:                           # its __str__ may do anything
-            said = name.encode(errors="replace")
+        said = text_of(<object>exception)
         snprintf(text, size, "%s", <const char*>said)
 
 

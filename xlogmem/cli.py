@@ -334,3 +334,42 @@ def run_bench(settings: BenchSettings) -> dict[str, Any]:
         raw = processes.run(settings, show)
         bar.update(task, completed=len(names) * settings.processes, now="")
     return results.assembled(raw, settings, ["xlogmem", *sys.argv[1:]])
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="LOG...")
+@click.option("--resource", "resources", multiple=True,
+              type=click.Choice(["pool", "async", "direct", "rmm-pool", "rmm-arena", "rmm-async"]),
+              help="What to replay on; can be repeated.  [default: pool]")
+@click.option("--no-least", is_flag=True, help="Do not look for the least pool that suffices.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the rows to a file.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the rows, and the memory over time, to a file.")
+@click.option("--plot", "plot_file", metavar="FILE",
+              help="Draw the memory over time, PNG or SVG by the name's ending (needs matplotlib).")
+def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, csv_file: str | None,
+           json_file: str | None, plot_file: str | None) -> None:
+    """Replay logs of allocations on other resources: what they would cost, and how small a pool may be.
+
+    A LOG is a file of RMM's LoggingResourceAdaptor, or of xlogmem's, which may be compressed (.gz).  Each stream of it
+    becomes a stream of the runtime.  A pair is an allocation and its free, from C++ on one thread.
+    """
+    start_driver()
+    from xlogmem.bench.recorded import LogError
+    from xlogmem.bench.replay import chart, console, save_csv, save_json
+
+    if _driver.is_simulated():
+        click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
+    try:
+        if plot_file:
+            chart.require_matplotlib()                  # before a minute of work
+        rows = console.run(logs, resources or ("pool",), not no_least)
+        if csv_file:
+            save_csv(rows, csv_file)
+        if json_file:
+            save_json(rows, json_file, xlogmem=xlogmem.__version__, device=_driver.device_name(0),
+                      simulated=_driver.is_simulated())
+        if plot_file:
+            chart.plot(rows, plot_file)
+    except (LogError, XlogmemError, RuntimeError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    console.show(rows)

@@ -11,6 +11,7 @@ from xlogmem import (
     DeviceMemoryResource,
     DeviceRuntime,
     DirectMemoryResource,
+    LoggingResourceAdaptor,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
     Stream,
@@ -53,6 +54,19 @@ def pool_on_direct(w: World) -> None:
     churn(w, runtime, s, t)
     w.do(resource.trim, 1 << 16)
     w.do(resource.trim)
+
+
+@program
+def logged(w: World) -> None:
+    """A log above a pool and one below it: neither changes what happens, whatever fails."""
+    records: list[Any] = []
+    below = w.do(LoggingResourceAdaptor, w.do(AsyncMemoryResource), records.append)
+    above = w.do(LoggingResourceAdaptor, w.do(PoolMemoryResource, below, chunk_size=1 << 17), records.append)
+    churn(w, *w.two(resource=above))
+    for log in (above, below):
+        w.do(log.flush)
+        assert log.dropped_records == 0
+        log.close()
 
 
 @program

@@ -10,6 +10,7 @@ import xlogmem
 from xlogmem.bench import _loops, cases, logs, measure
 from xlogmem.bench.allocators import CPP, FLOOR, OURS, PER_USE_EVENTS, PYTHON
 from xlogmem.bench.cases import patterns, uses
+from xlogmem.bench.recorded import recorded
 from xlogmem.bench.settings import Settings
 from xlogmem.sim import Simulator
 
@@ -138,7 +139,7 @@ def test_a_log_of_rmm_becomes_a_program(tmp_path):
     log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,free,0x1,64,0x0\n"
                    "1,00:00:00.1,allocate,0x2,100,0x0\n1,00:00:00.2,allocate,0x3,300,0x7\n"
                    "1,00:00:00.3,free,0x2,100,0x7\n1,00:00:00.4,allocate,0x2,500,0x0\n")
-    events = list(logs.recorded(str(log)))
+    events = list(recorded(str(log)))
     assert logs.peak(events) == 512 + 512
     assert logs.steps_of(events) == [
         (logs.ALLOCATE, 0, 100, 0), (logs.ALLOCATE, 1, 300, 1), (logs.FREE, 0, 100, 1), (logs.ALLOCATE, 2, 500, 0),

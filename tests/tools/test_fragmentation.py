@@ -14,6 +14,7 @@ import pytest
 from places import ROOT
 
 from xlogmem.bench import logs
+from xlogmem.bench.recorded import recorded
 
 pytestmark = pytest.mark.simulator
 BENCHMARKS = ROOT / "benchmarks"
@@ -24,7 +25,7 @@ BOUNDS: dict[str, tuple[Callable[[], Iterable[logs.Event]], float, float]] = {
     "queries": (lambda: logs.queries(random.Random(0), 1, 40), 6.5, 7),
     "queries, 4 streams": (lambda: logs.queries(random.Random(0), 4, 40), 8, 9.5),
     "queries, 8 streams": (lambda: logs.queries(random.Random(1), 8, 40), 13.5, 13),
-    "cuDF": (lambda: logs.recorded(str(BENCHMARKS / "logs" / "cudf-26.10-h200.csv.gz")), 16, 17)}
+    "cuDF": (lambda: recorded(str(BENCHMARKS / "logs" / "cudf-26.10-h200.csv.gz")), 16, 17)}
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -35,5 +36,5 @@ def test_the_pool_needs_no_more_memory_than_was_recorded(monkeypatch, name):
     log = list(events())
     least = logs.peak(log)
     for at_once, bound in zip((True, False), bounds, strict=True):
-        seen = script.smallest(script.replays_on_ours, log, least, at_once)
+        seen = script.smallest(script.fits_ours, log, at_once)
         assert seen <= logs.rounded(least + int(2 * bound) * least // script.FINE), 100 * (seen / least - 1)

@@ -1,19 +1,16 @@
-"""Logs of allocations, generated or recorded, and RMM's benchmark shapes: events, and programs that can be replayed.
+"""Logs of allocations, generated, and RMM's benchmark shapes: events, and programs that can be replayed.
 
-An event is an allocation or its free.  Nothing here measures or replays.
+An event is an allocation or its free.  Nothing here measures or replays; `recorded` reads the logs of programs.
 """
 from __future__ import annotations
 
-import csv
-import gzip
 import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 __all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "held", "multi_stream",
-           "orc_bursts", "pairs", "peak", "queries", "random_allocations", "random_sizes", "recorded", "rounded",
-           "steps_of"]
+           "orc_bursts", "pairs", "peak", "queries", "random_allocations", "random_sizes", "rounded", "steps_of"]
 
 GRAIN = 256
 ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops
@@ -84,23 +81,6 @@ def queries(draw: random.Random, streams: int = 1, count: int = 150) -> Iterator
         while len(results) > 12:
             number, stream = results.pop(draw.randrange(len(results)))
             yield Event(number, 0, stream)
-
-
-def recorded(path: str) -> Iterator[Event]:
-    """A file of RMM's logging adaptor (``Thread,Time,Action,Pointer,Size,Stream``).  Frees of what was allocated before
-    it began are left out."""
-    alive: dict[str, int] = {}
-    numbers: Iterator[int] = itertools.count()
-    streams: dict[str, int] = {}
-    with (gzip.open if path.endswith(".gz") else open)(path, "rt", newline="") as file:
-        for row in csv.DictReader(file):
-            action, pointer = row["Action"].strip(), row["Pointer"].strip()
-            stream = streams.setdefault(row["Stream"].strip(), len(streams))
-            if action == "allocate" and int(row["Size"]):
-                alive[pointer] = next(numbers)
-                yield Event(alive[pointer], int(row["Size"]), stream)
-            elif action == "free" and pointer in alive:
-                yield Event(alive.pop(pointer), 0, stream)
 
 
 def rounded(nbytes: int) -> int:

@@ -12,10 +12,13 @@ from xlogmem.resources.counts import Outstanding, Statistics
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.limiting import LimitingResourceAdaptor
+from xlogmem.resources.logging import LoggingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
+from xlogmem.resources.sinks import AllocationRecord
 from xlogmem.resources.statistics import StatisticsResourceAdaptor
 from xlogmem.resources.tracking import TrackingResourceAdaptor
 
-__all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "LimitingResourceAdaptor", "Outstanding", "PoolMemoryResource", "ResourceAdaptor", "Statistics",
-           "StatisticsResourceAdaptor", "TrackingResourceAdaptor"]
+__all__ = ["AllocationRecord", "AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource",
+           "ForeignMemoryResource", "LimitingResourceAdaptor", "LoggingResourceAdaptor", "Outstanding",
+           "PoolMemoryResource", "ResourceAdaptor", "Statistics", "StatisticsResourceAdaptor",
+           "TrackingResourceAdaptor"]

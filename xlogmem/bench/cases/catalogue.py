@@ -15,6 +15,7 @@ from xlogmem.bench.cases.patterns import FAN_OUT, HAND_OVER, PING_PONG, same_str
 from xlogmem.bench.cases.replay import replayed
 from xlogmem.bench.cases.through_rmm import beside_python, in_pylibcudf, through_rmm
 from xlogmem.bench.cases.uses import used
+from xlogmem.bench.recorded import recorded
 
 __all__ = ["FAMILIES", "all_cases"]
 
@@ -101,7 +102,7 @@ def replay_cases(scale: int, log_files: tuple[str, ...]) -> Iterator[Case]:
             "ORC-like bursts": logs.orc_bursts(random.Random(0), bursts=2, small=scaled(2_500, scale)),
             "queries": logs.queries(random.Random(0), count=scaled(50, scale, 2)),
             "queries, 4 streams": logs.queries(random.Random(0), 4, count=scaled(50, scale, 2))}
-    for name, log in (made | {path: logs.recorded(path) for path in log_files}).items():
+    for name, log in (made | {path: recorded(path) for path in log_files}).items():
         events = list(log)
         steps = logs.steps_of(events)
         room = max(2 * logs.peak(events), GIB // scale)

@@ -1,0 +1,270 @@
+"""`xlogmem replay`, and the logs that it reads."""
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from places import ROOT
+from rmm_if_installed import needs_rmm
+
+from xlogmem import DeviceRuntime, LoggingResourceAdaptor, PoolMemoryResource, StreamPool
+from xlogmem.bench import logs, programs
+from xlogmem.bench.logs import Event
+from xlogmem.bench.programs import Addresses, Programs, fits_ours, least
+from xlogmem.bench.recorded import LogError, calls_of, recorded
+from xlogmem.bench.replay import Row, Sample, files, replayed
+from xlogmem.cli import main
+
+CUDF = ROOT / "benchmarks/logs/cudf-26.10-h200.csv.gz"
+HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"
+A_ROW = "1,00:00:00.000000,allocate,0x100,256,0\n"
+JSON = {"action": "allocate", "device": 0, "stream": 1, "handle": 77, "ptr": 256, "bytes": 100, "tag": None,
+        "generation": 1, "thread": 1, "order": 1, "nanoseconds": 1, "result": "Ok"}
+
+
+def line(**changes: object) -> str:
+    return json.dumps(JSON | changes) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------- reading
+@pytest.mark.parametrize("form", ["rmm", "json"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_of_ours_comes_back_as_the_same_events(tmp_path, form, packed):
+    """Both kinds, compressed or not: the same sizes, streams and order."""
+    events = list(logs.queries(random.Random(3), 4, 12))
+    path = tmp_path / "log"
+    with LoggingResourceAdaptor(PoolMemoryResource(Addresses()), path, format=form) as log:
+        pool = StreamPool(max_streams=8)
+        runtime = DeviceRuntime(resource=log, stream_pool=pool)
+        streams = [runtime.acquire_stream() for _ in range(4)]
+        blocks = {}
+        for event in events:
+            if event.nbytes:
+                blocks[event.number] = runtime.allocate(event.nbytes, streams[event.stream], tag="a,\n=1")
+            else:
+                blocks.pop(event.number).free(streams[event.stream])
+        live = len(blocks)
+    if packed:
+        (tmp_path / "log.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = tmp_path / "log.gz"
+    seen = list(recorded(str(path)))
+    numbers: dict[int, int] = {}                        # streams are numbered as they come
+    assert seen == [Event(event.number, event.nbytes, numbers.setdefault(event.stream, len(numbers)))
+                    for event in events]
+    replay = Programs(seen)
+    assert replay.pairs == sum(event.nbytes > 0 for event in events)
+    assert (replay.streams, replay.peak) == (len(numbers), logs.peak(events))
+    assert live == 2 * replay.pairs - len(events)
+    row = replayed(str(path), replay, "pool", bisect=False)
+    assert (row.pairs, row.refused, row.streams) == (replay.pairs, 0, len(numbers))
+
+
+def test_the_log_that_rmm_wrote_under_cudf():
+    calls = list(calls_of(str(CUDF)))
+    assert [sum(call.action == action for call in calls) for action in ("allocate", "free")] == [5061, 5059]
+    assert Programs(recorded(str(CUDF))).pairs == 5061
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([("allocate", 1, 10), ("allocate failure", 0, 99), ("free", 1, 10)], [(0, 10), (0, 0)]),
+    ([("free", 7, 10), ("allocate", 1, 10)], [(0, 10)]),                        # allocated before the log began
+    ([("allocate", 1, 10), ("allocate", 1, 20), ("free", 1, 20)], [(0, 10), (0, 0), (1, 20), (1, 0)]),
+    ([("allocate", 1, 10), ("free", 1, 10), ("free failure", 1, 10), ("free", 1, 10)],
+     [(0, 10), (0, 0), (1, 10), (1, 0)]),
+    ([("allocate", 0, 0), ("free", 0, 0)], [])])
+def test_what_rows_mean(tmp_path, rows, expected):
+    (tmp_path / "log").write_text("".join(line(action=action, ptr=ptr or None, bytes=nbytes)
+                                          for action, ptr, nbytes in rows))
+    assert [(event.number, event.nbytes) for event in recorded(str(tmp_path / "log"))] == expected
+
+
+def test_default_streams_are_what_they_are(tmp_path):
+    """0 and 1 are the legacy stream; 2 is another one in each thread."""
+    text = "".join(f"{thread},00:00:00.0,allocate,{ptr:#x},8,{stream}\n" for ptr, (thread, stream) in enumerate(
+        [(1, "0"), (2, "0x1"), (1, "0x2"), (2, "0x2"), (1, "0x2"), (2, "0x7f00")], 1))
+    (tmp_path / "log.csv").write_text(HEADER + text)
+    assert [event.stream for event in recorded(str(tmp_path / "log.csv"))] == [0, 0, 1, 2, 1, 3]
+
+
+@pytest.mark.parametrize(("content", "place"), [
+    (b"", "1: the file has no first line"), (b"\n", "1: the file has no first line"),
+    (b"Time,Size\n1,2\n", "1: there is no column Action"), (b"hello\n", "1: there is no column Action"),
+    ((HEADER + A_ROW + "1,2,3\n").encode(), "3: 3 fields in place of 6"),
+    ((HEADER + A_ROW + A_ROW.replace("256", "many")).encode(), "3: invalid literal"),
+    ((HEADER + A_ROW.replace("0x100", "here")).encode(), "2: invalid literal"),
+    ((HEADER + A_ROW.replace("allocate", "reserve")).encode(), "2: the action 'reserve' is none of"),
+    ((HEADER + A_ROW.replace("256", "-1")).encode(), "2: -1 bytes"),
+    ((HEADER + A_ROW.replace("256", str(1 << 70))).encode(), "2: "),
+    ((HEADER + A_ROW + "1,00:0").encode(), "3: 2 fields"),                  # ends in the middle of a row
+    ((line() + "{\n").encode(), "2: "), ((line() + "[]\n").encode(), "2: "), ((line() + "7\n").encode(), "2: "),
+    ((line() + line(action="reap")).encode(), "2: not a call: 'reap' of"),
+    ((line() + line(bytes="8")).encode(), "2: not a call"), ((line() + line(ptr=1.5)).encode(), "2: not a call"),
+    ((line() + line(handle=[])).encode(), "2: "), ((line() + line(bytes=-1)).encode(), "2: -1 bytes"),
+    (b'{"action": "free"}\n', "1: there is no field 'ptr'"),
+    (b"\xff\xfe" * 50, "1: this is not the text of a log"), (HEADER.encode() + b"\xff\n", "1: this is not the text"),
+    (("[" * 100_000).encode(), "1: "), (("{" + "[" * 100_000).encode(), "1: ")])
+def test_a_bad_log_is_named_with_its_line(tmp_path, content, place):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(LogError) as error:
+        list(recorded(str(path)))
+    assert str(error.value).startswith(f"{path}:{place}")
+    run = CliRunner().invoke(main, ["replay", str(path)])
+    assert run.exit_code == 1
+    assert f"{path}:" in run.output
+
+
+def test_what_is_not_compressed_well_is_named(tmp_path):
+    path = tmp_path / "bad.csv.gz"
+    for content in (b"no gzip", gzip.compress(HEADER.encode() + 10_000 * A_ROW.encode())[:-20]):
+        path.write_bytes(content)
+        with pytest.raises(LogError, match=r"bad\.csv\.gz:\d+: this is not the text of a log"):
+            list(recorded(str(path)))
+
+
+# ---------------------------------------------------------------------------------------------- least pools
+def test_the_least_pool_suffices_and_one_step_less_does_not():
+    for log in (logs.random_sizes(random.Random(1), 4, 2000), logs.queries(random.Random(1), 2, 10)):
+        program = Programs(list(log))
+        size = least(fits_ours, program)
+        assert size >= program.peak
+        assert fits_ours(program, size, True)
+        step = max(logs.GRAIN, logs.rounded(program.peak // programs.RESOLUTION))
+        assert size == logs.rounded(program.peak) or not fits_ours(program, size - step, True)
+
+
+@pytest.mark.parametrize("needed", [0, 1, 9, 10, 123, 329, 330, 331, 1000, 5000])
+def test_bisection_finds_the_size(needed):
+    program = Programs([Event(0, 1000 * logs.GRAIN, 0)])
+    tried = []
+
+    def fits(_, size, at_once):
+        tried.append(size)
+        return size >= (1000 + needed) * logs.GRAIN
+
+    assert least(fits, program) == (1000 + needed) * logs.GRAIN
+    assert len(tried) < 60
+
+
+def test_a_pool_that_refuses_is_no_fit():
+    program = Programs([Event(0, 1000, 0), Event(1, 1000, 0), Event(0, 0, 0), Event(1, 0, 0)])
+    assert fits_ours(program, 2048, True)
+    assert not fits_ours(program, 1024, True)
+    assert program.peak == 2048
+    assert max(program.in_use) == 2048
+    assert program.in_use[-1] == 0
+
+
+# ---------------------------------------------------------------------------------------------- the command
+def test_the_command(tmp_path):
+    out = {name: tmp_path / f"rows.{name}" for name in ("csv", "json")}
+    short = tmp_path / "short.csv"
+    short.write_bytes(b"".join(gzip.decompress(CUDF.read_bytes()).splitlines(keepends=True)[:400]))
+    run = CliRunner().invoke(main, ["replay", str(CUDF), str(short), "--resource", "pool", "--resource", "direct",
+                                    "--csv", str(out["csv"]), "--json", str(out["json"])], catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    document = json.loads(out["json"].read_text())
+    assert [(row["log"], row["resource"]) for row in document["rows"]] == [
+        (str(log), name) for log in (CUDF, short) for name in ("pool", "direct")]
+    ours, direct = document["rows"][:2]
+    assert (ours["pairs"], ours["refused"], ours["streams"]) == (5061, 0, 26)
+    assert ours["ns_per_pair"] > 0
+    assert ours["peak_bytes"] <= ours["least_pool_size"] <= 1.165 * ours["peak_bytes"]   # as test_fragmentation has it
+    assert direct["least_pool_size"] is direct["most_held"] is None
+    assert max(sample["in_use"] for sample in ours["samples"]) <= ours["peak_bytes"] <= ours["most_held"]
+    assert all(sample["held"] >= sample["in_use"] for sample in ours["samples"])
+    assert any(0 < sample["fragmentation"] < 1 for sample in ours["samples"])
+    with open(out["csv"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["least_pool_size"] for row in rows[:2]] == [str(ours["least_pool_size"]), ""]
+    assert "cudf-26.10-h200.csv.gz" in run.output
+    assert "least pool" in run.output
+
+
+@needs_rmm
+@pytest.mark.simulator
+def test_rmms_pool_beside_ours(tmp_path):
+    out = tmp_path / "rows.json"
+    run = CliRunner().invoke(main, ["replay", str(CUDF), "--resource", "rmm-pool", "--json", str(out)])
+    assert run.exit_code == 0, run.output
+    [row] = json.loads(out.read_text())["rows"]
+    assert row["peak_bytes"] <= row["least_pool_size"] <= 1.2 * row["peak_bytes"]
+    assert row["most_held"] >= row["peak_bytes"]
+
+
+@needs_rmm
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["rmm-arena", "rmm-async"])
+def test_what_needs_a_gpu_says_so(name):
+    run = CliRunner().invoke(main, ["replay", str(CUDF), "--resource", name])
+    assert run.exit_code == 1
+    assert f"{name}: this needs a GPU" in run.output
+
+
+def test_without_rmm_or_matplotlib_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "rmm", None)
+    run = CliRunner().invoke(main, ["replay", str(CUDF), "--resource", "rmm-pool"])
+    assert run.exit_code == 1
+    assert "needs RMM" in run.output
+    assert "pip install" in run.output
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    run = CliRunner().invoke(main, ["replay", str(CUDF), "--plot", str(tmp_path / "chart.svg")])
+    assert run.exit_code == 1
+    assert "pip install" in run.output
+    assert "xlogmem[bench]" in run.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_chart(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs another library: matplotlib")
+    for name in ("chart.svg", "chart.png"):
+        run = CliRunner().invoke(main, ["replay", str(CUDF), "--no-least", "--plot", str(tmp_path / name)])
+        assert run.exit_code == 0, run.output
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["replay"], "LOG"), (["replay", "/no/such/log"], "does not exist"),
+    (["replay", str(CUDF), "--resource", "magic"], "magic")])
+def test_wrong_arguments_are_named(arguments, said):
+    run = CliRunner().invoke(main, arguments)
+    assert run.exit_code == 2
+    assert said in run.output
+
+
+def test_a_file_with_any_name_makes_no_formula(tmp_path):
+    rows = [Row(name, "pool", 1, 1, 1, 1.5, 0, None, None, [Sample(1, 1, None, None)])
+            for name in ("=1+1", "@x", "-1", "+1", "plain,\n\"quoted\"")]
+    files.save_csv(rows, str(tmp_path / "rows.csv"))
+    with open(tmp_path / "rows.csv", newline="") as file:
+        names = [row["log"] for row in csv.DictReader(file)]
+    assert names == ["'=1+1", "'@x", "'-1", "'+1", "plain,\n\"quoted\""]
+
+
+def test_refused_allocations_have_no_time_per_pair(monkeypatch):
+    from xlogmem.bench.replay import candidates
+
+    small = candidates.Resource(lambda streams, peak: candidates.over_runtime(
+        PoolMemoryResource(Addresses(), 1024, 1024), streams))
+    monkeypatch.setitem(candidates.RESOURCES, "pool", small)
+    row = replayed("log", Programs([Event(0, 1000, 0), Event(1, 1000, 0)]), "pool")
+    assert (row.refused, row.ns_per_pair, row.least_pool_size) == (1, None, None)
+
+
+def test_an_empty_log(tmp_path):
+    (tmp_path / "log.csv").write_text(HEADER)
+    run = CliRunner().invoke(main, ["replay", str(tmp_path / "log.csv")])
+    assert run.exit_code == 0, run.output
+
+
+def test_as_a_process():
+    run = subprocess.run([sys.executable, "-m", "xlogmem", "replay", str(CUDF), "--no-least"], capture_output=True,
+                         text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert "5,061" in run.stdout

@@ -1,0 +1,162 @@
+"""A log of the calls of a resource: for RMM's tools, for a replay, or for a program to read.
+
+The hooks, which may run under the runtime's lock and without the GIL, put records of a fixed size into a ring
+(``logging/ring.pxi``).  A thread takes them out, makes rows of them without the GIL (``logging/rows.pxi``) and gives
+them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it: where the
+ring is full, records are dropped and counted.
+"""
+import atexit
+import json
+import logging
+import operator
+import threading
+
+cimport cython
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from libc.time cimport localtime_r, time_t, tm
+
+from xlogmem._cpp cimport atomic, milliseconds, mutex, signal, vector
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    LEGACY,
+    forget_at_forks,
+    process_was_forked,
+    take_at_forks,
+)
+from xlogmem._failures cimport (
+    DEVICE_IS_LOST,
+    DRIVER_FAILED,
+    OUT_OF_BUDGET,
+    PROCESS_WAS_FORKED,
+    PYTHON_RAISED,
+    RESOURCE_FAILED,
+    Failure,
+    format_failure,
+    is_out_of_memory,
+    is_sticky,
+)
+from xlogmem._labels cimport Label, held, object_of, release
+from xlogmem.resources.adaptor cimport ResourceAdaptor
+from xlogmem.resources.base cimport Allocation
+
+from xlogmem.resources.sinks import AllocationRecord, opened
+
+__all__ = ["LoggingResourceAdaptor"]
+
+include "logging/ring.pxi"              # records, and how the hooks put them aside
+include "logging/rows.pxi"              # a record as a row of text
+include "logging/writer.pxi"            # the thread that writes
+
+
+@cython.no_gc_clear                         # __dealloc__ needs the writer
+cdef class LoggingResourceAdaptor(ResourceAdaptor):
+    """Writes down each call of the resource below.
+
+    Parameters
+    ----------
+    upstream : DeviceMemoryResource
+        The resource.
+    sink : str, os.PathLike, text file, callable or logging.Logger
+        Where the log goes.  A file at a path is made or emptied, and belongs to the adaptor; its directory has to
+        exist.  A callable is called with an `AllocationRecord` for each call (``[].append`` keeps them), or with a row
+        of text if there is a `format`.  A logger gets each row as a message of level INFO.
+    format : {"rmm", "json"}, optional
+        ``"rmm"``: the CSV of RMM's `LoggingResourceAdaptor`, byte for byte.  ``"json"``: a JSON object in each line,
+        with the fields of `AllocationRecord`.  The default is ``"rmm"`` for a path that ends with ``.csv``, else
+        ``"json"``.
+    capacity : int
+        Records that may wait to be written.  When there are more, records are dropped and counted.
+
+    Attributes
+    ----------
+    upstream : DeviceMemoryResource
+        As given.
+
+    Raises
+    ------
+    TypeError
+        Upstream is not a `DeviceMemoryResource`, or the sink is none of these.
+    ValueError
+        The format or the capacity is not one, or the file is the log of another adaptor.
+    OSError
+        The file cannot be opened.
+
+    Notes
+    -----
+    The sink is used by a thread of the adaptor, never by the thread that allocates and never under a lock, so it may
+    block, raise and use the runtime; a call that the sink itself makes is not logged.  What it raises is counted in
+    `dropped_records` and reported once through the logger ``"xlogmem"``.
+
+    A free is logged before it is made, because another thread may get the address as soon as it was made; one that
+    fails has a second record, ``"free failure"``, in JSON.  In the columns of RMM the default stream is 0, and a failed
+    free has no row of its own, as there.  Reaps, launches and uses are not logged.
+
+    The log is complete after `flush`, `close`, the end of a ``with`` statement, or the exit of the interpreter, which
+    waits for a slow sink for five seconds.  An adaptor that is dropped writes what it has and ends its thread; one that
+    its own sink refers to is not dropped before `close`.  A forked child logs nothing.  Thread-safe.
+    """
+
+    cdef LogWriter writer
+
+    def __init__(self, upstream, sink, *, format=None, capacity=65_536):
+        if self.writer is not None:
+            raise RuntimeError("a resource is initialised once")
+        self.state.books.allocated = log_allocated
+        self.state.books.failed = log_failed
+        self.state.books.freeing = log_freeing
+        self.state.books.not_freed = log_not_freed
+        writer = LogWriter(capacity)
+        self.open_books(upstream, &(<LogWriter>writer).ring)
+        self.writer = writer
+        self.writer.start(opened(sink, format), self.context.ordinal)
+
+    def __dealloc__(self):
+        if self.writer is not None:
+            request_end(&self.writer.ring)
+
+    @property
+    def dropped_records(self):
+        """Records that were not written so far: the ring was full, the sink raised, or the log was closed."""
+        return self.writer.dropped()
+
+    def flush(self, timeout=None):
+        """Wait until all records of earlier calls are written, or dropped.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; by default there is no limit.
+
+        Returns
+        -------
+        int
+            `dropped_records`.
+
+        Raises
+        ------
+        TimeoutError
+            The sink takes longer.
+        RuntimeError
+            The sink itself called this.
+
+        Notes
+        -----
+        Does nothing in a forked child.  Thread-safe.
+        """
+        self.writer.wait_for_all(timeout)
+        return self.writer.dropped()
+
+    def close(self, timeout=None):
+        """Flush, and end the log: later calls are made, counted as dropped and not logged.  See `flush`."""
+        self.writer.close(timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, exception, traceback):
+        self.close()

@@ -1,0 +1,192 @@
+"""Where a log of allocations goes: a file, a callable, or a logger.
+
+A sink is used by the thread of its log alone.  `write` returns how many of the records it did not take (None: all) and
+the first error; it may also raise, and took none then.
+"""
+from __future__ import annotations
+
+import io
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from xlogmem._driver import ProcessLock
+
+__all__ = ["HEADER", "AllocationRecord", "Sink", "opened"]
+
+HEADER = b"Thread,Time,Action,Pointer,Size,Stream\n"    # RMM's
+FORMATS = ("rmm", "json")
+Outcome = tuple[int | None, BaseException | None]
+
+
+class AllocationRecord(NamedTuple):
+    """One call of a resource, as a log has it.
+
+    ``action`` is ``"allocate"``, ``"allocate failure"``, ``"free"`` or ``"free failure"``; the last follows a
+    ``"free"`` that was logged before it was made, and undoes that.  ``stream`` is the number of the stream in its
+    runtime (None: there is none), ``handle`` its CUDA handle.  ``ptr`` and ``generation`` are None for an allocation
+    that failed; the generation also for the chunks of a pool, which are not blocks.  ``bytes`` are those
+    requested.  ``thread`` is the number that the operating system gives to the thread.  ``order`` counts the records of
+    the process from 1 and is what to sort by; ``nanoseconds`` are since the epoch, by a clock that may be set.
+    ``result`` is ``"Ok"``, or a dict with the ``kind`` of the error, which is the name of its exception, and a
+    ``message`` of at most 255 bytes of UTF-8, an ellipsis at its end where it was cut.
+    """
+
+    action: str
+    device: int
+    stream: int | None
+    handle: int
+    ptr: int | None
+    bytes: int
+    tag: str | None
+    generation: int | None
+    thread: int
+    order: int
+    nanoseconds: int
+    result: str | dict[str, str]
+
+
+class Sink(Protocol):
+    """`format` is what `write` wants: rows of that kind as bytes, or a list of records for None."""
+
+    @property
+    def format(self) -> str | None: ...
+
+    def write(self, content: Any) -> Outcome: ...
+    def close(self) -> None: ...
+
+
+def opened(sink: Any, format: str | None) -> Sink:
+    """The sink for what a user gave; the errors of `LoggingResourceAdaptor`."""
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
+    if isinstance(sink, logging.Logger):
+        return Lines(format or "json", lambda line: sink.info("%s", line))
+    if isinstance(sink, str | os.PathLike):
+        path = os.fspath(sink)
+        if not isinstance(path, str):
+            raise TypeError(f"the path of a log must be a str, not {type(path).__name__}")
+        return PathSink(path, format or ("rmm" if path.lower().endswith(".csv") else "json"))
+    if isinstance(sink, io.RawIOBase | io.BufferedIOBase):
+        raise TypeError("the file of a log must be open for text, and this one is open for bytes")
+    if callable(getattr(sink, "write", None)):
+        return TextSink(sink, format or "json")
+    if callable(sink):
+        return Records(sink) if format is None else Lines(format, sink)
+    raise TypeError("sink must be a path, an open text file, a callable or a logging.Logger, not "
+                    f"{type(sink).__name__}")
+
+
+# ---------------------------------------------------------------------------------------------- files
+_lock = ProcessLock()
+_open_files: set[tuple[int, int]] = set()               # device and inode of the logs that are being written
+
+
+class PathSink:
+    """A file of its own, written without a buffer: a forked child has nothing of it to write again."""
+
+    def __init__(self, path: str, format: str) -> None:
+        self.format = format
+        self.key: tuple[int, int] | None = None
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"the folder of the log does not exist: {folder}. Make it first")
+        with _lock:
+            if os.path.exists(path) and _key_of(os.stat(path)) in _open_files:
+                raise ValueError(f"{path} is the log of another adaptor: close that first, or choose another file")
+            self.file = open(path, "wb", buffering=0)   # noqa: SIM115 (the thread of the log closes it)
+            self.key = _key_of(os.fstat(self.file.fileno()))
+            if self.key:
+                _open_files.add(self.key)
+        try:
+            self.write(HEADER if format == "rmm" else b"")
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, content: bytes) -> Outcome:
+        begin = self.file.seek(0, os.SEEK_CUR) if self.key else 0
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[self.file.write(left) or 0:]
+        except OSError:
+            if self.key:                                # no half a row, so that the rows after it can be read
+                self.file.truncate(begin)
+                self.file.seek(begin)
+            raise
+        return 0, None
+
+    def close(self) -> None:
+        with _lock:
+            if self.key:
+                _open_files.discard(self.key)
+                self.key = None
+        self.file.close()
+
+
+def _key_of(found: os.stat_result) -> tuple[int, int] | None:
+    """What identifies a regular file; None for a terminal, a pipe or /dev/null."""
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+class TextSink:
+    """A text file of the user, which is flushed after each batch and not closed."""
+
+    def __init__(self, file: Any, format: str) -> None:
+        self.file, self.format = file, format
+        if format == "rmm":
+            self.write(HEADER)
+
+    def write(self, content: bytes) -> Outcome:
+        self.file.write(content.decode())
+        flush = getattr(self.file, "flush", None)
+        if flush is not None:
+            flush()
+        return 0, None
+
+    def close(self) -> None:
+        pass
+
+
+# ---------------------------------------------------------------------------------------------- callables
+class Records:
+    """A callable that gets each record."""
+
+    format = None
+
+    def __init__(self, put: Callable[[AllocationRecord], object]) -> None:
+        self.put = put
+
+    def write(self, content: list[AllocationRecord]) -> Outcome:
+        return put_each(self.put, content)
+
+    def close(self) -> None:
+        pass
+
+
+class Lines:
+    """A callable that gets each row, without the end of the line."""
+
+    def __init__(self, format: str, put: Callable[[str], object]) -> None:
+        self.format, self.put = format, put
+
+    def write(self, content: bytes) -> Outcome:
+        return put_each(self.put, content.decode().split("\n")[:-1])
+
+    def close(self) -> None:
+        pass
+
+
+def put_each(put: Callable[[Any], object], items: Iterable[Any]) -> Outcome:
+    """One that is not taken does not keep the others back."""
+    failed, first = 0, None
+    for item in items:
+        try:
+            put(item)
+        except BaseException as error:                  # SystemExit too: it would end the thread of the log
+            failed += 1
+            first = first or error
+    return failed, first
