@@ -10,10 +10,12 @@ RMM's classes, whose layout changes between releases without any check at run ti
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
 
@@ -46,8 +48,11 @@ from xlogmem.resources import (
     DeviceMemoryResource,
     ForeignMemoryResource,
     LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
     PoolMemoryResource,
+    StatisticsResourceAdaptor,
 )
+from xlogmem.resources.sinks import Sink
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
@@ -141,7 +146,7 @@ _lock = _driver.ProcessLock()
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
-           limit: int | str | float | None = None) -> None:
+           limit: int | str | float | None = None, statistics: bool = False, log: Sink | None = None) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
@@ -163,6 +168,11 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     limit : int, str or float, optional
         A budget for each device, see `LimitingResourceAdaptor`.  What does not fit is out of memory for RMM's callers,
         so that cuDF spills.
+    statistics : bool
+        Count with a `StatisticsResourceAdaptor`, for `xlogmem.statistics`.
+    log : path, text file, callable or logging.Logger, optional
+        Log each call with a `LoggingResourceAdaptor`.  The name of a file gets the device before its ending where there
+        are several: ``"log.dev1.csv"``, as with RMM.
 
     Raises
     ------
@@ -186,15 +196,45 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
     if devices is None:
         devices = _driver.active_devices() or [0]
+    chosen = [devices] if isinstance(devices, int) else list(devices)
+    layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log,
+                    len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
-        for device in [devices] if isinstance(devices, int) else devices:
-            _enable(device, policy, (initial_pool_size, maximum_pool_size) if pool_allocator else None, limit)
+        for device in chosen:
+            _enable(device, policy, layers)
 
 
-def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int | None] | None,
-            limit: int | str | float | None) -> None:
+@dataclass(frozen=True)
+class Layers:
+    """What `enable` puts between RMM's resource and the runtime."""
+
+    pool_sizes: tuple[int | None, int | None] | None
+    limit: int | str | float | None
+    statistics: bool
+    log: Sink | None
+    several: bool                           # devices: each has a file of its own
+
+    def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
+        """The budget is the outermost, so that what it refuses is neither counted nor logged as requested below."""
+        if self.pool_sizes is not None:
+            resource = PoolMemoryResource(resource, *self.pool_sizes)
+        if self.statistics:
+            resource = StatisticsResourceAdaptor(resource)
+        if self.log is not None:
+            resource = LoggingResourceAdaptor(resource, self.sink(device))
+        return resource if self.limit is None else LimitingResourceAdaptor(resource, self.limit)
+
+    def sink(self, device: int) -> Sink:
+        if not self.several or not isinstance(self.log, str | os.PathLike):
+            assert self.log is not None
+            return self.log
+        path = Path(self.log)
+        return path.with_name(f"{path.stem}.dev{device}{path.suffix}")
+
+
+def _enable(device: int, policy: str | None, layers: Layers) -> None:
     current = rmm.mr.get_per_device_resource(device)
     known = _wrapped.get(device)
     if known is not None and any(lower is known.resource for lower in stack(current)):
@@ -205,11 +245,7 @@ def _enable(device: int, policy: str | None, pool_sizes: tuple[int | None, int |
         return                                          # put there by the caller, as the error below advises
     _warn_of_memory(device, current)
     if known is None or known.original is not current:
-        resource: DeviceMemoryResource = RmmMemoryResource(current, device)
-        if pool_sizes is not None:
-            resource = PoolMemoryResource(resource, *pool_sizes)
-        if limit is not None:
-            resource = LimitingResourceAdaptor(resource, limit)
+        resource = layers.around(RmmMemoryResource(current, device), device)
         runtime = DeviceRuntime(device, resource=resource, policy=policy)
         known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, known.runtime if known is not None else None)
     _make_own(device, known)

@@ -1,10 +1,19 @@
 """Adaptors around the resource of a world, and what each has to say at the end."""
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from xlogmem.resources import DeviceMemoryResource, LimitingResourceAdaptor, PoolMemoryResource
+from xlogmem.resources import (
+    AllocationRecord,
+    DeviceMemoryResource,
+    LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
+    PoolMemoryResource,
+    StatisticsResourceAdaptor,
+    TrackingResourceAdaptor,
+)
 
 __all__ = ["adapted", "layers", "miscounted"]
 
@@ -13,7 +22,26 @@ def budget(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemo
     return LimitingResourceAdaptor(resource, rng.choice([room, 1 << 40]))
 
 
-ADAPTORS: tuple[Callable[[DeviceMemoryResource, Random, int], DeviceMemoryResource], ...] = (budget,)
+def statistics(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemoryResource:
+    return StatisticsResourceAdaptor(resource)
+
+
+def tracking(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemoryResource:
+    return TrackingResourceAdaptor(resource, depth=rng.choice([0, 0, 3]))
+
+
+def log(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemoryResource:
+    """To a sink that keeps nothing, and is slow at times."""
+    return LoggingResourceAdaptor(resource, _forget, capacity=rng.choice([16, 65_536]))
+
+
+def _forget(record: AllocationRecord) -> None:
+    if record.order % 64 == 0:
+        time.sleep(1e-4)
+
+
+ADAPTORS: tuple[Callable[[DeviceMemoryResource, Random, int], DeviceMemoryResource], ...] = (
+    budget, statistics, tracking, log)
 
 
 def adapted(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemoryResource:
@@ -35,7 +63,12 @@ def miscounted(resource: DeviceMemoryResource, live: int, outstanding: int) -> I
     for layer in layers(resource):
         if isinstance(layer, PoolMemoryResource):
             live = outstanding = layer.pool_size()
+        counted: tuple[int, int] | None = None
         if isinstance(layer, LimitingResourceAdaptor):
             counted = layer.current_bytes, sum(layer.holders().values())
-            if counted != (outstanding, live):
-                yield f"{layer!r} counts {counted} bytes, not {(outstanding, live)}"
+        elif isinstance(layer, StatisticsResourceAdaptor):
+            counted = layer.allocation_counts.current_bytes + layer.pending_bytes, layer.allocation_counts.current_bytes
+        elif isinstance(layer, TrackingResourceAdaptor):
+            counted = outstanding, layer.outstanding_bytes
+        if counted is not None and counted != (outstanding, live):
+            yield f"{layer!r} counts {counted} bytes, not {(outstanding, live)}"
