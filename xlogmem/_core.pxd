@@ -162,9 +162,6 @@ cdef cppclass Window:
     bint is_open
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
-    bint moved                  # another thread has touched the recorder before, so any may close it
-    bint is_kept                # by the runtime: nothing else refers to the recorder
-    uint64_t inside             # the ticket of the wait that its thread had interrupted for it; 0: none
     uint64_t position
     vector[Request] requests
     vector[Use] uses            # one for each block
@@ -176,6 +173,9 @@ cdef cppclass Window:
     Window* next                # in the list of abandoned windows
     size_t place                # in `CoreState.windows`
     # Conflicting windows: see core/contested.pxi.
+    bint moved                  # another thread has touched the recorder before, so any may close it
+    bint is_kept                # by the runtime: nothing else refers to the recorder
+    uint64_t inside             # the ticket of the wait that its thread had interrupted for it; 0: none
     bint is_waiting             # in the queue
     bint was_reported           # for being open so long
     signal may_go_on            # set when no other window is in the way any more

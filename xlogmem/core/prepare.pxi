@@ -13,10 +13,8 @@ cdef Window* take_window(CoreState* core) noexcept nogil:
         window = core.spare_windows.back()
         core.spare_windows.pop_back()
     else:
-        window = make_new[Window]()
-        window.is_open = window.is_waiting = window.moved = window.is_kept = window.is_known = False
-        window.passes = IN_TURN
-        window.inside = window.found_at = window.search = 0
+        window = make_new[Window]()                     # all zero
+        window.is_open = window.is_waiting = False
         window.place = core.windows.size()
         core.windows.push_back(window)
     core.windows_lock.unlock()

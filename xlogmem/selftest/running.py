@@ -67,6 +67,7 @@ def run_threads(world: World, program: Program) -> None:
         start.wait()
         try:
             run_steps(world, program, program.numbers[index::count])
+            close_own_windows(world)
         except BaseException as error:
             world.surprise(error)
 
@@ -80,6 +81,19 @@ def run_threads(world: World, program: Program) -> None:
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+
+
+def close_own_windows(world: World) -> None:
+    """The end of a thread: others may wait for what it has opened and none of them has closed."""
+    with world.lock:
+        own = [window for window in world.windows if window.thread is threading.current_thread()]
+        world.windows[:] = [window for window in world.windows if window not in own]
+    for window in own:
+        try:
+            finish_window(world, window, "commit")
+        except Exception as error:
+            if not world.excuses(error):
+                world.surprise(error)
 
 
 def take_step(world: World, program: Program, number: int) -> None:

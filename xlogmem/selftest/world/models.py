@@ -116,3 +116,4 @@ class Window:
         self.stream = stream
         self.claims = claims
         self.handback = handback
+        self.thread = threading.current_thread()        # that opened it; any may close it
