@@ -7,6 +7,7 @@ from interrupts import interrupted
 from rmm_if_installed import RuntimeMemoryResource, Source, current, needs_rmm, rmm
 
 import xlogmem
+import xlogmem.statistics
 from xlogmem import StreamMisuseError, use
 from xlogmem import runtime as runtimes
 from xlogmem._kernels import check
@@ -51,6 +52,27 @@ def test_enable_sets_a_budget_on_request(pool, fresh):
     del buffer
     runtime.reap_pending()
     assert runtime.resource.current_bytes == 0
+
+
+def test_enable_counts_and_logs_on_request(fresh, tmp_path):
+    log = tmp_path / "rmm.csv"
+    xlogmem.rmm.enable(0, pool_allocator=True, limit="64KiB", statistics=True, log=log)
+    runtime = xlogmem.get_runtime()
+    buffer = rmm.DeviceBuffer(size=60 << 10, mr=current())
+    with pytest.raises(MemoryError):
+        rmm.DeviceBuffer(size=8 << 10, mr=current())
+    assert xlogmem.statistics.get_statistics().current_bytes == 60 << 10
+    del buffer
+    runtime.reap_pending()
+    runtime.resource.upstream.close()
+    rows = [row.split(",")[2:5:2] for row in log.read_text().splitlines()]
+    assert rows == [["Action", "Size"], ["allocate", str(60 << 10)], ["free", str(60 << 10)]]
+
+
+def test_a_log_of_several_devices_is_a_file_for_each(tmp_path):
+    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", True)
+    assert layers.sink(1) == tmp_path / "log.dev1.csv"
+    assert xlogmem.rmm.Layers(None, None, False, "log.csv", False).sink(1) == "log.csv"
 
 
 def test_enable_puts_a_pool_between_on_request(fresh):

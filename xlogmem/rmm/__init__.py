@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
 
@@ -52,7 +53,6 @@ from xlogmem.resources import (
     PoolMemoryResource,
     StatisticsResourceAdaptor,
 )
-from xlogmem.resources.sinks import Sink
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
 
@@ -146,7 +146,7 @@ _lock = _driver.ProcessLock()
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
-           limit: int | str | float | None = None, statistics: bool = False, log: Sink | None = None) -> None:
+           limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
@@ -213,7 +213,7 @@ class Layers:
     pool_sizes: tuple[int | None, int | None] | None
     limit: int | str | float | None
     statistics: bool
-    log: Sink | None
+    log: Any | None
     several: bool                           # devices: each has a file of its own
 
     def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
@@ -226,9 +226,8 @@ class Layers:
             resource = LoggingResourceAdaptor(resource, self.sink(device))
         return resource if self.limit is None else LimitingResourceAdaptor(resource, self.limit)
 
-    def sink(self, device: int) -> Sink:
+    def sink(self, device: int) -> Any:
         if not self.several or not isinstance(self.log, str | os.PathLike):
-            assert self.log is not None
             return self.log
         path = Path(self.log)
         return path.with_name(f"{path.stem}.dev{device}{path.suffix}")
