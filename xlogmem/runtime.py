@@ -13,16 +13,27 @@ from xlogmem._driver import ProcessLock, supports_memory_pools
 from xlogmem._units import format_bytes
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.resources import (
+    AsyncMemoryResource,
+    DeviceMemoryResource,
+    DirectMemoryResource,
+    GuardResourceAdaptor,
+    PoolMemoryResource,
+)
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
 
 MAX_DEVICE_ORDINALS = 16
 
+def _default_resource(ordinal: int) -> DeviceMemoryResource:
+    return AsyncMemoryResource(ordinal) if supports_memory_pools(ordinal) else DirectMemoryResource(ordinal)
+
+
 RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "async": AsyncMemoryResource, "direct": DirectMemoryResource,
-    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
+    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal),
+    "guard": lambda ordinal: GuardResourceAdaptor(_default_resource(ordinal))}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
 _locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
@@ -38,8 +49,8 @@ class DeviceRuntime(Runtime):
     ordinal : int
         The device.
     resource : DeviceMemoryResource, optional
-        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct`` or
-        ``pool``), else an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where
+        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
+        ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where
         it has none.
     stream_pool : StreamPool, optional
         The streams of this runtime.  A pool serves one runtime.
@@ -66,10 +77,10 @@ class DeviceRuntime(Runtime):
     def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
         if resource is None:
-            name = os.environ.get("XLOGMEM_RESOURCE") or ("async" if supports_memory_pools(ordinal) else "direct")
-            if name not in RESOURCES:
+            name = os.environ.get("XLOGMEM_RESOURCE")
+            if name and name not in RESOURCES:
                 raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
-            resource = RESOURCES[name](ordinal)
+            resource = RESOURCES[name](ordinal) if name else _default_resource(ordinal)
         if stream_pool is None:
             stream_pool = StreamPool(ordinal)
         self = super().__new__(cls, stream_pool, resource,

@@ -10,8 +10,10 @@ from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
+from xlogmem.resources.guard import GuardResourceAdaptor
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
+from xlogmem.resources.violations import GuardViolation
 
 __all__ = ["AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource", "ForeignMemoryResource",
-           "LimitingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
+           "GuardResourceAdaptor", "GuardViolation", "LimitingResourceAdaptor", "PoolMemoryResource", "ResourceAdaptor"]
