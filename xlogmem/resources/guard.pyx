@@ -15,6 +15,7 @@ Around a pool the guard watches the pool's blocks, and gives them back with the 
 pool it sees chunks.
 """
 import logging
+import traceback
 import warnings
 
 cimport cython
@@ -352,7 +353,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
             try:
                 self.publish_one(violation_of(&findings[i]))
             except Exception:
-                logging.getLogger("xlogmem").exception("reporting a violation failed")
+                logging.getLogger("xlogmem").error("reporting a violation failed:\n%s", traceback.format_exc())
             drop_finding(&findings[i])
         return 0
 
