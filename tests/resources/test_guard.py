@@ -536,6 +536,44 @@ def test_a_lost_wait_is_a_race(driver):
 
 
 @pytest.mark.simulator
+def test_canaries_that_are_not_there_yet_are_not_compared(driver):
+    guard = GuardResourceAdaptor(AsyncMemoryResource())
+    runtime = DeviceRuntime(resource=guard)
+    stream = runtime.acquire_stream()
+    driver.set_policy("min")                            # nothing runs before somebody waits for it
+    block = runtime.allocate(1024, stream)
+    assert guard.check() == []
+    assert not driver.races()
+    check(cuda.cuCtxSynchronize())
+    write(runtime, block.ptr - 1)
+    with pytest.raises(MemoryCorruptionError):
+        guard.check()
+
+
+@pytest.mark.simulator
+def test_contents_survive_a_free_that_fails(driver):
+    """The poison is the last that may fail; behind it one failure is made good, and two keep the memory for ever."""
+    guard = GuardResourceAdaptor(AsyncMemoryResource())
+    runtime = DeviceRuntime(resource=guard)
+    for call, nth in (("cuLaunchKernel", 1), ("cuLaunchKernel", 2), ("cuEventRecord", 1)):
+        block = runtime.allocate(1024)
+        write(runtime, block.ptr, 5, 1024)
+        driver.fail(call, nth=nth, code=999)
+        try:
+            block.free()
+        except DriverError:
+            assert block.state is BlockState.LIVE
+            assert read(block.ptr, 1024) == b"\x05" * 1024
+            block.free()
+        else:
+            assert call == "cuEventRecord"
+        assert block.state is BlockState.QUARANTINED
+    assert guard.check() == []
+    guard.trim()
+    assert guard.quarantined_blocks == 0
+
+
+@pytest.mark.simulator
 def test_the_host_does_not_wait(driver):
     guard = GuardResourceAdaptor(AsyncMemoryResource(), quarantine_bytes=4096)
     runtime = DeviceRuntime(resource=guard)

@@ -52,6 +52,7 @@ cdef cppclass Guarded:
     uint32_t checks             # results that are not there yet
     uint8_t state
     bint is_poisoned            # what is inside must not change
+    bint is_unfilled            # it has no canaries: upstream did not take it back when that failed
     bint is_gone                # upstream has it back: deleted with the last check
     uint8_t reported            # a bit for each ViolationKind
     Guarded* previous           # in the list of those whose fill was not seen complete, or in the quarantine

@@ -50,7 +50,7 @@ cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) e
     cdef int failed = 0
     if memory.event != NULL:                            # behind the poison
         failed = stream_wait(guard.stream, memory.event, failure)
-    if not failed:
+    if not failed and not memory.is_unfilled:
         failed = check_part(guard, memory, EVERYTHING if memory.is_poisoned else CANARIES, guard.stream, failure)
     if not failed and guard.on_host:
         failed = wait_for_own_stream(guard, failure)
@@ -141,7 +141,8 @@ cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nog
     cdef int failed = 0
     guard.lock.lock()
     for i in range(guard.slots.size()):
-        if guard.slots[i] != NULL and guard.slots[i].state in (GUARDED, IN_QUARANTINE):
+        if guard.slots[i] != NULL and guard.slots[i].state in (GUARDED, IN_QUARANTINE) and (
+                not guard.slots[i].is_unfilled):
             pin_locked(guard.slots[i], &pinned)
     guard.lock.unlock()
     for i in range(pinned.size()):

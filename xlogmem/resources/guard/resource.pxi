@@ -93,16 +93,28 @@ cdef int begin_guarding(GuardState* guard, Guarded* memory, cy.CUstream stream, 
 
 
 cdef int given_up(GuardState* guard, Guarded* memory, Allocation* given) except -1 nogil:
-    """Return memory that could not be filled."""
+    """Return memory that could not be filled; where upstream fails too, it is kept and returned later."""
+    cdef cy.CUevent event = NULL
     cdef Failure ignored
-    if memory.event != NULL:
-        give_event(guard.events, memory.event)
-    if deallocate_upstream(guard, given, &ignored):
+    cdef bint returned = not deallocate_upstream(guard, given, &ignored)
+    cdef bint ordered = guard.on_host
+    memory.is_unfilled = True
+    if not returned:
         drop_exception(&ignored)
+        if not guard.on_host and not have_event(guard, memory, &ignored):
+            ordered = not event_record(memory.event, given.handle, &ignored)
     guard.lock.lock()
-    memory.is_gone = True
-    delete_if_done_locked(memory)
+    if returned:
+        event = memory.event
+        memory.is_gone = True
+        delete_if_done_locked(memory)
+    else:
+        memory.pins = 0 if ordered else 1               # without an event it never leaves
+        enter_locked(guard, memory)
+        enter_quarantine_locked(guard, memory)
     guard.lock.unlock()
+    if event != NULL:
+        give_event(guard.events, event)
     return 0
 
 
@@ -161,22 +173,43 @@ cdef Guarded* claim(GuardState* guard, Allocation* freed, Failure* failure) noex
 
 
 cdef int end_guarding(GuardState* guard, Guarded* memory, Allocation* freed, Failure* failure) except -1 nogil:
-    """Queue a check of the canaries and then the poison, and take a position behind them."""
+    """Queue a check of the canaries and then the poison, and record an event behind them.  Once the poison is queued
+    the contents are lost, so from there on the free does not fail."""
     cdef cy.CUstream stream = guard.stream if guard.on_host else freed.handle
-    cdef cy.CUevent event
+    if not guard.on_host and have_event(guard, memory, failure):
+        return 1
     if check_part(guard, memory, CANARIES, stream, failure):
         return 1
     if guard.poisons:
         if fill_part(guard, memory, INSIDE, FILL_FREED, stream, failure):
             return 1
         memory.is_poisoned = True
-    if guard.on_host:
+    if not guard.on_host and event_record(memory.event, stream, failure):
+        return 0 if guard.poisons and record_or_keep(guard, memory, stream, failure) else 1
+    return 0
+
+
+cdef int have_event(GuardState* guard, Guarded* memory, Failure* failure) except -1 nogil:
+    cdef cy.CUevent event
+    if memory.event != NULL:
         return 0
-    if memory.event == NULL:
-        if take_event(guard.events, &event, failure):
-            return 1
-        memory.event = event                            # not recorded yet: nobody waits for it while this is a free
-    return event_record(memory.event, stream, failure)
+    if take_event(guard.events, &event, failure):
+        return 1
+    guard.lock.lock()
+    memory.event = event
+    guard.lock.unlock()
+    return 0
+
+
+cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream, Failure* failure) except -1 nogil:
+    """The second attempt.  If that fails too, nothing can be ordered after the poison, and the memory never leaves."""
+    drop_exception(failure)
+    if event_record(memory.event, stream, failure):
+        guard.lock.lock()
+        memory.pins += 1
+        memory.is_poisoned = False                      # nor compared after it
+        guard.lock.unlock()
+    return True
 
 
 cdef int tidy(GuardState* guard) except -1 nogil:
