@@ -180,7 +180,7 @@ class BlockingWindowWarning(UserWarning):
 
 
 class MemoryGuardWarning(UserWarning):
-    """A `GuardResourceAdaptor` that was told to warn found a violation; see `MemoryCorruptionError`."""
+    """A `GuardResourceAdaptor` with ``on_violation="warn"`` found a violation; see `MemoryCorruptionError`."""
 
 
 class BlockingStreamWarning(UserWarning):

@@ -50,8 +50,8 @@ class DeviceRuntime(Runtime):
         The device.
     resource : DeviceMemoryResource, optional
         Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
-        ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where
-        it has none.
+        ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a
+        `DirectMemoryResource` where it has none.
     stream_pool : StreamPool, optional
         The streams of this runtime.  A pool serves one runtime.
     policy : {"adaptive", "precise", "lazy"}, optional

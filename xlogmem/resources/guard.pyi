@@ -8,8 +8,9 @@ from xlogmem.resources.violations import GuardViolation
 __all__ = ["GuardResourceAdaptor"]
 
 class GuardResourceAdaptor(ResourceAdaptor):
-    def __init__(self, upstream: DeviceMemoryResource, *, canary: int = 256, quarantine_bytes: int | str | float = "64MiB",
-                 quarantine_age: int | None = None, poison: bool = True, depth: int = 16,
+    def __init__(self, upstream: DeviceMemoryResource, *, canary: int = 256,
+                 quarantine_bytes: int | str | float = "64MiB", quarantine_age: int | None = None, poison: bool = True,
+                 depth: int = 16,
                  on_violation: Literal["raise", "warn"] | Callable[[GuardViolation], Any] = "raise") -> None: ...
     @property
     def canary(self) -> int: ...

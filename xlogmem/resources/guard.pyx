@@ -1,6 +1,6 @@
 """A guard: an adaptor that finds writes past the ends of memory, writes after a free, and second frees.
 
-Every allocation gets a *canary* on both sides, bytes that nobody may write, and is filled with *poison*, so that a
+Every allocation gets a *canary* on both sides, bytes that no program may write, and is filled with *poison*, so that a
 program which reads what it never wrote, or what it freed, sees the same wrong values every time.  A free compares the
 canaries, poisons the memory again and keeps it in *quarantine*; when it leaves that, poison and canaries are compared
 once more.  All of this is done by two kernels, in stream order, and no call waits for them.
@@ -90,88 +90,7 @@ include "guard/memory.pxi"              # what is known of each allocation; the 
 include "guard/checks.pxi"              # kernels, and their results
 include "guard/quarantine.pxi"          # what leaves, and checks on demand
 include "guard/resource.pxi"            # the guard as the core calls it
-
-cdef dict tools_by_context = {}         # addresses of `GuardTools`; kept until the process ends
-
-
-cdef GuardTools* tools_of(Context context) except NULL:
-    """The kernels, loaded into the context on first use."""
-    cdef GuardTools* tools
-    cdef cy.CUmodule module
-    cdef Failure failure
-    cdef Scope scope
-    cdef int failed
-    cdef bytes text = GUARD_PTX.encode() + b"\0"
-    cdef const char* ptx = text
-    if context in tools_by_context:
-        return <GuardTools*><size_t>tools_by_context[context]
-    tools = make_new[GuardTools]()
-    with nogil:
-        failed = enter_context(context.handle, &scope, &failure)
-        if not failed:
-            failed = (module_load(ptx, &module, &failure)
-                      or module_function(module, "xlogmem_guard_fill", &tools.fill, &failure)
-                      or module_function(module, "xlogmem_guard_check", &tools.check, &failure))
-            leave_context(&scope)
-    if failed:
-        del tools
-        raise_failure(&failure, "loading the kernels of a guard")
-    take_at_forks(&tools.lock, LEAF_LOCK)
-    tools_by_context[context] = <size_t>tools
-    return tools
-
-
-cdef int end_guard(GuardState* guard) except -1 nogil:
-    """The guard itself ends: what is in quarantine is returned."""
-    cdef Failure ignored
-    cdef Scope scope
-    if guard.tools == NULL or enter_context(guard.context, &scope, &ignored):
-        return 0
-    if empty_quarantine(guard, &ignored):
-        drop_exception(&ignored)
-    gather(guard, <size_t>-1)
-    leave_context(&scope)
-    return 0
-
-
-cdef int delete_guard(GuardState* guard) except -1 nogil:
-    """The tables go.  Results that are not there yet are swept by a later guard; memory that is still allocated is its
-    owner's matter."""
-    cdef Guarded* memory
-    cdef Check check
-    cdef size_t i
-    for i in range(guard.checks.size()):
-        check = guard.checks[i]
-        check.memory.checks -= 1
-        delete_if_done_locked(check.memory)
-        check.memory = NULL
-        guard.tools.lock.lock()
-        guard.tools.abandoned.push_back(check)
-        guard.tools.lock.unlock()
-    for i in range(guard.slots.size()):
-        memory = guard.slots[i]
-        if memory == NULL:
-            continue
-        if memory.event != NULL:
-            give_event(guard.events, memory.event)
-        memory.is_gone = True
-        memory.checks = 0
-        delete_if_done_locked(memory)
-    for i in range(guard.findings.size()):
-        drop_finding(&guard.findings[i])
-    destroy(&guard.index)
-    return 0
-
-
-cdef void drop_finding(Finding* finding) noexcept nogil:
-    release(finding.tag)
-    release(finding.allocated_by)
-    release(finding.freed_by)
-    release(finding.freed_again_by)
-
-
-cdef object text_of(Label* stack):
-    return str(object_of(stack)) if stack != NULL else None
+include "guard/ending.pxi"              # the kernels of a context, the end of a guard, findings as Python objects
 
 
 cdef int refuse_arguments(object canary, object age, object depth, object on_violation) except -1:
@@ -192,8 +111,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     """Finds writes past either end of memory, writes after a free, and second frees.
 
     Every allocation gets canaries on both sides and is poisoned, when it is allocated (0xCD) and when it is freed
-    (0xDD).  Freed memory stays in quarantine for a while.  Kernels compare canaries and poison at each free, when memory
-    leaves the quarantine, and in `check` and a blocking `DeviceRuntime.reap_pending`.
+    (0xDD).  Freed memory stays in quarantine for a while.  Kernels compare canaries and poison at each free, when
+    memory leaves the quarantine, and in `check` and a blocking `DeviceRuntime.reap_pending`.
 
     Parameters
     ----------
@@ -237,8 +156,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     runtime carried out after the capture.  What checks find is seen by later calls.
 
     For a runtime, and a budget above the guard, memory in quarantine is free; a budget below the guard counts it, with
-    the canaries.  It is returned when upstream is out of memory, by `trim`, and when the runtime ends.  A block that was
-    freed is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.  Thread-safe.
+    the canaries.  It is returned when upstream is out of memory, by `trim`, and when the runtime ends.  A block that
+    was freed is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.  Thread-safe.
     """
 
     def __init__(self, upstream, *, canary=256, quarantine_bytes="64MiB", quarantine_age=None, poison=True, depth=16,
@@ -247,8 +166,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         canary, depth = PyNumber_Index(canary), PyNumber_Index(depth)
         refuse_arguments(canary, quarantine_age, depth, on_violation)
         if isinstance(upstream, DeviceMemoryResource) and (<DeviceMemoryResource>upstream).table.guard != NULL:
-            raise ValueError("there is a guard below already: a second one would see the first one's canaries as memory "
-                             "in use and find nothing more")
+            raise ValueError("there is a guard below already: a second one would take its canaries for memory in use, "
+                             "and find nothing more")
         self.open_books(upstream, NULL)
         self.on_violation = on_violation
         self.found, self.to_raise = [], []
@@ -381,8 +300,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         Parameters
         ----------
         blocking : bool
-            Wait on the host until that is done (default).  Otherwise the comparison is queued, and its result is seen by
-            a later call.
+            Wait on the host until that is done (default).  Otherwise the comparison is queued, and its result is seen
+            by a later call.
 
         Returns
         -------
@@ -398,8 +317,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
 
         Notes
         -----
-        Memory whose allocation the device has not come to is left out.  Waiting, the host waits for the frees of what is
-        in quarantine and for nothing else.  Thread-safe; the GIL is released.
+        Memory whose allocation the device has not come to is left out.  The host waits for the frees of what is in
+        quarantine and for nothing else.  Thread-safe; the GIL is released.
         """
         cdef GuardState* guard = &self.guard
         cdef Failure failure
@@ -473,11 +392,3 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     def quarantined_blocks(self):
         """How many allocations are in quarantine."""
         return self.guard.quarantined_count
-
-
-cdef object violation_of(Finding* finding):
-    return GuardViolation(
-        kind=KINDS[finding.kind], tag=object_of(finding.tag), generation=finding.generation, ptr=finding.ptr,
-        nbytes=finding.nbytes, offset=finding.offset, value=finding.value, count=finding.count,
-        allocated_at=text_of(finding.allocated_by), freed_at=text_of(finding.freed_by),
-        freed_again_at=text_of(finding.freed_again_by))

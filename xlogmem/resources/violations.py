@@ -49,5 +49,5 @@ class GuardViolation:
         stacks = "".join(f"\n{title}:\n{stack}" for title, stack in (
             ("allocated at", self.allocated_at), ("freed at", self.freed_at), ("freed again at", self.freed_again_at))
             if stack is not None)
-        return (f"{self.kind} of {self.tag or 'memory without a tag'}, generation {self.generation}, {self.nbytes} bytes "
-                f"at {self.ptr:#x}{where}{stacks}")
+        return (f"{self.kind} of {self.tag or 'memory without a tag'}, generation {self.generation}, {self.nbytes} "
+                f"bytes at {self.ptr:#x}{where}{stacks}")

@@ -252,7 +252,7 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
     return failed
 
 
-# ---------------------------------------------------------------------------------------------- what a guard does besides
+# ---------------------------------------------------------------------------------------------- for the core
 cdef int reap(void* self, bint blocking, Failure* failure) except -1 nogil:
     cdef GuardState* guard = <GuardState*>self
     if blocking and check_all(guard, True, failure):

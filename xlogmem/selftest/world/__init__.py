@@ -106,7 +106,7 @@ class World(Claims):
         upstream = self._resource(rng.choice(["async", "async", "direct", "pool", *self.kind.upstreams]), rng)
         self.guard = GuardResourceAdaptor(
             upstream, canary=rng.choice([256, 1024]), poison=rng.random() < .9, depth=rng.choice([0, 4]),
-            quarantine_bytes=rng.choice([0, 4 * max(self.sizes), "64MiB"]), quarantine_age=rng.choice([None, None, 3]),
+            quarantine_bytes=rng.choice([0, 4 * max(self.sizes), 64 << 20]), quarantine_age=rng.choice([None, None, 3]),
             on_violation=self.found_by_guard.append)
         return self.guard
 

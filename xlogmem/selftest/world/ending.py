@@ -129,8 +129,8 @@ def check_contents(world: World, races: list[str]) -> None:
 
 def look_for_leaks(world: World) -> None:
     world.free_areas()
-    for name in ("state", "neighbour_state", "runtime", "guard", "neighbour", "neighbour_stream", "default", "all_items",
-                 "armed"):
+    for name in ("state", "neighbour_state", "runtime", "guard", "neighbour", "neighbour_stream", "default",
+                 "all_items", "armed"):
         delattr(world, name)
     gc.collect()
     if unfinished_runtimes():                           # of this program: a finalizer puts off what would end captures
