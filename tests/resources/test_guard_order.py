@@ -9,7 +9,9 @@ import xlogmem
 from xlogmem import (
     AsyncMemoryResource,
     BlockState,
+    DeviceMemoryResource,
     DeviceRuntime,
+    DirectMemoryResource,
     DriverError,
     GuardResourceAdaptor,
     MemoryCorruptionError,
@@ -130,3 +132,25 @@ def test_freeing_is_refused_whole_where_a_kernel_cannot_be_launched(driver):
     guard.trim()
     assert guard.quarantined_blocks == 0
     assert guard.check() == []
+
+
+@pytest.mark.simulator
+def test_host_synchronous_upstream_gets_memory_that_nothing_compares(driver):
+    class Host(DeviceMemoryResource):
+        order = "host"
+
+        def allocate(self, nbytes, stream):
+            return direct.allocate(nbytes, stream)
+
+        def deallocate(self, ptr, nbytes, stream):
+            pending.append(driver.pending_operations())
+            direct.deallocate(ptr, nbytes, stream)
+
+    direct, pending = DirectMemoryResource(), []
+    guard = GuardResourceAdaptor(Host())
+    runtime = DeviceRuntime(resource=guard)
+    driver.set_policy("min")                            # nothing runs before it is waited for
+    for _ in range(3):
+        runtime.allocate(1024).free()
+    guard.trim()
+    assert pending == [0, 0, 0]

@@ -21,6 +21,7 @@ from xlogmem import (
     MemoryGuardWarning,
     PoolMemoryResource,
     StreamMisuseError,
+    StreamPool,
 )
 from xlogmem._kernels import check
 
@@ -194,6 +195,16 @@ def test_quarantine_is_returned_before_there_is_no_memory():
     runtime.reap_pending()
     guard.trim()
     assert small.room == 4 * (1024 + 512)
+
+
+def test_quarantine_is_returned_to_callers_without_a_runtime_too():
+    streams = StreamPool()
+    guard = GuardResourceAdaptor(Small(1024 + 512))
+    ptr = guard.allocate(1024, streams.default)
+    guard.deallocate(ptr, 1024, streams.default)
+    assert guard.quarantined_blocks == 1
+    assert guard.allocate(1024, streams.default) == ptr
+    guard.deallocate(ptr, 1024, streams.default)
 
 
 def test_budgets_above_and_below():
