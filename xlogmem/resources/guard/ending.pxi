@@ -46,26 +46,29 @@ cdef int end_guard(GuardState* guard) except -1 nogil:
 cdef int delete_guard(GuardState* guard) except -1 nogil:
     """The tables go.  Results that are not there yet are swept by a later guard; memory that is still allocated is its
     owner's matter."""
+    cdef vector[cy.CUevent] events
     cdef Guarded* memory
-    cdef Check check
     cdef size_t i
+    guard.lock.lock()
     for i in range(guard.checks.size()):
-        check = guard.checks[i]
-        check.memory.checks -= 1
-        delete_if_done_locked(check.memory)
-        check.memory = NULL
-        guard.tools.lock.lock()
-        guard.tools.abandoned.push_back(check)
-        guard.tools.lock.unlock()
+        guard.checks[i].memory.checks -= 1
+        delete_if_done_locked(guard.checks[i].memory)
+        guard.checks[i].memory = NULL
     for i in range(guard.slots.size()):
         memory = guard.slots[i]
         if memory == NULL:
             continue
         if memory.event != NULL:
-            give_event(guard.events, memory.event)
+            events.push_back(memory.event)
         memory.is_gone = True
-        memory.checks = 0
         delete_if_done_locked(memory)
+    guard.lock.unlock()
+    for i in range(events.size()):
+        give_event(guard.events, events[i])
+    guard.tools.lock.lock()
+    for i in range(guard.checks.size()):
+        guard.tools.abandoned.push_back(guard.checks[i])
+    guard.tools.lock.unlock()
     for i in range(guard.findings.size()):
         drop_finding(&guard.findings[i])
     destroy(&guard.index)
