@@ -70,6 +70,13 @@ cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, 
                        Failure* failure) except -1 nogil
 cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 
+cdef int module_load(const char* text, cy.CUmodule* module, Failure* failure) except -1 nogil
+cdef int module_function(cy.CUmodule module, const char* name, cy.CUfunction* function,
+                         Failure* failure) except -1 nogil
+cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int threads, cy.CUstream stream,
+                       void** parameters, Failure* failure) except -1 nogil
+cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil
+
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,

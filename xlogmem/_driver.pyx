@@ -43,3 +43,4 @@ include "driver/contexts.pxi"           # the context of a device; captures on o
 include "driver/events.pxi"             # spare events; recording and waiting on the host
 include "driver/streams.pxi"            # creating, identifying, waiting on the device
 include "driver/memory.pxi"             # allocating, freeing, pointers, copies
+include "driver/kernels.pxi"            # kernels of xlogmem's own

@@ -81,6 +81,7 @@ class Access(enum.Flag):
 class BlockState(enum.Enum):
     LIVE = "live"
     RETIRED = "retired"
+    QUARANTINED = "quarantined"
     FREED = "freed"
 
 @final

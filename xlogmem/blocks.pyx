@@ -70,7 +70,7 @@ from xlogmem._order cimport (
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
-from xlogmem.resources.base cimport UNDECLARED, Allocation, DeviceMemoryResource, settle
+from xlogmem.resources.base cimport UNDECLARED, Allocation, DeviceMemoryResource, GuardTable, settle
 from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner

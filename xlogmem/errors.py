@@ -13,6 +13,8 @@ __all__ = [
     "DeviceLostError",
     "DriverError",
     "DriverNotFoundError",
+    "MemoryCorruptionError",
+    "MemoryGuardWarning",
     "OutOfBudgetError",
     "OutOfDeviceMemoryError",
     "StaleBufferError",
@@ -102,6 +104,21 @@ class OutOfBudgetError(XlogmemError, MemoryError):
         self.pending = pending
 
 
+class MemoryCorruptionError(XlogmemError):
+    """A `GuardResourceAdaptor` found that memory was written, or freed, against the rules.
+
+    Attributes
+    ----------
+    violations : list of GuardViolation
+        What was found since this was last raised.
+    """
+
+    def __init__(self, violations: Iterable[Any]) -> None:
+        self.violations = list(violations)
+        more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
+        super().__init__(f"memory was corrupted: {self.violations[0]}{more}")
+
+
 class StreamMisuseError(XlogmemError):
     """The stream-ordered contract was violated; nothing was queued and nothing changed."""
 
@@ -160,6 +177,10 @@ class BlockingWindowWarning(UserWarning):
     The host waits until the other recorder is committed, cancelled or dropped, because a launch can be ordered only
     after launches that are filed.
     """
+
+
+class MemoryGuardWarning(UserWarning):
+    """A `GuardResourceAdaptor` with ``on_violation="warn"`` found a violation; see `MemoryCorruptionError`."""
 
 
 class BlockingStreamWarning(UserWarning):

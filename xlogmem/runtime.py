@@ -13,7 +13,13 @@ from xlogmem._driver import ProcessLock, supports_memory_pools
 from xlogmem._units import format_bytes
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource, PoolMemoryResource
+from xlogmem.resources import (
+    AsyncMemoryResource,
+    DeviceMemoryResource,
+    DirectMemoryResource,
+    GuardResourceAdaptor,
+    PoolMemoryResource,
+)
 from xlogmem.streams import Stream, StreamPool
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
@@ -21,9 +27,15 @@ __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
 MAX_DEVICE_ORDINALS = 16
 MAX_LAYERS = 64                             # of a stack of resources
 
+def plain_resource(ordinal: int) -> DeviceMemoryResource:
+    """What the device allows."""
+    return AsyncMemoryResource(ordinal) if supports_memory_pools(ordinal) else DirectMemoryResource(ordinal)
+
+
 RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "async": AsyncMemoryResource, "direct": DirectMemoryResource,
-    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
+    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal),
+    "guard": lambda ordinal: GuardResourceAdaptor(plain_resource(ordinal))}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
 _locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
@@ -31,10 +43,10 @@ _locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
 
 def default_resource(ordinal: int) -> DeviceMemoryResource:
     """A new resource for a runtime that is given none."""
-    name = os.environ.get("XLOGMEM_RESOURCE") or ("async" if supports_memory_pools(ordinal) else "direct")
-    if name not in RESOURCES:
+    name = os.environ.get("XLOGMEM_RESOURCE")
+    if name and name not in RESOURCES:
         raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
-    return RESOURCES[name](ordinal)
+    return RESOURCES[name](ordinal) if name else plain_resource(ordinal)
 
 
 def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
@@ -57,9 +69,9 @@ class DeviceRuntime(Runtime):
     ordinal : int
         The device.
     resource : DeviceMemoryResource, optional
-        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct`` or
-        ``pool``), else an `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where
-        it has none.
+        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
+        ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a
+        `DirectMemoryResource` where it has none.
     stream_pool : StreamPool, optional
         The streams of this runtime.  A pool serves one runtime.
     policy : {"adaptive", "precise", "lazy"}, optional

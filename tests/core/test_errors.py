@@ -57,6 +57,7 @@ MADE = [
     DeviceLostError("lost to an earlier error"), DeviceLostError("now", call="cuMemAlloc", code=700, name="ADDRESS"),
     DriverNotFoundError("no driver"), DriverNotFoundError("too old", call="cuInit", code=100, name="NO_DEVICE"),
     OutOfDeviceMemoryError("full", code=2), OutOfBudgetError(100, 28, current=100, limit=128),
+    errors.MemoryCorruptionError(["an overrun"]), errors.MemoryGuardWarning("an overrun"),
     StreamMisuseError("why"), StaleBufferError("context lost"), UseAfterFreeError(37), UseAfterFreeError(37, "freed"),
     errors.TokenError("which"), errors.UnknownNodeError("where"), errors.UnknownDeviceError("none"),
     errors.UnknownBufferError("gone"), BlockingStreamWarning("blocking"),

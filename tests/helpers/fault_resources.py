@@ -11,6 +11,7 @@ from xlogmem import (
     DeviceMemoryResource,
     DeviceRuntime,
     DirectMemoryResource,
+    GuardResourceAdaptor,
     LoggingResourceAdaptor,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
@@ -78,6 +79,31 @@ def direct(w: World) -> None:
 def async_resource(w: World) -> None:
     resource = w.do(AsyncMemoryResource, 0, release_threshold=1 << 20)
     churn(w, *w.two(resource=resource))
+
+
+@program
+def guard(w: World) -> None:
+    resource = w.do(GuardResourceAdaptor, w.do(AsyncMemoryResource), quarantine_bytes=1 << 15)
+    churn(w, *w.two(resource=resource))
+    w.do(resource.check, blocking=False)
+    w.do(resource.check)
+    w.do(resource.trim)
+    assert not resource.violations()
+
+
+@program
+def guard_on_direct(w: World) -> None:
+    resource = w.do(GuardResourceAdaptor, w.do(DirectMemoryResource), quarantine_bytes=1 << 15)
+    churn(w, *w.two(resource=resource))
+    w.do(resource.check)
+    w.do(resource.trim)
+
+
+@program
+def guard_on_pool(w: World) -> None:
+    resource = w.do(GuardResourceAdaptor, w.do(PoolMemoryResource), quarantine_age=1)
+    churn(w, *w.two(resource=resource))
+    w.do(resource.check)
 
 
 @program

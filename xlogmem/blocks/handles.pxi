@@ -23,6 +23,7 @@ class BlockState(enum.Enum):
 
     LIVE = "live"
     RETIRED = "retired"             # freed by its owner while in use; the memory is still there
+    QUARANTINED = "quarantined"     # freed, and kept by a `GuardResourceAdaptor`
     FREED = "freed"
 
 
@@ -138,6 +139,7 @@ cdef class DeviceBlock:
     def state(self):
         """A `BlockState`."""
         cdef OrderState* order
+        cdef GuardTable* guard
         cdef uint8_t state = FREED
         if self.core is None:
             return BlockState.FREED
@@ -148,7 +150,9 @@ cdef class DeviceBlock:
                 state = self.block.state
             order.lock.unlock()
         if state == FREED:
-            return BlockState.FREED
+            guard = self.core.state.resource.guard
+            kept = guard != NULL and guard.keeps(guard.self, self.ptr, self.generation)
+            return BlockState.QUARANTINED if kept else BlockState.FREED
         return BlockState.LIVE if state == LIVE else BlockState.RETIRED
 
     @property

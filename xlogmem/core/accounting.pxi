@@ -125,7 +125,17 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
         core.unreported = False
         core.requeued = 0
     order.lock.unlock()
+    reap_guard(core, blocking, failures)
     leave_context(&scope)
+    return 0
+
+
+cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
+    """What a guard of the memory has found.  Without the lock."""
+    cdef GuardTable* guard = core.resource.guard
+    cdef Failure failure
+    if guard != NULL and mark_lost_if_sticky(core, guard.reap(guard.self, blocking, &failure), &failure):
+        failures.push_back(failure)
     return 0
 
 
@@ -266,6 +276,8 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
         drain_lists(core)
     if core.resource.frontiers != NULL:
         more = core.resource.frontiers.end(core.resource.self)
+    if core.resource.guard != NULL and core.resource.guard.end(core.resource.guard.self):
+        more = True
     forbid_context_sync(before)
     leave_context(&scope)
     return more or core.dropped.load() != NULL or not core.returned_without_stream.empty()

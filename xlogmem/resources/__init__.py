@@ -11,14 +11,16 @@ from xlogmem.resources.base import DeviceMemoryResource
 from xlogmem.resources.counts import Outstanding, Statistics
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.foreign import ForeignMemoryResource
+from xlogmem.resources.guard import GuardResourceAdaptor
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.logging import LoggingResourceAdaptor
 from xlogmem.resources.pool import PoolMemoryResource
 from xlogmem.resources.sinks import AllocationRecord
 from xlogmem.resources.statistics import StatisticsResourceAdaptor
 from xlogmem.resources.tracking import TrackingResourceAdaptor
+from xlogmem.resources.violations import GuardViolation
 
 __all__ = ["AllocationRecord", "AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource",
-           "ForeignMemoryResource", "LimitingResourceAdaptor", "LoggingResourceAdaptor", "Outstanding",
-           "PoolMemoryResource", "ResourceAdaptor", "Statistics", "StatisticsResourceAdaptor",
-           "TrackingResourceAdaptor"]
+           "ForeignMemoryResource", "GuardResourceAdaptor", "GuardViolation", "LimitingResourceAdaptor",
+           "LoggingResourceAdaptor", "Outstanding", "PoolMemoryResource", "ResourceAdaptor", "Statistics",
+           "StatisticsResourceAdaptor", "TrackingResourceAdaptor"]

@@ -46,6 +46,20 @@ cdef struct FrontierTable:
     uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
 
 
+cdef struct GuardTable:
+    # What a guard somewhere in a stack of resources does besides; resources above it pass the pointer on.
+    #
+    # `reap` and `end` are called without the lock and with the context current.  `reap` gathers what checks have found
+    # so far (blocking: it checks everything and waits for that), and what has to be reported is its failure.  `end`
+    # returns what is kept, when the runtime ends, or says that something is left.  The others are called with the lock
+    # or without, and take only a leaf.
+    void* self
+    int (*reap)(void* self, bint blocking, Failure* failure) except -1 nogil
+    int (*end)(void* self) except -1 nogil
+    bint (*keeps)(void* self, uint64_t ptr, uint64_t generation) noexcept nogil     # freed memory of this block
+    void (*refused)(void* self, uint64_t ptr, Label* stack) noexcept nogil  # a free where nothing is alive
+
+
 cdef struct ResourceTable:
     # How the core calls a resource: without the GIL, without the runtime's lock, with the device's context current.
     void* self
@@ -58,6 +72,7 @@ cdef struct ResourceTable:
     # taken them back with a frontier.  With the runtime's lock or without.  NULL: nothing counts pending bytes.
     void (*settled)(void* self, uint64_t nbytes) noexcept nogil
     FrontierTable* frontiers       # NULL: it keeps no frontiers
+    GuardTable* guard           # NULL: there is none
     int stack_depth             # frames of the Python stack of each call that it wants to have; 0: none
 
 

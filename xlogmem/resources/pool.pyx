@@ -221,6 +221,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
+        self.table.guard = self.upstream.table.guard
         self.table.frontiers = &self.functions
 
     def __del__(self):

@@ -35,8 +35,8 @@ class Kind:
 
     name: str
     weights: dict[str, float] = field(hash=False)
-    resources: tuple[str, ...] = ("async",)             # async, direct, pool; in Python: stream, host
-    upstreams: tuple[str, ...] = ()                     # of pools, besides async and direct
+    resources: tuple[str, ...] = ("async",)             # async, direct, pool, guard; in Python: stream, host
+    upstreams: tuple[str, ...] = ()                     # of pools and guards, besides async and direct
     disciplines: tuple[str, ...] = ("ordinary",)
     foreign: bool = False
     neighbour: bool = False                             # a second runtime beside the one that is tested
@@ -70,7 +70,11 @@ KINDS = (
          situations=True),
     Kind("exports", USES | EXPORTS | {"adopt": 1}, disciplines=MIXED, resources=("async", "async", "direct", "pool"),
          neighbour=True),
-    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool"),
+    Kind("guards", USES | ADOPTS | STREAMS | CAPTURES | POOLS | EXPORTS, resources=("guard",),
+         upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True),
+    Kind("guards in trouble", USES | ADOPTS | FAILURES | POOLS, resources=("guard",), upstreams=("stream", "host"),
+         disciplines=MIXED, failures=True, gaps=True),
+    Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "guard"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
          gaps=True),
 )
@@ -79,8 +83,8 @@ KINDS = (
 IN_THREADS = (USES | ADOPTS | STREAMS | POOLS | EXPORTS
               | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0})
 CROWDS = (
-    Kind("threads", IN_THREADS, resources=("async", "async", "async", "stream", "pool", "pool"), disciplines=MIXED,
-         foreign=True, neighbour=True),
+    Kind("threads", IN_THREADS, resources=("async", "async", "async", "stream", "pool", "pool", "guard"),
+         disciplines=MIXED, foreign=True, neighbour=True),
     Kind("threads in trouble", IN_THREADS | FAILURES | FORKS, resources=("async", "async", "direct", "stream", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, failures=True),
 )

@@ -174,6 +174,8 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
     cdef size_t nbytes
     block[0] = live_block_at_locked(core, ptr)
     if block[0] == NULL:
+        if core.resource.guard != NULL:
+            core.resource.guard.refused(core.resource.guard.self, ptr, stack)
         snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
                  <void*>ptr)
         return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)

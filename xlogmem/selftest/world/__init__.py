@@ -21,6 +21,8 @@ from xlogmem.resources import (
     AsyncMemoryResource,
     DeviceMemoryResource,
     DirectMemoryResource,
+    GuardResourceAdaptor,
+    GuardViolation,
     PoolMemoryResource,
     ResourceAdaptor,
 )
@@ -67,6 +69,8 @@ class World(Claims):
         self.sizes = (256, 512, 1024, 4096) if simulator else (4096, 16384, 65536, 1 << 18)
         self.state: DeviceState | None = None           # of buffers
         self.neighbour_state: DeviceState | None = None
+        self.guard: GuardResourceAdaptor | None = None
+        self.found_by_guard: list[GuardViolation] = []
         with self.context():
             if simulator:
                 simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
@@ -88,6 +92,8 @@ class World(Claims):
             return self._pool(rng)
         if name == "async":
             return AsyncMemoryResource()
+        if name == "guard":
+            return self._guard(rng)
         return DirectMemoryResource() if name == "direct" else Scripted(self, name)
 
     def _pool(self, rng: Random) -> PoolMemoryResource:
@@ -104,6 +110,15 @@ class World(Claims):
     def _room(self) -> int:
         """Bytes that are too few for some programs."""
         return (6 if self.threads == 1 else 24) * max(self.sizes)
+
+    def _guard(self, rng: Random) -> GuardResourceAdaptor:
+        """Around any resource; what it finds is a violation, because the program keeps to its memory."""
+        upstream = self._resource(rng.choice(["async", "async", "direct", "pool", *self.kind.upstreams]), rng)
+        self.guard = GuardResourceAdaptor(
+            upstream, canary=rng.choice([256, 1024]), poison=rng.random() < .9, depth=rng.choice([0, 4]),
+            quarantine_bytes=rng.choice([0, 4 * max(self.sizes), 64 << 20]), quarantine_age=rng.choice([None, None, 3]),
+            on_violation=self.found_by_guard.append)
+        return self.guard
 
     def _first_streams(self, rng: Random) -> None:
         default = self.runtime.default_stream

@@ -8,6 +8,7 @@ from random import Random
 from xlogmem.resources import (
     AllocationRecord,
     DeviceMemoryResource,
+    GuardResourceAdaptor,
     LimitingResourceAdaptor,
     LoggingResourceAdaptor,
     PoolMemoryResource,
@@ -63,6 +64,8 @@ def miscounted(resource: DeviceMemoryResource, live: int, outstanding: int) -> I
     for layer in layers(resource):
         if isinstance(layer, PoolMemoryResource):
             live = outstanding = layer.pool_size()
+        if isinstance(layer, GuardResourceAdaptor):     # below it canaries count, and what is in quarantine
+            return
         counted: tuple[int, int] | None = None
         if isinstance(layer, LimitingResourceAdaptor):
             counted = layer.current_bytes, sum(layer.holders().values())

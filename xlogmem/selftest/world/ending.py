@@ -123,6 +123,10 @@ def unregister_foreign(world: World) -> None:
 
 def check_contents(world: World, races: list[str]) -> None:
     sure(cuda.cuCtxSynchronize)
+    if world.guard is not None:
+        world.guard.check()
+        for found in world.found_by_guard:
+            world.violation(f"the guard found: {found}")
     if wrong := world.surprises():
         world.violation(f"{wrong} words were not what was written there last")
     if world.simulator:
@@ -134,8 +138,8 @@ def check_contents(world: World, races: list[str]) -> None:
 
 def look_for_leaks(world: World) -> None:
     world.free_areas()
-    for name in ("state", "neighbour_state", "runtime", "neighbour", "neighbour_stream", "default", "all_items",
-                 "armed"):
+    for name in ("state", "neighbour_state", "runtime", "guard", "neighbour", "neighbour_stream", "default",
+                 "all_items", "armed"):
         delattr(world, name)
     gc.collect()
     if unfinished_runtimes():                           # of this program: a finalizer puts off what would end captures

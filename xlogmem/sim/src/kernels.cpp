@@ -72,6 +72,8 @@ void add_function(Module* module, const std::string& name) {
 const Kernel* find_kernel(const std::string& name) {
     for (const Kernel& kernel : kernels())
         if (name == kernel.name) return &kernel;
+    for (const Kernel& kernel : guard_kernels())
+        if (name == kernel.name) return &kernel;
     return nullptr;
 }
 

@@ -1,0 +1,394 @@
+"""A guard: an adaptor that finds writes past the ends of memory, writes after a free, and second frees.
+
+Every allocation gets a *canary* on both sides, bytes that no program may write, and is filled with *poison*, so that a
+program which reads what it never wrote, or what it freed, sees the same wrong values every time.  A free compares the
+canaries, poisons the memory again and keeps it in *quarantine*; when it leaves that, poison and canaries are compared
+once more.  All of this is done by two kernels, in stream order, and no call waits for them.
+
+Why there is no false alarm.  The fill at an allocation is queued on the stream of the call before the core takes the
+position that later users are ordered after.  A free comes to the guard when its stream, or the host, is ordered after
+every use (the guard keeps no frontiers, so it is not called before).  What leaves the quarantine does so on a stream of
+the guard's own, which waits for an event behind the poison.  Compared without a free are canaries whose fill the host
+has seen complete: no rightful work touches them.
+
+Around a pool the guard watches the pool's blocks, and gives them back with the position behind its own work.  Below a
+pool it sees chunks.
+"""
+import logging
+import traceback
+import warnings
+
+cimport cython
+
+from cpython.number cimport PyNumber_Index
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    Context,
+    Scope,
+    enter_context,
+    event_is_done,
+    event_record,
+    event_synchronize,
+    forget_at_forks,
+    give_event,
+    host_allocate,
+    launch_kernel,
+    leave_context,
+    module_function,
+    module_load,
+    process_is_closing,
+    relax_capture,
+    restore_capture,
+    stream_create,
+    stream_destroy,
+    stream_is_capturing,
+    stream_wait,
+    take_at_forks,
+    take_event,
+    total_memory,
+)
+from xlogmem._failures cimport (
+    STREAM_IS_CAPTURING,
+    Failure,
+    drop_exception,
+    fail_resource,
+    fail_stream,
+    is_out_of_memory,
+    keep_exception,
+    raise_failure,
+)
+from xlogmem._index cimport NO_STREAM, Tracked, destroy, erase, floor_of, insert
+from xlogmem._labels cimport Label, held, object_of, release
+from xlogmem._order cimport ALLOCATED, ORDINARY, Dependency, advance
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource, settle, start_call
+from xlogmem.streams cimport Stream, StreamPool
+
+from xlogmem._guard_kernels import GUARD_PTX
+from xlogmem._units import parse_bytes
+from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
+from xlogmem.resources.violations import GuardViolation
+
+__all__ = ["GuardResourceAdaptor"]
+
+cdef enum:
+    ALIGNMENT = 256                 # of what users get
+    LARGEST_CANARY = 1 << 20
+    DEEPEST = 256                   # frames of a stack
+    KEPT = 1000                     # violations
+
+cdef size_t LARGEST = <size_t>1 << 50
+
+KINDS = {WRITTEN_BEFORE: "underrun", WRITTEN_INSIDE: "write after free", WRITTEN_BEHIND: "overrun",
+         FREED_TWICE: "double free"}
+
+include "guard/memory.pxi"              # what is known of each allocation; the quarantine as a list
+include "guard/checks.pxi"              # kernels, and their results
+include "guard/quarantine.pxi"          # what leaves, and checks on demand
+include "guard/resource.pxi"            # the guard as the core calls it
+include "guard/ending.pxi"              # the kernels of a context, the end of a guard, findings as Python objects
+
+
+cdef int refuse_arguments(object canary, object age, object depth, object on_violation) except -1:
+    if not ALIGNMENT <= canary <= LARGEST_CANARY or canary % ALIGNMENT:
+        raise ValueError(f"canary must be a multiple of {ALIGNMENT} bytes, from {ALIGNMENT} to {LARGEST_CANARY}, got "
+                         f"{canary}")
+    if age is not None and PyNumber_Index(age) < 1:
+        raise ValueError(f"quarantine_age must be a number of frees, at least 1, or None, got {age}")
+    if not 0 <= depth <= DEEPEST:
+        raise ValueError(f"depth must be a number of frames from 0 to {DEEPEST}, got {depth}")
+    if on_violation not in ("raise", "warn") and not callable(on_violation):
+        raise ValueError(f"on_violation must be 'raise', 'warn' or a callable, got {on_violation!r}")
+    return 0
+
+
+@cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
+cdef class GuardResourceAdaptor(ResourceAdaptor):
+    """Finds writes past either end of memory, writes after a free, and second frees.
+
+    Every allocation gets canaries on both sides and is poisoned, when it is allocated (0xCD) and when it is freed
+    (0xDD).  Freed memory stays in quarantine for a while.  Kernels compare canaries and poison at each free, when
+    memory leaves the quarantine, and in `check` and a blocking `DeviceRuntime.reap_pending`.
+
+    Parameters
+    ----------
+    upstream : DeviceMemoryResource
+        The resource.
+    canary : int
+        Bytes on each side, a multiple of 256.  An allocation takes twice that and at most 255 bytes more.
+    quarantine_bytes : int, str or float
+        How much freed memory is kept, canaries included: bytes, a text with a unit, or a share of the device's memory.
+        The oldest leaves first.
+    quarantine_age : int, optional
+        Memory leaves after so many further frees at the latest.  By default any number.
+    poison : bool
+        Whether memory is poisoned.  Without, writes after a free go unseen.
+    depth : int
+        Frames of the Python stacks of allocation and free that are kept, 0 to 256.
+    on_violation : {"raise", "warn"} or callable
+        Each violation is logged to ``"xlogmem"`` as an error.  Then ``"raise"``: the next `reap_pending` or `check`
+        raises `MemoryCorruptionError`.  ``"warn"``: a `MemoryGuardWarning` is given.  A callable gets the
+        `GuardViolation`, from any thread; what it raises is logged.  A free never raises for a violation.
+
+    Attributes
+    ----------
+    upstream : DeviceMemoryResource
+        As given.
+
+    Raises
+    ------
+    ValueError
+        A number is out of its range, or there is a guard below already.
+    TypeError
+        Upstream is not a `DeviceMemoryResource`.
+    DriverError
+        The kernels could not be loaded.
+
+    Notes
+    -----
+    Fills and checks are queued on the stream of the call, or on a stream of the guard's own, and cost the host two or
+    three driver calls for an allocation and four to seven for a free; it waits for none of them, unless upstream takes
+    no streams (`DirectMemoryResource`).  A stream that is captured gets no kernel: a call there is refused, and under a
+    runtime carried out after the capture.  What checks find is seen by later calls.
+
+    For a runtime, and a budget above the guard, memory in quarantine is free; a budget below the guard counts it, with
+    the canaries.  It is returned when upstream is out of memory, by `trim`, and when the runtime ends.  A block that
+    was freed is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.  Thread-safe.
+    """
+
+    def __init__(self, upstream, *, canary=256, quarantine_bytes="64MiB", quarantine_age=None, poison=True, depth=16,
+                 on_violation="raise"):
+        cdef GuardState* guard = &self.guard
+        canary, depth = PyNumber_Index(canary), PyNumber_Index(depth)
+        refuse_arguments(canary, quarantine_age, depth, on_violation)
+        if isinstance(upstream, DeviceMemoryResource) and (<DeviceMemoryResource>upstream).table.guard != NULL:
+            raise ValueError("there is a guard below already: a second one would take its canaries for memory in use, "
+                             "and find nothing more")
+        self.open_books(upstream, NULL)
+        self.on_violation = on_violation
+        self.found, self.to_raise = [], []
+        guard.upstream = &self.upstream.table
+        guard.context = self.context.handle
+        guard.events = &self.context.events
+        guard.owner = <void*>self
+        guard.canary = canary
+        guard.most = parse_bytes("quarantine_bytes", quarantine_bytes, lambda: total_memory(self.context.ordinal))
+        guard.age = 0 if quarantine_age is None else PyNumber_Index(quarantine_age)
+        guard.poisons = bool(poison)
+        guard.on_host = self.table.order == HOST_SYNCHRONOUS
+        take_at_forks(&guard.lock, LEAF_LOCK)
+        guard.tools = tools_of(self.context)
+        if guard.upstream.frontiers == NULL:
+            self.open_stream()
+        self.fill_table(depth)
+
+    cdef int fill_table(self, int depth) except -1:
+        """Unlike other adaptors a guard queues work, so it keeps no frontiers."""
+        self.guard_functions.self = &self.guard
+        self.guard_functions.reap = reap
+        self.guard_functions.end = end
+        self.guard_functions.keeps = keeps
+        self.guard_functions.refused = refused
+        self.table.self = &self.guard
+        self.table.allocate = allocate
+        self.table.deallocate = deallocate
+        self.table.trim = trim
+        self.table.settled = NULL                       # upstream hears of it when it gets the bytes
+        self.table.frontiers = NULL
+        self.table.finds_device = False
+        self.table.guard = &self.guard_functions
+        self.table.stack_depth = max(depth, self.table.stack_depth)
+        return 0
+
+    cdef int open_stream(self) except -1:
+        cdef Failure failure
+        cdef Scope scope
+        cdef int failed
+        with nogil:
+            failed = enter_context(self.guard.context, &scope, &failure)
+            if not failed:
+                failed = stream_create(0, &self.guard.stream, &failure)
+                leave_context(&scope)
+        if failed:
+            raise_failure(&failure, "creating the stream of a guard")
+        return 0
+
+    cdef int bind(self, StreamPool stream_pool) except -1:
+        """Over a pool, positions of the guard's stream go upstream: it has to be one of the runtime's."""
+        cdef Stream stream
+        ResourceAdaptor.bind(self, stream_pool)
+        if self.guard.upstream.frontiers == NULL or self.stream_pool is not None:
+            return 0
+        stream = stream_pool.make(ORDINARY, 0)
+        stream.state.handles.fetch_add(1)               # a handle would refer to the runtime, and so to this
+        self.stream_pool = stream_pool
+        self.guard.order = &stream_pool.ordering.state
+        self.guard.stream_state = stream.state
+        self.guard.stream = stream.state.handle
+        return 0
+
+    cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
+        if self.upstream is not None and self.guard.upstream.frontiers != NULL:
+            return self.upstream.handle_on_device(stream, method)           # which refuses, and says why
+        return DeviceMemoryResource.handle_on_device(self, stream, method)
+
+    def __del__(self):
+        """Returns what is in quarantine while an upstream that is written in Python is whole."""
+        if not process_is_closing():
+            with nogil:
+                end_guard(&self.guard)
+            self.publish()
+
+    def __dealloc__(self):
+        cdef GuardState* guard = &self.guard
+        cdef Failure ignored
+        cdef Scope scope
+        forget_at_forks(&guard.lock)
+        if guard.tools == NULL or process_is_closing():
+            return
+        with nogil:
+            end_guard(guard)
+            delete_guard(guard)
+            if guard.stream_state != NULL:
+                guard.stream_state.handles.fetch_sub(1)
+            elif guard.stream != NULL and not enter_context(guard.context, &scope, &ignored):
+                stream_destroy(guard.stream, &ignored)
+                leave_context(&scope)
+
+    # ------------------------------------------------------------------------------------------ reports
+    cdef int publish(self) except -1:
+        """Make Python objects of what was found, and report them.  Nothing is raised."""
+        cdef vector[Finding] findings
+        cdef size_t i
+        self.guard.lock.lock()                          # a leaf, never held for long
+        findings = self.guard.findings
+        self.guard.findings.clear()
+        self.guard.lock.unlock()
+        for i in range(findings.size()):
+            try:
+                self.publish_one(violation_of(&findings[i]))
+            except Exception:
+                logging.getLogger("xlogmem").error("reporting a violation failed:\n%s", traceback.format_exc())
+            drop_finding(&findings[i])
+        return 0
+
+    cdef int publish_one(self, object violation) except -1:
+        if len(self.found) < KEPT:
+            self.found.append(violation)
+            self.to_raise.append(violation)
+        logging.getLogger("xlogmem").error("%s", violation)
+        if self.on_violation == "warn":
+            warnings.warn(str(violation), MemoryGuardWarning, stacklevel=2)
+        elif self.on_violation != "raise":
+            self.on_violation(violation)
+        return 0
+
+    cdef int fail_with_found(self, Failure* failure) except -1:
+        """1, with an exception in the failure, if there is something to raise."""
+        if self.on_violation != "raise" or not self.to_raise:
+            return 0
+        news, self.to_raise = self.to_raise, []
+        return keep_exception(failure, MemoryCorruptionError(news))
+
+    def check(self, *, bint blocking=True):
+        """Compare the canaries of all memory, and the poison of what is in quarantine.
+
+        Parameters
+        ----------
+        blocking : bool
+            Wait on the host until that is done (default).  Otherwise the comparison is queued, and its result is seen
+            by a later call.
+
+        Returns
+        -------
+        list of GuardViolation
+            What was found since the last call.
+
+        Raises
+        ------
+        MemoryCorruptionError
+            The same, where `on_violation` is ``"raise"``.
+        DriverError
+            A kernel could not be queued.
+
+        Notes
+        -----
+        Memory whose allocation the device has not come to is left out.  The host waits for the frees of what is in
+        quarantine and for nothing else.  Thread-safe; the GIL is released.
+        """
+        cdef GuardState* guard = &self.guard
+        cdef Failure failure
+        cdef Scope scope
+        cdef int failed
+        if guard.stream == NULL:
+            return []
+        with nogil:
+            failed = enter_context(guard.context, &scope, &failure)
+            if not failed:
+                failed = check_all(guard, blocking, &failure)
+                leave_context(&scope)
+            gather(guard, <size_t>-1)
+        self.publish()
+        if failed:
+            raise_failure(&failure, "checking guarded memory")
+        news, self.to_raise = self.to_raise, []
+        if news and self.on_violation == "raise":
+            raise MemoryCorruptionError(news)
+        return news
+
+    def trim(self):
+        """Return everything in quarantine to the resource upstream, checked.
+
+        Returns
+        -------
+        int
+            Bytes returned, canaries included.
+
+        Raises
+        ------
+        DriverError
+            Some could not be returned, and stays.
+
+        Notes
+        -----
+        The host does not wait, unless upstream takes no streams.  Thread-safe.
+        """
+        cdef GuardState* guard = &self.guard
+        cdef Failure failure
+        cdef Scope scope
+        cdef size_t before = guard.quarantined
+        cdef int failed
+        if guard.stream == NULL:
+            return 0
+        with nogil:
+            failed = enter_context(guard.context, &scope, &failure)
+            if not failed:
+                failed = empty_quarantine(guard, &failure)
+                leave_context(&scope)
+        if failed:
+            raise_failure(&failure, "returning what is in quarantine")
+        return before - min(before, guard.quarantined)
+
+    def violations(self):
+        """Everything that was found, at most the first 1,000."""
+        self.publish()
+        return list(self.found)
+
+    @property
+    def canary(self):
+        """Bytes of a canary."""
+        return self.guard.canary
+
+    @property
+    def quarantined_bytes(self):
+        """Bytes in quarantine, canaries included."""
+        return self.guard.quarantined
+
+    @property
+    def quarantined_blocks(self):
+        """How many allocations are in quarantine."""
+        return self.guard.quarantined_count

@@ -1,0 +1,100 @@
+# What the guard knows of its memory: records by address, and two lists.
+#
+# The lock of the guard is a leaf and is not held during driver calls.  What a call works on without it is pinned, or in
+# a state that others leave alone.
+
+cdef void append(GuardedList* known, Guarded* memory) noexcept nogil:
+    memory.previous = known.last
+    memory.next = NULL
+    if known.last != NULL:
+        known.last.next = memory
+    else:
+        known.first = memory
+    known.last = memory
+    memory.is_listed = True
+
+
+cdef void remove_from(GuardedList* known, Guarded* memory) noexcept nogil:
+    """Does nothing for what is not in a list."""
+    if not memory.is_listed:
+        return
+    if memory.previous != NULL:
+        memory.previous.next = memory.next
+    else:
+        known.first = memory.next
+    if memory.next != NULL:
+        memory.next.previous = memory.previous
+    else:
+        known.last = memory.previous
+    memory.is_listed = False
+
+
+cdef void enter_locked(GuardState* guard, Guarded* memory) noexcept nogil:
+    """Into the index."""
+    cdef Tracked* entry
+    if guard.empty.empty():
+        memory.slot = guard.slots.size()
+        guard.slots.push_back(memory)
+    else:
+        memory.slot = guard.empty.back()
+        guard.empty.pop_back()
+        guard.slots[memory.slot] = memory
+    entry = insert(&guard.index, memory.ptr)
+    entry.generation = memory.generation
+    entry.nbytes = memory.nbytes
+    entry.stream = <uint32_t>NO_STREAM
+    entry.slot = memory.slot
+
+
+cdef void leave_locked(GuardState* guard, Guarded* memory) noexcept nogil:
+    """Out of the index: upstream may hand the address out again."""
+    erase(&guard.index, memory.ptr)
+    guard.slots[memory.slot] = NULL
+    guard.empty.push_back(memory.slot)
+
+
+cdef Guarded* guarded_at_locked(GuardState* guard, uint64_t ptr) noexcept nogil:
+    """The memory that begins there, alive or freed; NULL if there is none."""
+    cdef uint64_t base
+    cdef Tracked* known = floor_of(&guard.index, ptr, &base)
+    return guard.slots[known.slot] if known != NULL and base == ptr else NULL
+
+
+cdef void delete_if_done_locked(Guarded* memory) noexcept nogil:
+    """The record of memory that upstream has back, unless a result is still to come."""
+    if memory.is_gone and memory.checks == 0:
+        release(memory.tag)
+        release(memory.allocated_by)
+        release(memory.freed_by)
+        del memory
+
+
+cdef void enter_quarantine_locked(GuardState* guard, Guarded* memory) noexcept nogil:
+    memory.state = IN_QUARANTINE
+    append(&guard.quarantine, memory)
+    guard.quarantined += memory.total
+    guard.quarantined_count += 1
+
+
+cdef void choose_leaving_locked(GuardState* guard, size_t most, uint64_t age, vector[Guarded*]* leaving) noexcept nogil:
+    """Take from the quarantine what is too much or too old, the oldest first, but nothing that a call works on."""
+    cdef Guarded* memory = guard.quarantine.first
+    cdef Guarded* following
+    while memory != NULL and (guard.quarantined > most or (age and guard.frees - memory.freed_as >= age)):
+        following = memory.next
+        if memory.pins == 0:
+            remove_from(&guard.quarantine, memory)
+            guard.quarantined -= memory.total
+            guard.quarantined_count -= 1
+            leave_locked(guard, memory)
+            memory.state = LEAVING
+            leaving.push_back(memory)
+        memory = following
+
+
+cdef void return_to_quarantine(GuardState* guard, Guarded* memory) noexcept nogil:
+    """Upstream did not take it: another call tries again."""
+    guard.lock.lock()
+    enter_locked(guard, memory)
+    enter_quarantine_locked(guard, memory)
+    guard.lock.unlock()

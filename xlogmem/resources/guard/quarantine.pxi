@@ -1,0 +1,179 @@
+# Freed memory: kept for a while, then checked once more and returned upstream.
+#
+# It leaves on the guard's own stream, which waits, on the device, for the fill at the free, so the stream of no user is
+# delayed.  Upstream gets it on that stream.
+
+cdef int wait_for_own_stream(GuardState* guard, Failure* failure) except -1 nogil:
+    """The host waits for what is queued on the guard's stream."""
+    cdef cy.CUevent event
+    cdef int failed
+    if take_event(guard.events, &event, failure):
+        return 1
+    failed = event_record(event, guard.stream, failure)
+    if not failed:
+        failed = event_synchronize(event, failure)
+    give_event(guard.events, event)
+    return failed
+
+
+cdef int allocate_upstream(GuardState* guard, Allocation* wanted, Failure* failure) except -1 nogil:
+    cdef int failed
+    if guard.upstream.frontiers == NULL:
+        return guard.upstream.allocate(guard.upstream.self, wanted, failure)
+    guard.order.lock.lock()
+    failed = guard.upstream.frontiers.allocate(guard.upstream.self, wanted, failure)
+    guard.order.lock.unlock()
+    return failed
+
+
+cdef int deallocate_upstream(GuardState* guard, Allocation* freed, Failure* failure) except -1 nogil:
+    """After what is queued on the stream of the call."""
+    cdef vector[Dependency] frontier
+    cdef Dependency entry
+    if guard.upstream.frontiers != NULL:
+        guard.order.lock.lock()
+        entry.source = freed.stream
+        entry.position = advance(freed.stream)
+        entry.kind = ALLOCATED
+        frontier.push_back(entry)
+        guard.upstream.frontiers.deallocate(guard.upstream.self, freed, &frontier)
+        guard.order.lock.unlock()
+    elif guard.upstream.deallocate(guard.upstream.self, freed, failure):
+        return 1
+    settle(guard.upstream, freed.nbytes)
+    return 0
+
+
+cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) except -1 nogil:
+    """Check what is leaving the quarantine, and free it."""
+    cdef Allocation freed
+    cdef int failed = 0
+    if memory.event != NULL:                            # behind the poison
+        failed = stream_wait(guard.stream, memory.event, failure)
+    if not failed and not memory.is_unfilled:
+        failed = check_part(guard, memory, EVERYTHING if memory.is_poisoned else CANARIES, guard.stream, failure)
+    if not failed and guard.on_host:
+        failed = wait_for_own_stream(guard, failure)
+    if not failed:
+        start_call(&freed, memory.total, guard.stream)
+        freed.stream = guard.stream_state
+        freed.ptr = memory.base
+        freed.resource_block = memory.resource_block
+        freed.generation = memory.generation
+        freed.tag = memory.tag
+        freed.stack = memory.freed_by
+        failed = deallocate_upstream(guard, &freed, failure)
+    if failed:
+        return_to_quarantine(guard, memory)
+        return 1
+    if memory.event != NULL:
+        give_event(guard.events, memory.event)
+    guard.lock.lock()
+    memory.event = NULL
+    memory.is_gone = True
+    delete_if_done_locked(memory)
+    guard.lock.unlock()
+    return 0
+
+
+cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, Failure* failure) except -1 nogil:
+    """All are tried; the failure is the last one's."""
+    cdef Failure newest
+    cdef size_t i
+    cdef int failed = 0
+    for i in range(leaving.size()):
+        if return_upstream(guard, leaving[0][i], &newest):
+            if failed:
+                drop_exception(failure)
+            failure[0] = newest
+            failed = 1
+    return failed
+
+
+cdef int empty_quarantine(GuardState* guard, Failure* failure) except -1 nogil:
+    cdef vector[Guarded*] leaving
+    guard.lock.lock()
+    choose_leaving_locked(guard, 0, 0, &leaving)
+    guard.lock.unlock()
+    return return_all(guard, &leaving, failure)
+
+
+cdef int forget_seen_fill(GuardState* guard) except -1 nogil:
+    """Take the event from the oldest memory that has one, if it is complete, so that few are in use."""
+    cdef Failure ignored
+    cdef Guarded* memory
+    cdef cy.CUevent event = NULL
+    cdef bint done = False
+    guard.lock.lock()
+    memory = guard.unseen.first
+    if memory != NULL and memory.pins == 0:             # else another call is at it
+        memory.pins += 1
+        event = memory.event
+    guard.lock.unlock()
+    if event == NULL:
+        return 0
+    if event_is_done(event, &done, &ignored):
+        done = False
+    unpin(guard, memory, done)
+    return done
+
+
+cdef void unpin(GuardState* guard, Guarded* memory, bint seen) noexcept nogil:
+    """The end of a pin; `seen`: the fill at the allocation is complete."""
+    cdef cy.CUevent event = NULL
+    guard.lock.lock()
+    memory.pins -= 1
+    if seen and memory.pins == 0 and memory.state == GUARDED:
+        event = memory.event
+        memory.event = NULL
+        remove_from(&guard.unseen, memory)
+    guard.lock.unlock()
+    if event != NULL:
+        give_event(guard.events, event)
+
+
+# ---------------------------------------------------------------------------------------------- checks on demand
+cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nogil:
+    """Compare all that is alive or in quarantine.  Memory whose first fill is not complete has nothing to compare."""
+    cdef vector[Pinned] pinned
+    cdef size_t i
+    cdef bint seen
+    cdef int failed = 0
+    guard.lock.lock()
+    for i in range(guard.slots.size()):
+        if guard.slots[i] != NULL and guard.slots[i].state in (GUARDED, IN_QUARANTINE) and (
+                not guard.slots[i].is_unfilled):
+            pin_locked(guard.slots[i], &pinned)
+    guard.lock.unlock()
+    for i in range(pinned.size()):
+        seen = False
+        if not failed:
+            failed = check_one(guard, &pinned[i], &seen, failure)
+        unpin(guard, pinned[i].memory, seen)
+    if not failed and wait:
+        failed = wait_for_own_stream(guard, failure)
+    return failed
+
+
+cdef void pin_locked(Guarded* memory, vector[Pinned]* pinned) noexcept nogil:
+    """While it is pinned its event is not used for anything else."""
+    cdef Pinned one
+    memory.pins += 1
+    one.memory = memory
+    one.event = memory.event
+    one.is_freed = memory.state == IN_QUARANTINE
+    one.part = EVERYTHING if one.is_freed and memory.is_poisoned else CANARIES
+    pinned.push_back(one)
+
+
+cdef int check_one(GuardState* guard, Pinned* one, bint* seen, Failure* failure) except -1 nogil:
+    """The event is behind the fill at the allocation at least, though the memory be freed meanwhile."""
+    if one.event != NULL and one.is_freed:
+        if stream_wait(guard.stream, one.event, failure):
+            return 1
+    elif one.event != NULL:
+        if event_is_done(one.event, seen, failure):
+            return 1
+        if not seen[0]:
+            return 0
+    return check_part(guard, one.memory, one.part, guard.stream, failure)
