@@ -25,8 +25,6 @@ cdef extern from "Python.h":
     PyCodeObject* PyFrame_GetCode(PyFrameObject* frame)         # a new reference
     int PyFrame_GetLasti(PyFrameObject* frame)
     object PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
-    object PyLong_FromVoidPtr(void* pointer)
-    void* PyLong_AsVoidPtr(object number) except? NULL
     void Py_XINCREF(void* object)
     void Py_XDECREF(void* object)
 
@@ -68,39 +66,55 @@ cdef int line_of(object code, Py_ssize_t instruction) except -1:
     return code.co_firstlineno
 
 
-cdef dict labels = {}               # address of the label, by what it stands for
-cdef Py_ssize_t sweep_at = UNUSED
+cdef dict numbers = {}              # of the label in `labels`, by what it stands for
+ctypedef vector[Label*] Labels
+
+cdef Labels* labels = make_new[Labels]()                # never destroyed, as what they stand for is not
+cdef size_t sweep_at = UNUSED
 
 
 cdef Label* interned(object key) except? NULL:
     """The label of a key, with one reference more; NULL if there is none."""
-    cdef PyObject* known = PyDict_GetItem(labels, key)
-    return held(<Label*>PyLong_AsVoidPtr(<object>known)) if known != NULL else NULL
+    cdef PyObject* known = PyDict_GetItem(numbers, key)
+    return held(labels[0][<size_t><object>known]) if known != NULL else NULL
 
 
 cdef Label* intern(object key, object value) except NULL:
     global sweep_at
     cdef Label* label
-    if len(labels) >= sweep_at:
+    if labels.size() >= sweep_at:
         sweep()
-        sweep_at = 2 * len(labels) + UNUSED
+        sweep_at = 2 * labels.size() + UNUSED
     label = make_new[Label]()
     label.references.store(1)
     label.object = <void*>value
     Py_INCREF(value)
-    labels[key] = PyLong_FromVoidPtr(label)
+    numbers[key] = labels.size()
+    labels.push_back(label)
     return label
 
 
 cdef int sweep() except -1:
     """Delete the labels that nothing refers to.  A first reference is only given with the GIL, so none comes back."""
+    cdef vector[Label*] kept
+    cdef vector[Label*] unused
+    cdef dict renumbered = {}
     cdef Label* label
-    for key, address in list(labels.items()):
-        label = <Label*>PyLong_AsVoidPtr(address)
-        if label.references.load() == 0:
-            del labels[key]
-            Py_DECREF(<object>label.object)
-            del label
+    cdef size_t i
+    for key, number in numbers.items():
+        label = labels[0][<size_t>number]
+        if label.references.load():
+            renumbered[key] = kept.size()
+            kept.push_back(label)
+        else:
+            unused.push_back(label)
+    labels[0] = kept
+    numbers.clear()
+    numbers.update(renumbered)
+    for i in range(unused.size()):
+        Py_DECREF(<object>unused[i].object)
+        label = unused[i]
+        del label
     return 0
 
 
@@ -159,4 +173,4 @@ cdef object object_of(Label* label):
 
 def label_count():
     """How many labels there are, used or not."""
-    return len(labels)
+    return labels.size()

@@ -69,10 +69,22 @@ def test_enable_counts_and_logs_on_request(fresh, tmp_path):
     assert rows == [["Action", "Size"], ["allocate", str(60 << 10)], ["free", str(60 << 10)]]
 
 
+def test_enable_guards_on_request(fresh):
+    xlogmem.rmm.enable(0, guard=True)
+    runtime = xlogmem.get_runtime()
+    assert isinstance(runtime.resource, xlogmem.GuardResourceAdaptor)
+    buffer = rmm.DeviceBuffer(size=100, mr=current())
+    check(cuda.cuMemsetD8(buffer.ptr + 100, 7, 1))
+    del buffer
+    with pytest.raises(xlogmem.MemoryCorruptionError):
+        runtime.reap_pending()
+    runtime.reap_pending()
+
+
 def test_a_log_of_several_devices_is_a_file_for_each(tmp_path):
-    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", True)
+    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", False, True)
     assert layers.sink(1) == tmp_path / "log.dev1.csv"
-    assert xlogmem.rmm.Layers(None, None, False, "log.csv", False).sink(1) == "log.csv"
+    assert xlogmem.rmm.Layers(None, None, False, "log.csv", False, False).sink(1) == "log.csv"
 
 
 def test_enable_puts_a_pool_between_on_request(fresh):

@@ -48,6 +48,7 @@ from xlogmem.blocks import Core
 from xlogmem.resources import (
     DeviceMemoryResource,
     ForeignMemoryResource,
+    GuardResourceAdaptor,
     LimitingResourceAdaptor,
     LoggingResourceAdaptor,
     PoolMemoryResource,
@@ -146,7 +147,8 @@ _lock = _driver.ProcessLock()
 
 def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
-           limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None) -> None:
+           limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
+           guard: bool = False) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
@@ -173,6 +175,8 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     log : path, text file, callable or logging.Logger, optional
         Log each call with a `LoggingResourceAdaptor`.  The name of a file gets the device before its ending where there
         are several: ``"log.dev1.csv"``, as with RMM.
+    guard : bool
+        Find writes past the ends of blocks and after frees, see `GuardResourceAdaptor`.
 
     Raises
     ------
@@ -197,7 +201,7 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     if devices is None:
         devices = _driver.active_devices() or [0]
     chosen = [devices] if isinstance(devices, int) else list(devices)
-    layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log,
+    layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
@@ -214,12 +218,15 @@ class Layers:
     limit: int | str | float | None
     statistics: bool
     log: Any | None
+    guard: bool
     several: bool                           # devices: each has a file of its own
 
     def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
         """The budget is the outermost, so that what it refuses is neither counted nor logged as requested below."""
         if self.pool_sizes is not None:
             resource = PoolMemoryResource(resource, *self.pool_sizes)
+        if self.guard:
+            resource = GuardResourceAdaptor(resource)
         if self.statistics:
             resource = StatisticsResourceAdaptor(resource)
         if self.log is not None:
