@@ -246,8 +246,8 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
             warnings.warn(
                 f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
                 f"conflicting use of generation {seen.generation} "
-                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed yet. "
-                   "Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
+                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed "
+                   "yet. Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
                    f"waits longer, on stream {seen.other_stream}, in {thread_name(seen.other_thread)}"),
                 BlockingWindowWarning, stacklevel=2)
         except BaseException as error:
