@@ -12,6 +12,7 @@ from cuda.bindings import driver as cuda
 from stress import held_up
 
 from xlogmem import (
+    AllocationRecord,
     AsyncMemoryResource,
     DeviceBlock,
     DeviceMemoryResource,
@@ -19,6 +20,7 @@ from xlogmem import (
     DirectMemoryResource,
     DriverError,
     LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
     OutOfBudgetError,
     OutOfDeviceMemoryError,
     PoolMemoryResource,
@@ -257,6 +259,18 @@ def test_each_budget_of_a_stack_holds():
     assert caught.value.limit == 64 * KIB
     assert outer.current_bytes == outer.upstream.current_bytes == 60 * KIB
     del block
+
+
+@pytest.mark.promise(153)
+def test_what_a_budget_refuses_is_not_logged_below_it():
+    records: list[AllocationRecord] = []
+    log = LoggingResourceAdaptor(AsyncMemoryResource(), records.append)
+    own = DeviceRuntime(resource=LimitingResourceAdaptor(log, KIB))
+    with pytest.raises(OutOfBudgetError):
+        own.allocate(2 * KIB)
+    own.allocate(KIB).free()
+    log.close()
+    assert [record.action for record in records] == ["allocate", "free"]
 
 
 def test_without_a_runtime_a_free_counts_when_it_is_queued(_context):

@@ -54,6 +54,7 @@ def test_enable_sets_a_budget_on_request(pool, fresh):
     assert runtime.resource.current_bytes == 0
 
 
+@pytest.mark.promise(153)
 def test_enable_counts_and_logs_on_request(fresh, tmp_path):
     log = tmp_path / "rmm.csv"
     xlogmem.rmm.enable(0, pool_allocator=True, limit="64KiB", statistics=True, log=log)
