@@ -37,7 +37,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if REQUIRE_CUDA:
             pytest.fail("needs a GPU, and XLOGMEM_REQUIRE_CUDA is set", pytrace=False)
         pytest.skip("needs a GPU")
-    if not SIMULATED and item.get_closest_marker("simulator"):
+    if not SIMULATED and (item.get_closest_marker("simulator") or "driver" in getattr(item, "fixturenames", ())):
         pytest.skip("needs the simulated driver")
 
 
