@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,7 +19,9 @@ def outcomes(operations: Operations) -> dict[str, str]:
     """What a child answers: "answered", "refused" as a forked child is, or what else was raised; the operation that it
     hangs in is the last one, and is missing."""
     reader, writer = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():                     # of Python 3.12, and of JAX where another test has imported it
+        warnings.simplefilter("ignore")
+        child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for name, operation in operations.items():
