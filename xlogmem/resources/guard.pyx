@@ -220,10 +220,10 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     cdef int bind(self, StreamPool stream_pool) except -1:
         """Over a pool, positions of the guard's stream go upstream: it has to be one of the runtime's."""
         cdef Stream stream
+        if self.upstream is None or self.guard.upstream.frontiers == NULL or self.stream_pool is not None:
+            return ResourceAdaptor.bind(self, stream_pool)
+        stream = stream_pool.make(ORDINARY, 0)          # first: what upstream has bound stays bound
         ResourceAdaptor.bind(self, stream_pool)
-        if self.guard.upstream.frontiers == NULL or self.stream_pool is not None:
-            return 0
-        stream = stream_pool.make(ORDINARY, 0)
         stream.state.handles.fetch_add(1)               # a handle would refer to the runtime, and so to this
         self.stream_pool = stream_pool
         self.guard.order = &stream_pool.ordering.state
