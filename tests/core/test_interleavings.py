@@ -307,3 +307,17 @@ def test_only_precise_commits_on_a_sealed_stream_never_wait_for_later_work(four,
     x.use(x.T, (b, READ))
     assert x.ordered(write, x.T)
     assert x.ordered(spinning, x.T) == waits_for_later_work
+
+
+def test_a_fence_claims_nothing_that_its_stream_waited_for_after_the_record(four, driver):
+    """While S records, S is ordered after T by another thread: the event was recorded before that wait, so what waits
+    for it is not ordered after T."""
+    x = four(policy="lazy")
+    a, b = x.alloc(x.S), x.alloc(x.T)
+    for block, home in ((a, x.S), (b, x.T)):
+        x.use(x.V, (block, WRITE))                      # they are not fresh any more
+        written = x.use(home, (block, WRITE))
+    driver.on_call("cuEventRecord", lambda: x.use(x.S, (b, READ)), when="after")
+    x.use(x.U, (a, READ))                               # records on S
+    x.use(x.U, (b, READ))
+    assert x.ordered(written, x.U)
