@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 from collections.abc import Callable
@@ -345,3 +346,16 @@ def test_the_summary_says_who_holds_it():
     assert "64.0 KiB" in budget.memory_summary()
     assert "mine" in budget.memory_summary()
     del block
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_a_collector_ends_a_runtime_before_the_resources_below_its_adaptors(upstream):
+    """In whatever order it finds them: the end of a runtime frees, and settles, down the whole stack."""
+    for _ in range(10):
+        own, budget = limited(upstream, 64 * KIB)
+        block = own.allocate(KIB)
+        block.free()
+        cycle = [own, budget, budget.upstream]
+        cycle.append(cycle)
+        del own, budget, block, cycle
+        gc.collect()

@@ -5,6 +5,8 @@ so it is as transparent as that: over a pool it passes frontiers on, over a reso
 that does.  Each call carries what is allocated or freed and for which block (`Allocation`) down the stack, so an
 adaptor knows tags and generations wherever it stands; below a pool it sees its chunks.
 """
+cimport cython
+
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
@@ -93,6 +95,7 @@ cdef int end(void* self) except -1 nogil:
     return upstream.frontiers.end(upstream.self)
 
 
+@cython.no_gc_clear                         # a runtime calls down the stack until its __dealloc__
 cdef class ResourceAdaptor(DeviceMemoryResource):
     """The base class of the adaptors: a resource around another one.
 
