@@ -360,10 +360,11 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         cdef GuardState* guard = &self.guard
         cdef Failure failure
         cdef Scope scope
-        cdef size_t before = guard.quarantined
+        cdef size_t before, after
         cdef int failed
         if guard.stream == NULL:
             return 0
+        before = in_quarantine(guard)
         with nogil:
             failed = enter_context(guard.context, &scope, &failure)
             if not failed:
@@ -371,7 +372,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, "returning what is in quarantine")
-        return before - min(before, guard.quarantined)
+        after = in_quarantine(guard)
+        return before - min(before, after)
 
     def violations(self):
         """Everything that was found, at most the first 1,000."""
@@ -386,9 +388,9 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     @property
     def quarantined_bytes(self):
         """Bytes in quarantine, canaries included."""
-        return self.guard.quarantined
+        return in_quarantine(&self.guard)
 
     @property
     def quarantined_blocks(self):
         """How many allocations are in quarantine."""
-        return self.guard.quarantined_count
+        return blocks_in_quarantine(&self.guard)
