@@ -28,6 +28,8 @@ from xlogmem import (
     OutOfBudgetError,
     PoolMemoryResource,
     StreamPool,
+    _driver,
+    _labels,
 )
 from xlogmem.bench import _loops
 from xlogmem.bench.programs import Addresses
@@ -312,13 +314,17 @@ def test_a_tag_makes_no_row_column_or_formula(tag, tmp_path):
 
 
 def test_many_tags_need_no_more_memory():
-    lines = []
+    """Records that were written refer to none."""
+    lines, count = [], 3 * _labels.label_count() + 10_000
     log = LoggingResourceAdaptor(AsyncMemoryResource(), lines.append, format="json")
     runtime = DeviceRuntime(resource=log)
-    for number in range(600):
+    for number in range(count):
         runtime.allocate(1, tag=f"tag {number}").free()
+        if number % 5000 == 0:
+            assert log.flush() == 0
     assert log.flush() == 0
-    assert [json.loads(line)["tag"] for line in lines] == [f"tag {number}" for number in range(600) for _ in "af"]
+    assert [json.loads(line)["tag"] for line in lines] == [f"tag {number}" for number in range(count) for _ in "af"]
+    assert _labels.label_count() < count
 
 
 # ---------------------------------------------------------------------------------------------- size
@@ -335,7 +341,8 @@ def test_a_million_events(tmp_path, name):
         assert log.flush() == 0
         most.append(resident())
     log.close()
-    assert most[-1] - most[0] < 16 << 20
+    if _driver.BUILD in ("release", "debug"):           # sanitizers keep freed memory for a while
+        assert most[-1] - most[0] < 16 << 20
     with open(tmp_path / name) as file:
         rows = sum(1 for _ in file)
     assert rows == 1_000_000 + (name == "log.csv")
