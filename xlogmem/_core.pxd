@@ -296,6 +296,7 @@ cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* 
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
 cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil
 cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil
+cdef void drop_exception_locked(CoreState* core, Failure* failure) noexcept nogil
 cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil
 cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil
 

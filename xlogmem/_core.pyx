@@ -118,7 +118,14 @@ from xlogmem._order cimport (
     sync_context_unlocks,
     thread_is_alive,
 )
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, GuardTable, settle, start_call
+from xlogmem.resources.base cimport (
+    HOST_SYNCHRONOUS,
+    STREAM_ORDERED,
+    GuardTable,
+    settle,
+    start_call,
+    start_call_on,
+)
 
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)

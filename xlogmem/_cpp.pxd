@@ -326,5 +326,15 @@ cdef extern from *:
     uint64_t milliseconds "xlogmem_milliseconds"() noexcept nogil
 
 
+cdef inline uint64_t read_under(mutex* lock, uint64_t* figure) noexcept:
+    """A figure of now.  With the GIL, which is released meanwhile."""
+    cdef uint64_t now
+    with nogil:
+        lock.lock()
+        now = figure[0]
+        lock.unlock()
+    return now
+
+
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
     return a if a > b else b

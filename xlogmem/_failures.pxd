@@ -67,6 +67,7 @@ cdef bint is_out_of_memory(Failure* failure) noexcept nogil
 cdef bint is_put_off(Failure* failure) noexcept nogil
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil
 cdef tuple error_name(cy.CUresult code)
+cdef object class_of(Failure* failure)
 cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
 cdef void drop_holdings(Failure* failure) noexcept nogil

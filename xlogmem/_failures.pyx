@@ -292,20 +292,27 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
     return 0
 
 
+cdef object class_of(Failure* failure):
+    """The exception that a failure becomes."""
+    if failure.kind == OUT_OF_BUDGET:
+        return OutOfBudgetError
+    if failure.kind == DEVICE_IS_LOST or is_sticky(failure):
+        return DeviceLostError
+    if is_out_of_memory(failure):
+        return OutOfDeviceMemoryError
+    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED):
+        return DriverError
+    if failure.kind == BLOCK_IS_STALE:
+        return UseAfterFreeError
+    return SystemError if failure.kind == NO_FAILURE else StreamMisuseError
+
+
 cdef object exception_of(Failure* failure, str message):
+    kind = class_of(failure)
     if failure.kind == DRIVER_FAILED:
-        kind = (OutOfDeviceMemoryError if failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY
-                else DeviceLostError if is_sticky(failure) else DriverError)
         return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])
     if failure.kind == RESOURCE_FAILED:
-        kind = OutOfDeviceMemoryError if is_out_of_memory(failure) else DriverError
         return kind(message, code=int(failure.code))
     if failure.kind == BLOCK_IS_STALE:
-        return UseAfterFreeError(failure.generation, message)
-    if failure.kind == DEVICE_IS_LOST:
-        return DeviceLostError(message)
-    if failure.kind == PROCESS_WAS_FORKED:
-        return DriverError(message)
-    if failure.kind == NO_FAILURE:
-        return SystemError(message)
-    return StreamMisuseError(message)
+        return kind(failure.generation, message)
+    return kind(message)

@@ -27,4 +27,11 @@ cdef inline void release(Label* label) noexcept nogil:
 cdef Label* label_of_tag(str tag) except? NULL
 cdef Label* label_of_stack(int depth) except? NULL
 
+cdef inline Label* stack_for(int depth) except? NULL:
+    """The stack of this call, for a resource that wants so many frames; NULL where it wants none."""
+    return label_of_stack(depth) if depth else NULL
+
+
+cdef int parse_depth(object depth) except -1
+
 cdef object object_of(Label* label)

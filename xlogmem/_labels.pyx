@@ -9,6 +9,7 @@ A stack is interned by its code objects and the instructions at which they are, 
 and names are looked up when a person reads it.
 """
 from cpython.dict cimport PyDict_GetItem
+from cpython.number cimport PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from xlogmem._cpp cimport make_new, vector
@@ -30,6 +31,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     UNUSED = 4096               # labels beyond those in use, before a sweep
+    DEEPEST = 256               # frames of a stack
 
 cdef struct Place:
     PyObject* code
@@ -147,6 +149,14 @@ cdef Label* label_of_stack(int depth) except? NULL:
     for i in range(places.size()):
         Py_XDECREF(places[i].code)
     return label
+
+
+cdef int parse_depth(object depth) except -1:
+    """How many frames a resource wants, as users say it."""
+    frames = PyNumber_Index(depth)
+    if not 0 <= frames <= DEEPEST:
+        raise ValueError(f"depth must be a number of frames from 0 to {DEEPEST}, got {depth}")
+    return frames
 
 
 cdef int read_stack(int depth, vector[Place]& places) except -1:

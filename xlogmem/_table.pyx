@@ -37,8 +37,8 @@ from xlogmem._core cimport (
     CaptureCheck,
     CoreState,
     allocate_in_call,
-    defer_decref_locked,
     drain,
+    drop_exception_locked,
     free_block,
     free_found_unlocks,
     free_without_wait,
@@ -64,6 +64,7 @@ from xlogmem._driver cimport (
     take_at_forks,
 )
 from xlogmem._failures cimport (
+    OUT_OF_BUDGET,
     PYTHON_RAISED,
     STREAM_IS_CAPTURING,
     Failure,

@@ -55,7 +55,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, format_failure, raise_failure
 from xlogmem._index cimport destroy
-from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release
+from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
@@ -70,7 +70,7 @@ from xlogmem._order cimport (
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
-from xlogmem.resources.base cimport UNDECLARED, Allocation, DeviceMemoryResource, GuardTable, settle
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, GuardTable, refuse_undeclared, settle
 from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner

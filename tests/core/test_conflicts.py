@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from four_streams import READ, READ_WRITE, WRITE, FourStreams
 from open_windows import opened, prepare
-from other_threads import PATIENCE, Beside, interrupted_after, until, waiting
+from other_threads import PATIENCE, Beside, beside_waiting, interrupted_after, until, waiting
 
 from xlogmem import (
     DeviceBlock,
@@ -41,9 +41,7 @@ def write_beside(x: FourStreams, first: str, second: str, on_conflict: str = "wa
     if on_conflict == "count":
         launch()
     else:
-        with waiting(x.runtime) as is_waiting:
-            beside = Beside(launch)
-            is_waiting()
+        beside = beside_waiting(x.runtime, launch)
         if drop:
             x.driver.drop("cuStreamWaitEvent", 1)
         go.set()
@@ -192,9 +190,7 @@ def test_an_export_waits_for_a_window_of_another_thread(four, driver):
     launched = []
     block = buffer.access()
     holder, go = opened(x.runtime, x.T, WRITE, block, lambda: launched.append(x.work(x.T, (block, WRITE))))
-    with waiting(x.runtime) as is_waiting:
-        consumer = Beside(lambda: buffer.__dlpack__(stream=x.U.handle))
-        is_waiting()
+    consumer = beside_waiting(x.runtime, lambda: buffer.__dlpack__(stream=x.U.handle))
     go.set()
     holder.result()
     assert consumer.result()
@@ -211,9 +207,7 @@ def test_a_reader_that_comes_later_waits_behind_a_writer(four, driver):
         def run() -> None:
             with use(stream, **{access: block}):
                 order.append(access)
-        with waiting(x.runtime) as is_waiting:
-            beside = Beside(run)
-            is_waiting()
+        beside = beside_waiting(x.runtime, run)
         return beside
 
     reader = prepare(x.S, READ, block)
@@ -230,9 +224,7 @@ def test_a_thread_that_a_writer_waits_for_reads_once_more(four, driver):
     x = four()
     block = x.alloc(x.S)
     first = prepare(x.S, READ, block)
-    with waiting(x.runtime) as is_waiting:
-        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
-        is_waiting()
+    writer = beside_waiting(x.runtime, lambda: prepare(x.T, WRITE, block).commit())
     with interrupted_after(5):
         prepare(x.U, READ, block).commit()
     first.commit()
@@ -245,9 +237,7 @@ def test_a_window_that_does_not_wait_is_refused_for_one_that_does(four, driver):
     x = four()
     block = x.alloc(x.S)
     holder, go = opened(x.runtime, x.S, READ, block)
-    with waiting(x.runtime) as is_waiting:
-        writer = Beside(lambda: prepare(x.T, WRITE, block).commit(), "writer")
-        is_waiting()
+    writer = beside_waiting(x.runtime, lambda: prepare(x.T, WRITE, block).commit(), "writer")
     with pytest.raises(StreamMisuseError, match=rf"argument 1: .*generation {block.generation} waits longer .*stream "
                                                 rf"{x.T.id} \(this is thread 'MainThread', that is thread 'writer'\)"):
         prepare(x.U, READ, block, on_conflict="raise")
@@ -256,9 +246,7 @@ def test_a_window_that_does_not_wait_is_refused_for_one_that_does(four, driver):
     holder.result()
     writer.result()
     first = prepare(x.S, READ, block)
-    with waiting(x.runtime) as is_waiting:
-        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
-        is_waiting()
+    writer = beside_waiting(x.runtime, lambda: prepare(x.T, WRITE, block).commit())
     prepare(x.U, READ, block, on_conflict="raise").commit()
     first.commit()
     writer.result()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from four_streams import READ, WRITE, FourStreams
 from open_windows import has_looked_up, opened, prepare
-from other_threads import PATIENCE, Beside, interrupted_after, until, waiting
+from other_threads import PATIENCE, Beside, beside_waiting, interrupted_after, until, waiting
 
 from xlogmem import (
     AsyncMemoryResource,
@@ -75,9 +75,7 @@ def test_the_thread_that_a_recorder_moved_to_reads_once_more(four, driver):
     block = x.alloc(x.S)
     recorder = LaunchRecorder(x.S).read(block)
     Beside(recorder.preflight).result()
-    with waiting(x.runtime) as is_waiting:
-        writer = Beside(lambda: prepare(x.T, WRITE, block).commit())
-        is_waiting()
+    writer = beside_waiting(x.runtime, lambda: prepare(x.T, WRITE, block).commit())
     with interrupted_after(5):
         prepare(x.U, READ, block).commit()
     recorder.commit()
@@ -116,9 +114,7 @@ def launch_inside(x: FourStreams, block: DeviceBlock, go: threading.Event, opens
 
 def launch_behind(x: FourStreams, block: DeviceBlock) -> Beside:
     """A thread that comes later than the wait."""
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(x.V, WRITE, block).commit())
-        is_waiting()
+    beside = beside_waiting(x.runtime, lambda: prepare(x.V, WRITE, block).commit())
     return beside
 
 
@@ -162,9 +158,7 @@ def test_a_resource_uses_the_block_inside_a_wait(four, driver):
     block, dropped = x.alloc(x.S), [x.alloc(x.S)]
     opens: list[str] = []
     holder, go = opened(x.runtime, x.S, WRITE, block)
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: (prepare(x.T, WRITE, block).commit(), opens.append("outside")))
-        is_waiting()
+    beside = beside_waiting(x.runtime, lambda: (prepare(x.T, WRITE, block).commit(), opens.append("outside")))
     resource.then = launch_inside(x, block, go, opens)
     dropped.clear()
     beside.result()

@@ -8,7 +8,7 @@ import pytest
 from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, WRITE
 from open_windows import has_looked_up, opened, prepare
-from other_threads import PATIENCE, Beside, interrupted_after, waiting
+from other_threads import PATIENCE, Beside, beside_waiting, interrupted_after, waiting
 
 from xlogmem import (
     Access,
@@ -63,9 +63,7 @@ def test_a_thread_that_ended_keeps_what_its_recorder_protects(four, driver):
     block = x.alloc(x.S)
     kept = []
     Beside(lambda: kept.append(prepare(x.S, WRITE, block))).result()
-    with waiting(x.runtime) as is_waiting:
-        reader = Beside(lambda: prepare(x.T, READ, block).commit())
-        is_waiting()
+    reader = beside_waiting(x.runtime, lambda: prepare(x.T, READ, block).commit())
     has_looked_up(driver)
     launched = x.work(x.S, (block, WRITE))
     kept.pop().commit()
@@ -110,9 +108,7 @@ def test_what_ends_a_wait(four, driver, foreign, how):
     block = x.alloc(x.S)
     stream = x.runtime.register_stream(foreign())
     holder, go = opened(x.runtime, x.S, WRITE, block)
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(stream, READ, block))
-        is_waiting()
+    beside = beside_waiting(x.runtime, lambda: prepare(stream, READ, block))
     if how == "freed":
         block.free()
         error = UseAfterFreeError
@@ -131,9 +127,7 @@ def test_a_stream_is_not_unregistered_while_a_wait_queries_it(four, driver, fore
     block = x.alloc(x.S)
     stream = x.runtime.register_stream(foreign())
     holder, go = opened(x.runtime, x.S, WRITE, block)
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(stream, READ, block))
-        is_waiting()
+    beside = beside_waiting(x.runtime, lambda: prepare(stream, READ, block))
     held = driver.hold("cuStreamIsCapturing")
     assert held.reached()
     unregistered = Beside(lambda: x.runtime.unregister_stream(stream))
@@ -181,9 +175,7 @@ def test_a_lost_device_ends_the_wait(four, driver):
     block, other = x.alloc(x.S), x.alloc(x.S)
     addresses = block.ptr, other.ptr
     holder, go = opened(x.runtime, x.S, WRITE, block)
-    with waiting(x.runtime) as is_waiting:
-        beside = Beside(lambda: prepare(x.T, READ, block))
-        is_waiting()
+    beside = beside_waiting(x.runtime, lambda: prepare(x.T, READ, block))
     driver.fail("cuMemFreeAsync", code=700)
     with pytest.raises(DeviceLostError):
         other.free()

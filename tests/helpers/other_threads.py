@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from xlogmem import DeviceRuntime
 
-__all__ = ["Beside", "interrupted_after", "until", "waiting"]
+__all__ = ["Beside", "beside_waiting", "interrupted_after", "until", "waiting"]
 
 PATIENCE = 30.0                                         # seconds, for what takes milliseconds
 
@@ -54,6 +54,14 @@ class Beside(threading.Thread):
             raised, self.raised = self.raised, None
             raise raised
         return self.returned
+
+
+def beside_waiting(runtime: DeviceRuntime, function: Callable[[], object], name: str | None = None) -> Beside:
+    """A thread whose launch waits by now for a conflicting one."""
+    with waiting(runtime) as is_waiting:
+        beside = Beside(function, name)
+        is_waiting()
+    return beside
 
 
 @contextlib.contextmanager

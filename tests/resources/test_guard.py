@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from c_table import Hold
 from cuda.bindings import driver as cuda
-from guarded import MEMORIES, NBYTES, guarded, only, write
+from guarded import MEMORIES, NBYTES, only, write
 
 import xlogmem
 from xlogmem import (
@@ -20,13 +20,6 @@ from xlogmem import (
     UseAfterFreeError,
 )
 from xlogmem._kernels import check
-
-
-@pytest.fixture(params=MEMORIES)
-def x(request):
-    x = guarded(request.param)
-    yield x
-    x.__dict__.clear()                                  # pytest keeps it
 
 
 def freed_by_a_function_with_a_name(block: Any) -> None:

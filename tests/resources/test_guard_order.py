@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from cuda.bindings import driver as cuda
-from guarded import MEMORIES, guarded, read, write
+from guarded import read, write
 
 import xlogmem
 from xlogmem import (
@@ -17,13 +17,6 @@ from xlogmem import (
     MemoryCorruptionError,
 )
 from xlogmem._kernels import check
-
-
-@pytest.fixture(params=MEMORIES)
-def x(request):
-    x = guarded(request.param)
-    yield x
-    x.__dict__.clear()                                  # pytest keeps it
 
 
 @pytest.mark.simulator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cuda.bindings import driver as cuda
-from guarded import MEMORIES, NBYTES, guarded, only, read, write
+from guarded import NBYTES, only, read, write
 
 import xlogmem
 from xlogmem import (
@@ -24,13 +24,6 @@ from xlogmem import (
     StreamPool,
 )
 from xlogmem._kernels import check
-
-
-@pytest.fixture(params=MEMORIES)
-def x(request):
-    x = guarded(request.param)
-    yield x
-    x.__dict__.clear()                                  # pytest keeps it
 
 
 def test_poison(x):

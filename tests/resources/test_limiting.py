@@ -28,6 +28,7 @@ from xlogmem import (
     StreamMisuseError,
 )
 from xlogmem._kernels import check
+from xlogmem._labels import label_count
 
 KIB = 1 << 10
 UPSTREAMS = [AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource]
@@ -296,6 +297,20 @@ def test_through_the_c_table_it_is_out_of_memory():
         assert caught.value.args[0] == OUT_OF_MEMORY
     hold.free(ptr)
     assert budget.current_bytes == 0
+    hold.close()
+
+
+def test_a_refusal_through_the_c_table_keeps_no_tag():
+    """It names the holders by tag, and what is written of it does not."""
+    own, _ = limited(AsyncMemoryResource, 64 * KIB)
+    hold = Hold(own)
+    before = label_count()
+    for number in range(20_000):
+        block = own.allocate(KIB, tag=f"refused {number}")
+        with pytest.raises(Refused):
+            hold.allocate(65 * KIB)
+        block.free()
+    assert label_count() < before + 10_000
     hold.close()
 
 

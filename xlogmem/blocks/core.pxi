@@ -26,11 +26,7 @@ cdef class Core:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
         if stream_pool.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
-        if resource.table.order == UNDECLARED:
-            raise StreamMisuseError(
-                f"{type(resource).__name__} does not support cross-stream use tracking (unsupported): it declares "
-                "neither that its frees are ordered on a stream nor that they take effect at once. Set order = "
-                "'stream' or order = 'host' in the class")
+        refuse_undeclared(resource, "cross-stream use tracking")
         if resource.context is not stream_pool.ordering.context:
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
@@ -219,8 +215,7 @@ cdef class Core:
         """The tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
         if tag is not None:
             wanted.tag = label_of_tag(tag)
-        if unlikely(<bint>self.state.resource.stack_depth):
-            wanted.stack = label_of_stack(self.state.resource.stack_depth)
+        wanted.stack = stack_for(self.state.resource.stack_depth)
         return 0
 
     cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED:

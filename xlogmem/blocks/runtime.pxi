@@ -119,7 +119,7 @@ cdef class Runtime(Core):
         Thread-safe; the GIL is released.
         """
         cdef StreamState* home = NULL
-        cdef Label* stack = NULL
+        cdef Label* stack
         cdef Stream given
         cdef Failure failure
         cdef int failed
@@ -130,8 +130,7 @@ cdef class Runtime(Core):
         if stream is not None:
             given = self.stream_of(stream)
             home = given.state
-        if unlikely(<bint>self.state.resource.stack_depth):
-            stack = label_of_stack(self.state.resource.stack_depth)
+        stack = stack_for(self.state.resource.stack_depth)
         with nogil:
             failed = free_block(&self.state, block.block.slot, block.generation, home, stack, &failure)
         release(stack)

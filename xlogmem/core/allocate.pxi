@@ -59,8 +59,7 @@ cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
 # ---------------------------------------------------------------------------------------------- allocate
 cdef void want(Allocation* wanted, size_t nbytes, StreamState* stream) noexcept nogil:
     """A block that is to be allocated.  Its generation is spent if that fails."""
-    start_call(wanted, nbytes, stream.handle)
-    wanted.stream = stream
+    start_call_on(wanted, nbytes, stream)
     wanted.generation = new_generation()
 
 
@@ -151,7 +150,8 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
     # What is complete already helps a budget, and not an allocator that knows it; later work on streams that have
     # fences behind their frees need not be waited for.
     if (failure.kind == OUT_OF_BUDGET and look(core)) or reap_fenced(core):
-        drop_failure_locks(core, failure)
+        core.order.lock.lock()
+        drop_exception_locked(core, failure)
         core.order.lock.unlock()
         failed = get_bytes_locks(core, wanted, failure)
         if not failed:
@@ -159,7 +159,8 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
             return 0
         core.order.lock.unlock()
     reap(core, True, &failures)
-    drop_failure_locks(core, failure)
+    core.order.lock.lock()
+    drop_exception_locked(core, failure)
     for i in range(failures.size()):                    # raised by the next reap
         keep_unreported_locked(core, &failures[i])
         core.unreported = True
@@ -183,14 +184,6 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
 cdef inline bint never_fits(Failure* failure) noexcept nogil:
     """Whether a budget would refuse it however much is freed."""
     return failure.kind == OUT_OF_BUDGET and failure.budget.requested > failure.budget.limit
-
-
-cdef void drop_failure_locks(CoreState* core, Failure* failure) noexcept nogil:
-    """Of an attempt that is not the last."""
-    if failure.kind == OUT_OF_BUDGET:
-        drop_holdings(failure)
-    core.order.lock.lock()
-    drop_exception_locked(core, failure)
 
 
 cdef int advise_reap_unlocks(CoreState* core, Failure* failure) except -1 nogil:

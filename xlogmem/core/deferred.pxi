@@ -176,14 +176,15 @@ cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nog
 
 cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
-    if core.unreported_failure.kind == PYTHON_RAISED:   # its traceback may hold blocks, and so this runtime
-        defer_decref_locked(core, core.unreported_failure.exception)
+    drop_exception_locked(core, &core.unreported_failure)       # its traceback may hold blocks, and so this runtime
     core.unreported_failure.kind = NO_FAILURE
 
 
 cdef void drop_exception_locked(CoreState* core, Failure* failure) noexcept nogil:
-    """Of a failure that is not reported."""
+    """`drop_exception` under the lock, where the GIL is not taken."""
     check(core.order.lock.held(), "the lock is held")
+    if failure.kind == OUT_OF_BUDGET:
+        drop_holdings(failure)
     if failure.kind == PYTHON_RAISED:
         defer_decref_locked(core, failure.exception)
         failure.kind = NO_FAILURE

@@ -194,8 +194,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
 
 cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) noexcept nogil:
     """The call that returns a block to its resource."""
-    start_call(freed, block.nbytes, home.handle)
-    freed.stream = home
+    start_call_on(freed, block.nbytes, home)
     freed.ptr = block.ptr
     freed.resource_block = block.resource_block
     freed.generation = block.generation
@@ -205,8 +204,8 @@ cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) 
 
 cdef inline void settle_block(CoreState* core, Block* block) noexcept nogil:
     """The bytes of a block that are not pending after its free."""
-    if unlikely(core.resource.settled != NULL) and not block.adopted:
-        core.resource.settled(core.resource.self, block.nbytes)
+    if not block.adopted:
+        settle(core.resource, block.nbytes)
 
 
 cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,

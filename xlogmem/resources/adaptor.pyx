@@ -12,7 +12,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._order cimport Dependency, StreamState
-from xlogmem.resources.base cimport UNDECLARED, settle
+from xlogmem.resources.base cimport refuse_upstream, settle
 from xlogmem.streams cimport StreamPool
 
 from xlogmem.errors import StreamMisuseError
@@ -112,14 +112,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         """Take the place of a resource.  The subclass fills in `state.books`, before this."""
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
-        if not isinstance(upstream, DeviceMemoryResource):
-            raise TypeError(f"upstream must be a DeviceMemoryResource of xlogmem, not {type(upstream).__name__} (for "
-                            "one of RMM's: xlogmem.rmm.RmmMemoryResource)")
-        if (<DeviceMemoryResource>upstream).table.order == UNDECLARED:
-            raise StreamMisuseError(
-                f"{type(upstream).__name__} does not support an adaptor on it (unsupported): it declares neither that "
-                "its frees are ordered on a stream nor that they take effect at once. Set order = 'stream' or order = "
-                "'host' in the class")
+        refuse_upstream(upstream, "an adaptor on it")
         self.upstream = upstream
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table
@@ -147,7 +140,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return self.upstream.bind(stream_pool)
 
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
-        if self.upstream is not None and self.table.frontiers != NULL:
+        if self.upstream is not None and self.state.upstream.frontiers != NULL:
             return self.upstream.handle_on_device(stream, method)           # which refuses, and says why
         return DeviceMemoryResource.handle_on_device(self, stream, method)
 

@@ -77,13 +77,19 @@ cdef struct ResourceTable:
 
 
 cdef inline void start_call(Allocation* call, size_t nbytes, cy.CUstream handle) noexcept nogil:
-    """A call that is not about a block of a runtime."""
+    """A call of no runtime, about no block."""
     call.nbytes = nbytes
     call.handle = handle
     call.stream = NULL
     call.ptr = call.generation = 0
     call.resource_block = NULL
     call.tag = call.stack = NULL
+
+
+cdef inline void start_call_on(Allocation* call, size_t nbytes, StreamState* stream) noexcept nogil:
+    """A call on a stream of a runtime."""
+    start_call(call, nbytes, stream.handle)
+    call.stream = stream
 
 
 cdef inline void settle(ResourceTable* resource, uint64_t nbytes) noexcept nogil:
@@ -96,3 +102,8 @@ cdef class DeviceMemoryResource:
     cdef readonly Context context
     cdef int bind(self, StreamPool stream_pool) except -1
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1
+
+
+# Raise unless frees of the resource are ordered in a way that it declares; `what` is what would rely on that.
+cdef int refuse_undeclared(DeviceMemoryResource resource, str what) except -1
+cdef int refuse_upstream(object upstream, str what) except -1

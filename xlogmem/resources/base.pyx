@@ -17,7 +17,7 @@ from xlogmem._driver cimport (
     restore_capture,
 )
 from xlogmem._failures cimport keep_exception, raise_failure
-from xlogmem._labels cimport label_of_stack, release
+from xlogmem._labels cimport release, stack_for
 from xlogmem.streams cimport Stream, parse
 
 from xlogmem.errors import DriverError, StreamMisuseError
@@ -66,6 +66,22 @@ cdef int call_deallocate(DeviceMemoryResource resource, Allocation* freed, Failu
     except BaseException as exception:
         return keep_exception(failure, exception)
     return 0
+
+
+cdef int refuse_undeclared(DeviceMemoryResource resource, str what) except -1:
+    if resource.table.order == UNDECLARED:
+        raise StreamMisuseError(
+            f"{type(resource).__name__} does not support {what} (unsupported): it declares neither that its frees are "
+            "ordered on a stream nor that they take effect at once. Set order = 'stream' or order = 'host' in the "
+            "class")
+    return 0
+
+
+cdef int refuse_upstream(object upstream, str what) except -1:
+    if not isinstance(upstream, DeviceMemoryResource):
+        raise TypeError(f"upstream must be a DeviceMemoryResource of xlogmem, not {type(upstream).__name__} (for "
+                        "one of RMM's: xlogmem.rmm.RmmMemoryResource)")
+    return refuse_undeclared(upstream, what)
 
 
 ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
@@ -166,8 +182,7 @@ cdef class DeviceMemoryResource:
         start_call(&wanted, PyNumber_Index(nbytes), self.handle_on_device(stream, "allocate"))
         if wanted.nbytes == 0:
             raise DriverError("a zero-byte allocation is not supported: request at least one byte")
-        if self.table.stack_depth:
-            wanted.stack = label_of_stack(self.table.stack_depth)
+        wanted.stack = stack_for(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
@@ -208,8 +223,7 @@ cdef class DeviceMemoryResource:
         cdef int failed
         start_call(&freed, PyNumber_Index(nbytes), self.handle_on_device(stream, "deallocate"))
         freed.ptr = PyNumber_Index(ptr)
-        if self.table.stack_depth:
-            freed.stack = label_of_stack(self.table.stack_depth)
+        freed.stack = stack_for(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:

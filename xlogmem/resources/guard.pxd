@@ -125,8 +125,8 @@ cdef cppclass GuardState:
     vector[uint32_t] empty
     GuardedList unseen          # alive, with an event
     GuardedList quarantine
-    size_t quarantined          # bytes
-    size_t quarantined_count
+    uint64_t quarantined        # bytes
+    uint64_t quarantined_count
     vector[Check] checks
     size_t cursor               # where the next look at results begins
     vector[Finding] findings

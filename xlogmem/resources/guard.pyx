@@ -25,7 +25,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._cpp cimport atomic, make_new, read_under, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Context,
@@ -63,7 +63,7 @@ from xlogmem._failures cimport (
     raise_failure,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, destroy, erase, floor_of, insert
-from xlogmem._labels cimport Label, held, object_of, release
+from xlogmem._labels cimport Label, held, object_of, parse_depth, release
 from xlogmem._order cimport ALLOCATED, ORDINARY, Dependency, advance
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource, settle, start_call
 from xlogmem.streams cimport Stream, StreamPool
@@ -78,7 +78,6 @@ __all__ = ["GuardResourceAdaptor"]
 cdef enum:
     ALIGNMENT = 256                 # of what users get
     LARGEST_CANARY = 1 << 20
-    DEEPEST = 256                   # frames of a stack
     KEPT = 1000                     # violations
 
 cdef size_t LARGEST = <size_t>1 << 50
@@ -99,8 +98,7 @@ cdef int refuse_arguments(object canary, object age, object depth, object on_vio
                          f"{canary}")
     if age is not None and PyNumber_Index(age) < 1:
         raise ValueError(f"quarantine_age must be a number of frees, at least 1, or None, got {age}")
-    if not 0 <= depth <= DEEPEST:
-        raise ValueError(f"depth must be a number of frames from 0 to {DEEPEST}, got {depth}")
+    parse_depth(depth)
     if on_violation not in ("raise", "warn") and not callable(on_violation):
         raise ValueError(f"on_violation must be 'raise', 'warn' or a callable, got {on_violation!r}")
     return 0
@@ -231,11 +229,6 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         self.guard.stream = stream.state.handle
         return 0
 
-    cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
-        if self.upstream is not None and self.guard.upstream.frontiers != NULL:
-            return self.upstream.handle_on_device(stream, method)           # which refuses, and says why
-        return DeviceMemoryResource.handle_on_device(self, stream, method)
-
     def __del__(self):
         """Returns what is in quarantine while an upstream that is written in Python is whole."""
         if not process_is_closing():
@@ -360,11 +353,11 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         cdef GuardState* guard = &self.guard
         cdef Failure failure
         cdef Scope scope
-        cdef size_t before, after
+        cdef uint64_t before, after
         cdef int failed
         if guard.stream == NULL:
             return 0
-        before = in_quarantine(guard)
+        before = read_under(&guard.lock, &guard.quarantined)
         with nogil:
             failed = enter_context(guard.context, &scope, &failure)
             if not failed:
@@ -372,7 +365,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, "returning what is in quarantine")
-        after = in_quarantine(guard)
+        after = read_under(&guard.lock, &guard.quarantined)
         return before - min(before, after)
 
     def violations(self):
@@ -388,9 +381,9 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     @property
     def quarantined_bytes(self):
         """Bytes in quarantine, canaries included."""
-        return in_quarantine(&self.guard)
+        return read_under(&self.guard.lock, &self.guard.quarantined)
 
     @property
     def quarantined_blocks(self):
         """How many allocations are in quarantine."""
-        return blocks_in_quarantine(&self.guard)
+        return read_under(&self.guard.lock, &self.guard.quarantined_count)

@@ -6,23 +6,13 @@ says that the bytes are settled.  It is what the runtime calls outstanding, what
 """
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic, mutex, vector
+from xlogmem._cpp cimport atomic, mutex
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks, total_memory
 from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
-from xlogmem._labels cimport held, object_of
+from xlogmem._labels cimport held
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
-from xlogmem.resources.tally cimport (
-    Row,
-    Tally,
-    add_to,
-    copy_rows,
-    forget_all,
-    release_rows,
-    restore_to,
-    row_of,
-    take_from,
-)
+from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, read_rows, row_of, take_from
 
 from cuda.bindings cimport cydriver as cy
 
@@ -37,8 +27,7 @@ cdef cppclass Limit:
     uint64_t limit
     atomic[uint64_t] charged    # bytes; never above the limit
     mutex lock                  # of the rest; a leaf
-    uint64_t live
-    Tally by_tag
+    Tally by_tag                # live blocks
 
 
 cdef int admit(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
@@ -52,6 +41,7 @@ cdef int admit(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
 
 cdef int refuse(Limit* limit, uint64_t nbytes, uint64_t current, Failure* failure) noexcept nogil:
     cdef Budget* budget = &failure.budget
+    cdef uint64_t live
     failure.kind = OUT_OF_BUDGET
     failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
     budget.requested = nbytes
@@ -59,19 +49,21 @@ cdef int refuse(Limit* limit, uint64_t nbytes, uint64_t current, Failure* failur
     budget.limit = limit.limit
     budget.holding_count = 0
     limit.lock.lock()
-    budget.pending = current - limit.live if current > limit.live else 0
-    find_holders_locked(limit, budget)
+    live = find_holders_locked(limit, budget)
     limit.lock.unlock()
+    budget.pending = current - live if current > live else 0
     return 1
 
 
-cdef void find_holders_locked(Limit* limit, Budget* budget) noexcept nogil:
-    """The largest, in their order: an insertion into a short list."""
+cdef uint64_t find_holders_locked(Limit* limit, Budget* budget) noexcept nogil:
+    """The largest, in their order: an insertion into a short list.  Returns the bytes of all."""
+    cdef uint64_t live = 0
     cdef size_t i
     cdef int place
     cdef Row* row
     for i in range(limit.by_tag.rows.size()):
         row = &limit.by_tag.rows[i]
+        live += row.nbytes
         place = budget.holding_count if budget.holding_count < HOLDERS else HOLDERS - 1
         if row.nbytes == 0 or (budget.holding_count == HOLDERS and budget.holdings[place].nbytes >= row.nbytes):
             continue
@@ -83,12 +75,12 @@ cdef void find_holders_locked(Limit* limit, Budget* budget) noexcept nogil:
         budget.holding_count += budget.holding_count < HOLDERS
     for place in range(budget.holding_count):
         held(budget.holdings[place].tag)
+    return live
 
 
 cdef void count_live(void* self, Allocation* made) noexcept nogil:
     cdef Limit* limit = <Limit*>self
     limit.lock.lock()
-    limit.live += made.nbytes
     add_to(row_of(&limit.by_tag, <uint64_t>made.tag, made.tag), made.nbytes)
     limit.lock.unlock()
 
@@ -100,17 +92,12 @@ cdef void discharge_failed(void* self, Allocation* wanted, Failure* failure) noe
 cdef void count_freed(void* self, Allocation* freed) noexcept nogil:
     cdef Limit* limit = <Limit*>self
     limit.lock.lock()
-    limit.live -= freed.nbytes
     take_from(row_of(&limit.by_tag, <uint64_t>freed.tag, freed.tag), freed.nbytes)
     limit.lock.unlock()
 
 
 cdef void count_not_freed(void* self, Allocation* freed, Failure* failure) noexcept nogil:
-    cdef Limit* limit = <Limit*>self
-    limit.lock.lock()
-    limit.live += freed.nbytes
-    restore_to(row_of(&limit.by_tag, <uint64_t>freed.tag, freed.tag), freed.nbytes)
-    limit.lock.unlock()
+    count_live(self, freed)
 
 
 cdef void discharge(void* self, uint64_t nbytes) noexcept nogil:
@@ -188,17 +175,8 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     def holders(self):
         """Bytes of live blocks by tag, the largest first; None stands for all without a tag."""
-        cdef vector[Row] rows
-        cdef size_t i
-        with nogil:
-            self.limit_state.lock.lock()
-            copy_rows(&self.limit_state.by_tag, &rows)
-            self.limit_state.lock.unlock()
-        try:
-            found = [(object_of(rows[i].tag), rows[i].nbytes) for i in range(rows.size()) if rows[i].nbytes]
-        finally:
-            release_rows(&rows)
-        return dict(sorted(found, key=lambda row: -row[1]))
+        rows = read_rows(&self.limit_state.by_tag, &self.limit_state.lock)
+        return dict(sorted(((tag, figures[0]) for _, tag, figures in rows if figures[0]), key=lambda row: -row[1]))
 
     def memory_summary(self):
         """The figures as text, for a person to read."""

@@ -20,7 +20,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from libc.time cimport localtime_r, time_t, tm
 
-from xlogmem._cpp cimport atomic, milliseconds, mutex, signal, vector
+from xlogmem._cpp cimport atomic, milliseconds, mutex, read_under, signal, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
@@ -28,18 +28,7 @@ from xlogmem._driver cimport (
     process_was_forked,
     take_at_forks,
 )
-from xlogmem._failures cimport (
-    DEVICE_IS_LOST,
-    DRIVER_FAILED,
-    OUT_OF_BUDGET,
-    PROCESS_WAS_FORKED,
-    PYTHON_RAISED,
-    RESOURCE_FAILED,
-    Failure,
-    format_failure,
-    is_out_of_memory,
-    is_sticky,
-)
+from xlogmem._failures cimport PYTHON_RAISED, Failure, class_of, format_failure
 from xlogmem._labels cimport Label, held, object_of, release
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation

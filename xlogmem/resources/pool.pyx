@@ -72,11 +72,11 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport (
     HOST_SYNCHRONOUS,
     STREAM_ORDERED,
-    UNDECLARED,
     Allocation,
     ResourceTable,
+    refuse_upstream,
     settle,
-    start_call,
+    start_call_on,
 )
 
 from xlogmem import _driver
@@ -130,19 +130,6 @@ cdef object parse_bytes(str name, object value):
     if not 0 <= value <= LARGEST_REQUEST:
         raise ValueError(f"{name} must be a number of bytes, got {value}")
     return value
-
-
-cdef int refuse_upstream(object upstream) except -1:
-    """Raise unless a pool can be made on this."""
-    if not isinstance(upstream, DeviceMemoryResource):
-        raise TypeError(f"upstream must be a DeviceMemoryResource of xlogmem, not {type(upstream).__name__} (for "
-                        "one of RMM's: xlogmem.rmm.RmmMemoryResource)")
-    if (<DeviceMemoryResource>upstream).table.order == UNDECLARED:
-        raise StreamMisuseError(
-            f"{type(upstream).__name__} does not support a pool on it (unsupported): it declares neither that its "
-            "frees are ordered on a stream nor that they take effect at once. Set order = 'stream' or order = "
-            "'host' in the class")
-    return 0
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
@@ -205,7 +192,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if upstream is None:
             upstream = (AsyncMemoryResource(ordinal) if _driver.supports_memory_pools(ordinal)
                         else DirectMemoryResource(ordinal))
-        refuse_upstream(upstream)
+        refuse_upstream(upstream, "a pool on it")
         self.upstream = upstream
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table

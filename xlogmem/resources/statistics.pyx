@@ -6,10 +6,9 @@ allocation has a record of where it counts (`outstanding`).
 """
 from libc.stdint cimport int64_t, uint64_t
 
-from xlogmem._cpp cimport mutex, vector
+from xlogmem._cpp cimport mutex, read_under, vector
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks
 from xlogmem._failures cimport Failure
-from xlogmem._labels cimport object_of
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.outstanding cimport (
@@ -26,10 +25,9 @@ from xlogmem.resources.tally cimport (
     Row,
     Tally,
     add_to,
-    copy_rows,
     forget_all,
     key_of_rest,
-    release_rows,
+    read_rows,
     restore_to,
     row_of,
     row_within,
@@ -57,7 +55,7 @@ cdef struct Counters:
     Counter calls
 
 
-cdef cppclass Books:
+cdef cppclass Counts:
     mutex lock                  # a leaf, of everything below
     vector[Counters] pushed     # the last ones count; never empty
     uint64_t pending            # bytes that are freed and not settled
@@ -85,89 +83,85 @@ cdef void add_popped(Counter* counter, Counter* popped) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- hooks
 cdef void count_allocated(void* self, Allocation* made) noexcept nogil:
-    cdef Books* books = <Books*>self
+    cdef Counts* counts = <Counts*>self
     cdef Record record, replaced
     cdef Row* row
     start_record(&record, made)
-    books.lock.lock()
-    row = row_within(&books.by_tag, <uint64_t>made.tag, made.tag, ROWS)
+    counts.lock.lock()
+    row = row_within(&counts.by_tag, <uint64_t>made.tag, made.tag, ROWS)
     add_to(row, made.nbytes)
     record.number = row.key
-    row = row_within(&books.by_stream, record.stream, NULL, ROWS)
+    row = row_within(&counts.by_stream, record.stream, NULL, ROWS)
     add_to(row, made.nbytes)
     record.stream = row.key
-    add(&books.pushed.back().nbytes, made.nbytes, True)
-    add(&books.pushed.back().calls, 1, True)
-    if add_record(&books.outstanding, &record, &replaced) and replaced.freeing == NULL:
-        take_out(books, &replaced)                      # the runtime drops the block, and settles its bytes
-    books.lock.unlock()
+    add(&counts.pushed.back().nbytes, made.nbytes, True)
+    add(&counts.pushed.back().calls, 1, True)
+    if add_record(&counts.outstanding, &record, &replaced) and replaced.freeing == NULL:
+        take_out(counts, &replaced)                      # the runtime drops the block, and settles its bytes
+    counts.lock.unlock()
 
 
 cdef void count_failed(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
-    cdef Books* books = <Books*>self
-    books.lock.lock()
-    books.failures += 1
-    books.lock.unlock()
+    cdef Counts* counts = <Counts*>self
+    counts.lock.lock()
+    counts.failures += 1
+    counts.lock.unlock()
 
 
-cdef void take_out(Books* books, Record* record) noexcept nogil:
+cdef void take_out(Counts* counts, Record* record) noexcept nogil:
     """What is freed leaves the counters, and is pending."""
     cdef Counters* now
-    take_from(row_of(&books.by_tag, record.number, NULL), record.nbytes)
-    take_from(row_of(&books.by_stream, record.stream, NULL), record.nbytes)
-    now = &books.pushed.back()
+    take_from(row_of(&counts.by_tag, record.number, NULL), record.nbytes)
+    take_from(row_of(&counts.by_stream, record.stream, NULL), record.nbytes)
+    now = &counts.pushed.back()
     now.nbytes.value -= <int64_t>record.nbytes
     now.calls.value -= 1
-    books.pending += record.nbytes
+    counts.pending += record.nbytes
 
 
 cdef void count_freeing(void* self, Allocation* freed) noexcept nogil:
-    cdef Books* books = <Books*>self
+    cdef Counts* counts = <Counts*>self
     cdef Record* record
-    books.lock.lock()
-    record = begin_free(&books.outstanding, freed)
+    counts.lock.lock()
+    record = begin_free(&counts.outstanding, freed)
     if record != NULL:
-        take_out(books, record)
-    books.lock.unlock()
+        take_out(counts, record)
+    counts.lock.unlock()
 
 
 cdef void forget_freed(void* self, Allocation* freed) noexcept nogil:
-    cdef Books* books = <Books*>self
+    cdef Counts* counts = <Counts*>self
     cdef Record removed
-    books.lock.lock()
-    end_free(&books.outstanding, freed, &removed)
-    books.lock.unlock()
+    counts.lock.lock()
+    end_free(&counts.outstanding, freed, &removed)
+    counts.lock.unlock()
 
 
 cdef void count_not_freed(void* self, Allocation* freed, Failure* failure) noexcept nogil:
-    cdef Books* books = <Books*>self
+    cdef Counts* counts = <Counts*>self
     cdef Record* record
-    books.lock.lock()
-    record = undo_free(&books.outstanding, freed)
+    counts.lock.lock()
+    record = undo_free(&counts.outstanding, freed)
     if record != NULL:
-        restore_to(row_of(&books.by_tag, record.number, NULL), record.nbytes)
-        restore_to(row_of(&books.by_stream, record.stream, NULL), record.nbytes)
-        add(&books.pushed.back().nbytes, record.nbytes, False)
-        add(&books.pushed.back().calls, 1, False)
-        books.pending -= record.nbytes
-    books.lock.unlock()
+        restore_to(row_of(&counts.by_tag, record.number, NULL), record.nbytes)
+        restore_to(row_of(&counts.by_stream, record.stream, NULL), record.nbytes)
+        add(&counts.pushed.back().nbytes, record.nbytes, False)
+        add(&counts.pushed.back().calls, 1, False)
+        counts.pending -= record.nbytes
+    counts.lock.unlock()
 
 
 cdef void count_settled(void* self, uint64_t nbytes) noexcept nogil:
-    cdef Books* books = <Books*>self
-    books.lock.lock()
-    books.pending -= nbytes if nbytes < books.pending else books.pending    # unknown memory was freed by hand
-    books.lock.unlock()
+    cdef Counts* counts = <Counts*>self
+    counts.lock.lock()
+    counts.pending -= nbytes if nbytes < counts.pending else counts.pending    # unknown memory was freed by hand
+    counts.lock.unlock()
 
 
 # ---------------------------------------------------------------------------------------------- in Python
 cdef object statistics_of(Counters* counters):
     return Statistics(counters.nbytes.value, counters.calls.value, counters.nbytes.peak, counters.calls.peak,
                       counters.nbytes.total, counters.calls.total)
-
-
-cdef object statistics_of_row(Row* row):
-    return Statistics(row.nbytes, row.count, row.peak_bytes, row.peak_count, row.total_bytes, row.total_count)
 
 
 cdef class StatisticsResourceAdaptor(ResourceAdaptor):
@@ -197,10 +191,10 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
     shared by runtimes of one device, which count together.  Thread-safe.
     """
 
-    cdef Books books
+    cdef Counts counts
 
     def __cinit__(self):
-        self.books.pushed.resize(1)                     # zeros
+        self.counts.pushed.resize(1)                     # zeros
 
     def __init__(self, upstream):
         self.state.books.allocated = count_allocated
@@ -209,22 +203,22 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         self.state.books.freed = forget_freed
         self.state.books.not_freed = count_not_freed
         self.state.books.settled = count_settled
-        self.open_books(upstream, &self.books)
-        self.books.by_tag.keeps_totals = self.books.by_stream.keeps_totals = True
-        take_at_forks(&self.books.lock, LEAF_LOCK)
+        self.open_books(upstream, &self.counts)
+        self.counts.by_tag.keeps_totals = self.counts.by_stream.keeps_totals = True
+        take_at_forks(&self.counts.lock, LEAF_LOCK)
 
     def __dealloc__(self):
-        forget_at_forks(&self.books.lock)
-        forget_all(&self.books.by_tag)
+        forget_at_forks(&self.counts.lock)
+        forget_all(&self.counts.by_tag)
 
     @property
     def allocation_counts(self):
         """The counters since the last push, as `xlogmem.statistics.Statistics`."""
         cdef Counters now
         with nogil:
-            self.books.lock.lock()
-            now = self.books.pushed.back()
-            self.books.lock.unlock()
+            self.counts.lock.lock()
+            now = self.counts.pushed.back()
+            self.counts.lock.unlock()
         return statistics_of(&now)
 
     def push_counters(self):
@@ -244,10 +238,10 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         zero.nbytes.value = zero.nbytes.peak = zero.nbytes.total = 0
         zero.calls = zero.nbytes
         with nogil:
-            self.books.lock.lock()
-            before = self.books.pushed.back()
-            self.books.pushed.push_back(zero)
-            self.books.lock.unlock()
+            self.counts.lock.lock()
+            before = self.counts.pushed.back()
+            self.counts.pushed.push_back(zero)
+            self.counts.lock.unlock()
         return statistics_of(&before)
 
     def pop_counters(self):
@@ -266,14 +260,14 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         cdef Counters popped
         cdef bint was_pushed
         with nogil:
-            self.books.lock.lock()
-            was_pushed = self.books.pushed.size() > 1
+            self.counts.lock.lock()
+            was_pushed = self.counts.pushed.size() > 1
             if was_pushed:
-                popped = self.books.pushed.back()
-                self.books.pushed.pop_back()
-                add_popped(&self.books.pushed.back().nbytes, &popped.nbytes)
-                add_popped(&self.books.pushed.back().calls, &popped.calls)
-            self.books.lock.unlock()
+                popped = self.counts.pushed.back()
+                self.counts.pushed.pop_back()
+                add_popped(&self.counts.pushed.back().nbytes, &popped.nbytes)
+                add_popped(&self.counts.pushed.back().calls, &popped.calls)
+            self.counts.lock.unlock()
         if not was_pushed:
             raise IndexError("pop_counters() without a push_counters() before it: the first counters stay")
         return statistics_of(&popped)
@@ -294,45 +288,26 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
             The largest `Statistics.current_bytes` first.  The first 4,096 tags, and streams, have an entry of their
             own, which they keep; all others are summed under ``"(others)"``.
         """
-        cdef vector[Row] rows
-        cdef size_t i
         cdef dict found = {}
+        cdef Tally* tally
         if by not in ("tag", "stream"):
             raise ValueError(f"by={by!r} is unknown; choose 'tag' or 'stream'")
-        cdef Tally* tally = &self.books.by_tag if by == "tag" else &self.books.by_stream
-        with nogil:
-            self.books.lock.lock()
-            copy_rows(tally, &rows)
-            self.books.lock.unlock()
-        try:
-            for i in range(rows.size()):
-                if rows[i].key == key_of_rest():
-                    name = "(others)"
-                else:
-                    name = object_of(rows[i].tag) if by == "tag" else name_of_stream(rows[i].key)
-                found[name] = statistics_of_row(&rows[i])
-        finally:
-            release_rows(&rows)
+        tally = &self.counts.by_tag if by == "tag" else &self.counts.by_stream
+        for key, tag, figures in read_rows(tally, &self.counts.lock):
+            name = "(others)" if key == key_of_rest() else tag if by == "tag" else name_of_stream(key)
+            found[name] = Statistics(*figures)
         return dict(sorted(found.items(), key=lambda entry: (-entry[1].current_bytes, -entry[1].peak_bytes)))
 
     @property
     def pending_bytes(self):
         """Bytes that were freed, and whose free is not complete as far as the host has seen."""
-        return self.figure(&self.books.pending)
+        return read_under(&self.counts.lock, &self.counts.pending)
 
     @property
     def failed_allocations(self):
         """How often the resource below had no memory, or failed.  A runtime that finds none tries again after it has
         looked for completed frees, so one request may count more than once."""
-        return self.figure(&self.books.failures)
-
-    cdef uint64_t figure(self, uint64_t* place):
-        cdef uint64_t now
-        with nogil:
-            self.books.lock.lock()
-            now = place[0]
-            self.books.lock.unlock()
-        return now
+        return read_under(&self.counts.lock, &self.counts.failures)
 
     def memory_summary(self):
         """The figures as text, for a person to read."""

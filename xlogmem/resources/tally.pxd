@@ -2,7 +2,7 @@
 
 from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._cpp cimport mutex, vector
 from xlogmem._labels cimport Label
 
 cdef struct Row:
@@ -37,7 +37,7 @@ cdef Row* row_within(Tally* tally, uint64_t key, Label* tag, size_t most) noexce
 cdef void add_to(Row* row, uint64_t nbytes) noexcept nogil
 cdef void take_from(Row* row, uint64_t nbytes) noexcept nogil
 cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil
-cdef void copy_rows(Tally* tally, vector[Row]* rows) noexcept nogil
 cdef void forget_all(Tally* tally) noexcept nogil
 
-cdef void release_rows(vector[Row]* rows) noexcept nogil
+# Takes that lock.
+cdef list read_rows(Tally* tally, mutex* lock)

@@ -5,8 +5,8 @@ grows, rows without bytes are removed, unless their totals are wanted (`keeps_to
 """
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport larger
-from xlogmem._labels cimport held, release
+from xlogmem._cpp cimport larger, mutex
+from xlogmem._labels cimport held, object_of, release
 
 __all__ = []                                # it is for C alone
 
@@ -99,12 +99,27 @@ cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil:
     row.peak_count = larger(row.peak_count, row.count)
 
 
-cdef void copy_rows(Tally* tally, vector[Row]* rows) noexcept nogil:
-    """With references to the tags, for code that makes Python objects of them: that is not done under a lock."""
+cdef list read_rows(Tally* tally, mutex* lock):
+    """Each row as its key, its tag, and its figures: now, at most and in total, bytes before calls.  Objects are made
+    of a copy, because that is not done under the lock."""
+    cdef vector[Row] rows
+    cdef Row* row
     cdef size_t i
-    rows[0] = tally.rows
-    for i in range(rows.size()):
-        held(rows[0][i].tag)
+    cdef list found = []
+    with nogil:
+        lock.lock()
+        rows = tally.rows
+        for i in range(rows.size()):
+            held(rows[i].tag)
+        lock.unlock()
+    try:
+        for i in range(rows.size()):
+            row = &rows[i]
+            found.append((row.key, object_of(row.tag), (row.nbytes, row.count, row.peak_bytes, row.peak_count,
+                                                        row.total_bytes, row.total_count)))
+    finally:
+        release_rows(&rows)
+    return found
 
 
 cdef void release_rows(vector[Row]* rows) noexcept nogil:

@@ -5,12 +5,10 @@ interned (`_labels`): a record holds a reference, and is made without the GIL.
 """
 from libc.stdint cimport uint64_t
 
-from cpython.number cimport PyNumber_Index
-
-from xlogmem._cpp cimport mutex, vector
+from xlogmem._cpp cimport mutex, read_under, vector
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks
 from xlogmem._failures cimport Failure
-from xlogmem._labels cimport held, object_of, release
+from xlogmem._labels cimport held, object_of, parse_depth, release
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.outstanding cimport (
@@ -32,7 +30,6 @@ from xlogmem.resources.counts import Outstanding, leaks_as_text, outstanding_as_
 __all__ = ["TrackingResourceAdaptor"]
 
 cdef enum:
-    DEEPEST = 256               # frames of a stack
     SHOWN = 5                   # stacks in a summary
 
 logger = logging.getLogger("xlogmem")
@@ -43,7 +40,6 @@ cdef cppclass Tracker:
     mutex lock                  # of the rest; a leaf
     Records records
     uint64_t nbytes             # outstanding
-    uint64_t count
     uint64_t made               # so far: numbers the records
 
 
@@ -62,12 +58,10 @@ cdef void keep_allocated(void* self, Allocation* made) noexcept nogil:
     tracker.made += 1
     record.number = tracker.made
     tracker.nbytes += record.nbytes
-    tracker.count += 1
     if add_record(&tracker.records, &record, &replaced):
         if replaced.freeing == NULL:                    # the resource below has handed out memory twice
             tracker.nbytes -= replaced.nbytes
-            tracker.count -= 1
-        drop_labels(&replaced)
+            drop_labels(&replaced)
     tracker.lock.unlock()
 
 
@@ -78,7 +72,6 @@ cdef void mark_freeing(void* self, Allocation* freed) noexcept nogil:
     record = begin_free(&tracker.records, freed)
     if record != NULL:
         tracker.nbytes -= record.nbytes
-        tracker.count -= 1
     tracker.lock.unlock()
 
 
@@ -98,7 +91,6 @@ cdef void keep_not_freed(void* self, Allocation* freed, Failure* failure) noexce
     record = undo_free(&tracker.records, freed)
     if record != NULL:
         tracker.nbytes += record.nbytes
-        tracker.count += 1
     tracker.lock.unlock()
 
 
@@ -155,15 +147,14 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     cdef object __weakref__
 
     def __init__(self, upstream, *, depth=16, report_at_exit=False):
-        frames = PyNumber_Index(depth)
-        if not 0 <= frames <= DEEPEST:
-            raise ValueError(f"depth must be a number of frames from 0 to {DEEPEST}, got {depth}")
+        cdef int frames
+        frames = parse_depth(depth)
         self.state.books.allocated = keep_allocated
         self.state.books.freeing = mark_freeing
         self.state.books.freed = drop_freed
         self.state.books.not_freed = keep_not_freed
         self.open_books(upstream, &self.tracker)
-        self.table.stack_depth = max(self.table.stack_depth, <int>frames)
+        self.table.stack_depth = max(self.table.stack_depth, frames)
         self.tracker.takes_stacks = frames > 0
         take_at_forks(&self.tracker.lock, LEAF_LOCK)
         if report_at_exit:
@@ -179,12 +170,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     @property
     def outstanding_bytes(self):
         """The sum of `outstanding_allocations`, in bytes."""
-        cdef uint64_t nbytes
-        with nogil:
-            self.tracker.lock.lock()
-            nbytes = self.tracker.nbytes
-            self.tracker.lock.unlock()
-        return nbytes
+        return read_under(&self.tracker.lock, &self.tracker.nbytes)
 
     def outstanding_allocations(self):
         """What is outstanding, all of one moment: a list of `xlogmem.resources.Outstanding`, the oldest first."""

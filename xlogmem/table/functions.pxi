@@ -7,9 +7,9 @@ cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) no
     mark_lost_if_sticky(core, 1, failure)
     error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
     format_failure(failure, error.text, XLOGMEM_TEXT)
-    if failure.kind == PYTHON_RAISED:
+    if failure.kind in (PYTHON_RAISED, OUT_OF_BUDGET):  # it refers to something
         core.order.lock.lock()
-        defer_decref_locked(core, failure.exception)
+        drop_exception_locked(core, failure)
         core.order.lock.unlock()
 
 

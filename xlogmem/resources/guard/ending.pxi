@@ -10,10 +10,12 @@ cdef GuardTools* tools_of(Context context) except NULL:
     cdef Failure failure
     cdef Scope scope
     cdef int failed
-    cdef bytes text = GUARD_PTX.encode() + b"\0"
-    cdef const char* ptx = text
+    cdef bytes text
+    cdef const char* ptx
     if context in tools_by_context:
         return <GuardTools*><size_t>tools_by_context[context]
+    text = GUARD_PTX.encode() + b"\0"
+    ptx = text
     tools = make_new[GuardTools]()
     with nogil:
         failed = enter_context(context.handle, &scope, &failure)

@@ -177,23 +177,3 @@ cdef int check_one(GuardState* guard, Pinned* one, bint* seen, Failure* failure)
         if not seen[0]:
             return 0
     return check_part(guard, one.memory, one.part, guard.stream, failure)
-
-
-cdef size_t in_quarantine(GuardState* guard) noexcept:
-    """Bytes, now."""
-    cdef size_t nbytes
-    with nogil:
-        guard.lock.lock()
-        nbytes = guard.quarantined
-        guard.lock.unlock()
-    return nbytes
-
-
-cdef size_t blocks_in_quarantine(GuardState* guard) noexcept:
-    """Their number, now."""
-    cdef size_t count
-    with nogil:
-        guard.lock.lock()
-        count = guard.quarantined_count
-        guard.lock.unlock()
-    return count

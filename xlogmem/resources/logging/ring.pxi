@@ -146,14 +146,6 @@ cdef void request_end(Ring* ring) noexcept nogil:
     ring.wake.set()
 
 
-cdef uint64_t pushed_so_far(Ring* ring) noexcept nogil:
-    cdef uint64_t count
-    ring.lock.lock()
-    count = ring.pushed
-    ring.lock.unlock()
-    return count
-
-
 # ---------------------------------------------------------------------------------------------- hooks
 cdef void log_allocated(void* self, Allocation* made) noexcept nogil:
     push_record(<Ring*>self, ALLOCATED, made, NULL)

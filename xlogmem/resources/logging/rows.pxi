@@ -185,7 +185,7 @@ cdef object result_of(Record* record):
         return {"kind": kind, "message": message}
     with nogil:
         format_failure(failure, text, sizeof(text))
-    return {"kind": kind_of(failure), "message": cut(text)}
+    return {"kind": class_of(failure).__name__, "message": cut(text)}
 
 
 cdef str cut(bytes text):
@@ -193,17 +193,6 @@ cdef str cut(bytes text):
     if len(text) < MOST:
         return text.decode(errors="replace")
     return text[:MOST - 3].decode(errors="ignore") + "…"
-
-
-cdef str kind_of(Failure* failure):
-    if failure.kind == OUT_OF_BUDGET:
-        return "OutOfBudgetError"
-    if failure.kind == DEVICE_IS_LOST or is_sticky(failure):
-        return "DeviceLostError"
-    if is_out_of_memory(failure):
-        return "OutOfDeviceMemoryError"
-    return "DriverError" if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED) else (
-        "StreamMisuseError")
 
 
 cdef object record_of(Record* record, int device):

@@ -139,8 +139,7 @@ cdef class LogWriter:
             return 0
         if self.ring.writer.load() == thread_number():
             raise RuntimeError("the sink of a log cannot wait until the log is written")
-        with nogil:
-            wanted = pushed_so_far(&self.ring)
+        wanted = read_under(&self.ring.lock, &self.ring.pushed)
         while self.ring.written.load() < wanted and self.thread.is_alive():
             if timeout is not None and milliseconds() - before >= 1000 * timeout:
                 raise TimeoutError(f"the sink has taken {self.ring.written.load()} of {wanted} records")

@@ -57,8 +57,7 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     cdef ResourceTable* upstream = pool.upstream
     cdef Allocation chunk
     cdef int failed
-    start_call(&chunk, nbytes, stream.handle)
-    chunk.stream = stream
+    start_call_on(&chunk, nbytes, stream)
     begin_call_upstream_locked(pool)
     if upstream.frontiers != NULL:
         failed = upstream.frontiers.allocate(upstream.self, &chunk, failure)

@@ -27,8 +27,7 @@ cdef void pass_frontier_upstream_locked(PoolState* pool, Span* span) noexcept no
         entry.position = position_at(span, i).position
         entry.kind = ALLOCATED
         frontier.push_back(entry)
-    start_call(&chunk, span.nbytes, pool.order.streams[0].handle)
-    chunk.stream = pool.order.streams[0]
+    start_call_on(&chunk, span.nbytes, pool.order.streams[0])
     chunk.ptr = span.ptr
     chunk.resource_block = span.chunk.resource_block
     pool.upstream.frontiers.deallocate(pool.upstream.self, &chunk, &frontier)
@@ -63,8 +62,7 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
     if not failed:
         failed = order_after_frontier_unlocks(pool, span, waiting, failure)
     if not failed:
-        start_call(&chunk, span.nbytes, stream.handle)
-        chunk.stream = stream
+        start_call_on(&chunk, span.nbytes, stream)
         chunk.ptr = span.ptr
         pool.order.lock.unlock()
         failed = upstream.deallocate(upstream.self, &chunk, failure)

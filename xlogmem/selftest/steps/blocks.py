@@ -6,8 +6,9 @@ from random import Random
 from typing import Any
 
 from xlogmem.resources import PoolMemoryResource
+from xlogmem.runtime import layers_of
 from xlogmem.selftest.registry import step
-from xlogmem.selftest.world import ROOM, NothingToDo, World, layers
+from xlogmem.selftest.world import ROOM, NothingToDo, World
 
 
 @step
@@ -76,7 +77,7 @@ def reap(world: World, rng: Random) -> None:
 @step
 def trim(world: World, rng: Random) -> None:
     """A pool returns idle chunks upstream while other threads allocate and free."""
-    pool = next((layer for layer in layers(world.runtime.resource) if isinstance(layer, PoolMemoryResource)), None)
+    pool = next((layer for layer in layers_of(world.runtime.resource) if isinstance(layer, PoolMemoryResource)), None)
     if pool is None:
         raise NothingToDo
     keep = rng.choice([0, 0, 2 * max(world.sizes)])

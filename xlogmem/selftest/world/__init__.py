@@ -28,7 +28,7 @@ from xlogmem.resources import (
 )
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
-from xlogmem.selftest.world.adaptors import adapted, layers
+from xlogmem.selftest.world.adaptors import adapted
 from xlogmem.selftest.world.blocks import ROOM
 from xlogmem.selftest.world.bookkeeping import refused
 from xlogmem.selftest.world.callbacks import Owner, Scripted
@@ -39,7 +39,7 @@ from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim,
 from xlogmem.streams import StreamPool
 
 __all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
-           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "layers", "refused", "sure"]
+           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "refused", "sure"]
 
 
 class World(Claims):

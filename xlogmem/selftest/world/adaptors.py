@@ -15,8 +15,9 @@ from xlogmem.resources import (
     StatisticsResourceAdaptor,
     TrackingResourceAdaptor,
 )
+from xlogmem.runtime import layers_of
 
-__all__ = ["adapted", "layers", "miscounted"]
+__all__ = ["adapted", "miscounted"]
 
 
 def budget(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMemoryResource:
@@ -52,16 +53,9 @@ def adapted(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMem
     return resource
 
 
-def layers(resource: DeviceMemoryResource | None) -> Iterator[DeviceMemoryResource]:
-    """A resource and all below it."""
-    while resource is not None:
-        yield resource
-        resource = getattr(resource, "upstream", None)
-
-
 def miscounted(resource: DeviceMemoryResource, live: int, outstanding: int) -> Iterator[str]:
     """What adaptors count, and should not.  The figures are the runtime's, in bytes; below a pool chunks count."""
-    for layer in layers(resource):
+    for layer in layers_of(resource):
         if isinstance(layer, PoolMemoryResource):
             live = outstanding = layer.pool_size()
         if isinstance(layer, GuardResourceAdaptor):     # below it canaries count, and what is in quarantine
