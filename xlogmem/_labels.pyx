@@ -5,8 +5,8 @@ not have the GIL.  So each distinct one is interned, with the GIL, and C structu
 count their references without it.  A label without references stays until there are many, and is deleted then: the
 next block usually has the tag of one before.
 
-A stack is interned by its code objects and the instructions at which they are, which costs about 100 ns a frame; lines
-and names are looked up when a person reads it.
+A stack is interned by its code objects and the instructions at which they are, read frame by frame; lines and names are
+looked up when a person reads it.  `xlogmem bench --family adaptors` has what that costs.
 """
 from cpython.dict cimport PyDict_GetItem
 from cpython.number cimport PyNumber_Index
