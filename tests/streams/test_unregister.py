@@ -65,6 +65,25 @@ def test_free_on_the_successor_remembers_stream_order(four, driver, dropped):
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("dropped", [False, True])
+def test_work_after_the_newest_fence_is_not_forgotten(four, driver, dropped):
+    """V is ordered after all positions of S; then S is used again, and V frees its blocks as its successor."""
+    x = four(policy="lazy")
+    owner, S = foreign(x)
+    b = x.alloc(S)
+    for _ in range(2):
+        x.use(x.V, (b, READ))
+    late = x.work(S)
+    x.runtime.unregister_stream(S, successor=x.V)
+    owner.destroy()
+    if dropped:
+        driver.drop("cuStreamWaitEvent")
+    b.free()
+    assert x.ordered(late, x.V) == (not dropped)
+    driver.clear_races()
+
+
+@pytest.mark.simulator
 def test_unregister_with_an_open_window(four):
     x = four()
     _owner, T = foreign(x)
