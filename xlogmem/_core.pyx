@@ -44,6 +44,7 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
+from cuda.bindings cimport cydriver as cy
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
@@ -96,6 +97,7 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    count_of,
     current_thread,
     fence_to_see,
     forbid_context_sync,
@@ -148,6 +150,7 @@ include "core/contested.pxi"            # a launch that conflicts with one that 
 include "core/circles.pxi"              # what must not wait for ever
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
+include "core/caches.pxi"               # what a stream frees it often allocates again
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed

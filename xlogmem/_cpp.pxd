@@ -274,6 +274,16 @@ cdef extern from "<atomic>" namespace "std" nogil:
 
 
 cdef extern from *:
+    """
+    #define xlogmem_peek(figure) __atomic_load_n(&(figure), __ATOMIC_RELAXED)
+    #define xlogmem_poke(figure, value) __atomic_store_n(&(figure), value, __ATOMIC_RELAXED)
+    """
+    # A figure that changes under a lock and is read without it.
+    uint64_t peek "xlogmem_peek"(uint64_t& figure) noexcept nogil
+    void poke "xlogmem_poke"(uint64_t& figure, uint64_t value) noexcept nogil
+
+
+cdef extern from *:
     # Put an item in front of a list that is taken as a whole.  Takes no lock, so finalizers may call it.
     void push "xlogmem_push"[T](atomic[T*]& head, T* item) noexcept nogil
 

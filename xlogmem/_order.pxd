@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, mutex, vector
+from xlogmem._cpp cimport atomic, flag, mutex, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
 
@@ -63,6 +63,7 @@ cdef cppclass StreamState:
     StreamState* next           # in the list of own streams without a handle
     bint idle                   # it is in that list; the GIL guards it
     uint32_t eager_commits      # adaptive: how many more commits record their fence at once
+    atomic[void*] cache         # of memory that was freed here, see core/caches.pxi; NULL: it has none
     uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
@@ -102,6 +103,13 @@ cdef cppclass OrderState:
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
     atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
+    # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
+    void* core                  # NULL: it does not
+    void (*close_cache)(void* core, StreamState* stream) noexcept nogil
+    bint (*empty_caches)(void* core) noexcept nogil
+    uint64_t (*count_cached)(void* core) noexcept nogil
+    size_t caches_open
+    atomic[size_t] cache_room   # bytes that each may have
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
 
 
@@ -115,8 +123,30 @@ cdef class Ordering:
 cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
     """A new position; of a dead stream its last, which nothing can follow.  With the lock held."""
     if stream.alive:
-        stream.count += 1
+        poke(stream.count, stream.count + 1)
     return stream.count
+
+
+cdef inline uint64_t count_of(StreamState* stream) noexcept nogil:
+    """How many positions were taken, without the lock.  Whatever the caller has queued on the stream comes before the
+    next one: another thread that has taken it records on the stream afterwards, or this one would have seen it."""
+    return peek(stream.count)
+
+
+cdef inline void close_cache_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """The stream keeps no memory that it freed any more."""
+    if stream.cache.load() != NULL:
+        order.close_cache(order.core, stream)
+
+
+cdef inline bint empty_caches_locked(OrderState* order) noexcept nogil:
+    """What streams have cached goes to the pool.  Whether there was anything."""
+    return order.core != NULL and order.empty_caches(order.core)
+
+
+cdef inline uint64_t count_cached_locked(OrderState* order) noexcept nogil:
+    """Allocations from caches, which the pool does not see."""
+    return order.count_cached(order.core) if order.core != NULL else 0
 
 
 cdef inline bint is_of_former(StreamState* source, uint64_t position) noexcept nogil:

@@ -36,19 +36,22 @@ from xlogmem._core cimport (
     Block,
     CaptureCheck,
     CoreState,
+    StreamCache,
+    allocate_from_cache,
     allocate_in_call,
     drain,
     drop_exception_locked,
+    free_at_into_cache,
     free_block,
     free_found_unlocks,
     free_without_wait,
+    has_deferred_work,
     keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
     mark_lost_if_sticky,
     refuse_lost,
     requeue_free_locked,
-    want,
 )
 from xlogmem._cpp cimport atomic, check, make_new, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -88,7 +91,7 @@ from xlogmem._order cimport (
     this_thread,
 )
 from xlogmem.blocks cimport Core
-from xlogmem.resources.base cimport Allocation
+from xlogmem.resources.base cimport Allocation, start_call, start_call_on
 
 __all__ = ["table"]
 

@@ -23,12 +23,14 @@ from xlogmem._core cimport (
     CoreCounters,
     CoreState,
     Entry,
+    Figures,
     Range,
     Request,
-    add_export,
+    add_export_locked,
     adopt,
     allocate,
     block_at,
+    count_all_locked,
     drain_if_abandoned,
     defer_free,
     end_export,
@@ -36,12 +38,14 @@ from xlogmem._core cimport (
     find_by_address_locked,
     find_from_locked,
     free_block,
+    free_into_cache,
     hand_over,
+    is_still_locked,
     look,
     reap,
     record_use,
     tear_down,
-    want,
+    use_caches,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -57,6 +61,7 @@ from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, fo
 from xlogmem._index cimport destroy
 from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._order cimport (
+    count_cached_locked,
     ADAPTIVE,
     ALLOCATED,
     HAS_READ,
@@ -70,7 +75,14 @@ from xlogmem._order cimport (
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
-from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, GuardTable, refuse_undeclared, settle
+from xlogmem.resources.base cimport (
+    Allocation,
+    DeviceMemoryResource,
+    GuardTable,
+    refuse_undeclared,
+    settle,
+    start_call_on,
+)
 from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner

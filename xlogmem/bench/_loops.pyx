@@ -39,12 +39,11 @@ from xlogmem._core cimport (
     return_window,
     prepare,
     take_window,
-    want,
 )
 from xlogmem._failures cimport Failure
 from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.resources.base cimport Allocation
+from xlogmem.resources.base cimport Allocation, start_call_on
 from xlogmem.streams cimport Stream, core_of
 
 from xlogmem import _table

@@ -146,7 +146,7 @@ cdef class DeviceBlock:
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
-            if self.block.generation == self.generation:
+            if is_still_locked(&self.core.state, self.block, self.generation):
                 state = self.block.state
             order.lock.unlock()
         if state == FREED:
@@ -167,7 +167,7 @@ cdef class DeviceBlock:
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
-            if self.block.generation == self.generation:
+            if is_still_locked(&self.core.state, self.block, self.generation):
                 entries = self.block.frontier
                 for i in range(entries.size()):
                     source = order.streams[entries[i].stream]

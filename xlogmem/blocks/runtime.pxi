@@ -72,7 +72,7 @@ cdef class Runtime(Core):
             raise DriverError("a zero-byte allocation is not supported: request at least one byte")
         collect_exports()
         ordered = self.stream_of(stream)
-        want(&wanted, nbytes, ordered.state)
+        start_call_on(&wanted, nbytes, ordered.state)
         self.label(&wanted, tag)
         with nogil:
             failed = allocate(&self.state, &wanted, &block, &failure)
@@ -122,7 +122,7 @@ cdef class Runtime(Core):
         cdef Label* stack
         cdef Stream given
         cdef Failure failure
-        cdef int failed
+        cdef int failed = 0
         if block.core is not self:
             raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
         if block.released:
@@ -132,7 +132,8 @@ cdef class Runtime(Core):
             home = given.state
         stack = stack_for(self.state.resource.stack_depth)
         with nogil:
-            failed = free_block(&self.state, block.block.slot, block.generation, home, stack, &failure)
+            if stack != NULL or not free_into_cache(&self.state, block.block, block.generation, home):
+                failed = free_block(&self.state, block.block.slot, block.generation, home, stack, &failure)
         release(stack)
         if failed:
             self.fail(&failure, f"freeing {block!r}")

@@ -229,7 +229,8 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
         return mark_lost_if_sticky(core, 1, failure)
     order.lock.lock()
     block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
-    known = block != NULL and block.generation == request.generation and block.state in (LIVE, RETIRED)
+    known = (block != NULL and is_still_locked(core, block, request.generation)
+             and block.state in (LIVE, RETIRED))
     if not stream.alive:
         failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     elif known:

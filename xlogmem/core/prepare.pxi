@@ -58,7 +58,7 @@ cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t gen
     if slot >= core.blocks.size():
         return NULL
     block = core.blocks[slot]
-    if block.generation != generation:
+    if not is_still_locked(core, block, generation):
         return NULL
     return block if block.state == LIVE else NULL
 

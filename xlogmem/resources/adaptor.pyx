@@ -127,6 +127,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
             self.table.settled = pass_settled
         if self.upstream.table.frontiers != NULL:
             self.functions = self.upstream.table.frontiers[0]
+            self.functions.grain = 0                    # every call counts
             self.functions.allocate = allocate_unlocks
             self.functions.deallocate = deallocate_locked
             self.functions.trim = trim_unlocks

@@ -58,6 +58,8 @@ from xlogmem._order cimport (
     Fence,
     StreamState,
     advance,
+    count_cached_locked,
+    empty_caches_locked,
     forbid_context_sync,
     host_wait_or_sync_unlocks,
     is_of_former,
@@ -99,6 +101,7 @@ cdef extern from *:
 cdef enum:
     SCAN_LIMIT = 16                             # spans of a size class, of which the best is taken
     COLUMN_BITS = 5
+    CACHE_SHARE = 8                             # of a pool: what the streams may have in caches together
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
     FREES_PER_FENCE = 16                        # frees on a stream that may be destroyed; of a pool that may expand
@@ -106,6 +109,7 @@ cdef enum:
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none
 cdef size_t LEAST_CHUNK = <size_t>32 << 20      # bytes of a chunk, where no chunk_size was given
+cdef size_t MOST_CACHED = <size_t>32 << 20      # bytes in the cache of a stream
 cdef size_t MOST_CHUNK = <size_t>1 << 30
 
 
@@ -205,6 +209,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
         self.functions.end = release_all
+        self.functions.grain = ALIGNMENT
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
@@ -291,6 +296,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                 failures.push_back(failure)
             else:
                 pool.order.lock.lock()
+                empty_caches_locked(pool.order)
                 released = pool.size
                 release_idle_unlocks(pool, keep, NULL, &failures)
                 released -= pool.size

@@ -128,7 +128,7 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     with nogil:
         before = now()
         for _ in range(rounds):
-            want(&wanted, nbytes, states[0])
+            start_call_on(&wanted, nbytes, states[0])
             failed = allocate(core, &wanted, &block, &failure)
             if failed:
                 break

@@ -85,6 +85,7 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     pool.counters.allocations += 1
     pool.used += nbytes
     pool.peak = larger(pool.peak, pool.used)
+    set_cache_room_locked(pool)
     wanted.ptr = span.ptr
     wanted.resource_block = span
     return 0
@@ -115,6 +116,7 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > pool.maximum:
         return 0
+    empty_caches_locked(pool.order)
     release_idle_unlocks(pool, 0, stream, &failures)
     pool.order.lock.unlock()
     drop_failures(&failures)
