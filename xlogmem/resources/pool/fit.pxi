@@ -21,8 +21,10 @@ cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
     """How much each stream may have in its cache."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t streams = larger(pool.order.caches_open, 1)
-    cdef size_t room = 0 if pool.used > pool.maximum // 16 else pool.size // CACHE_SHARE // streams
-    room = MOST_CACHED if room > MOST_CACHED else room
+    cdef size_t room = pool.cache_size
+    if room == LARGEST_REQUEST:
+        room = pool.size // CACHE_SHARE // streams if pool.used <= pool.maximum // CACHE_PRESSURE else 0
+        room = MOST_CACHED if room > MOST_CACHED else room
     if room != pool.order.cache_room.load():
         pool.order.cache_room.store(room)
 
