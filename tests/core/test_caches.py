@@ -41,6 +41,14 @@ def local(x, stream):
     raise AssertionError("no allocation came from a cache")
 
 
+def catch_up(x, S):
+    """T is ordered after every position of S so far."""
+    other = x.alloc(x.U)
+    x.use(S, (other, WRITE))
+    x.use(x.T, (other, READ))
+    other.free()                                        # not by the next operation, which would bring others in
+
+
 def test_the_same_memory_comes_back_under_another_generation(x):
     first = local(x, x.S)
     address = first.ptr
@@ -84,6 +92,7 @@ def test_figures_count_local_blocks(x):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_another_stream_is_ordered_after_a_fill_of_a_local_block(x, driver, dropped):
     block = local(x, x.S)
+    catch_up(x, x.S)
     fill = x.work(x.S, (block, WRITE))                  # without a record
     if dropped:
         driver.drop("cuStreamWaitEvent")
@@ -124,10 +133,11 @@ def test_a_free_elsewhere_is_not_cached_at_home(x):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_cached_memory_is_no_reserve(four, driver, dropped):
     """All of a pool is in the cache of S; T gets it, ordered after what was queued before the free."""
-    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, maximum_pool_size=ROOM))
+    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, maximum_pool_size=ROOM, stream_cache_size=ROOM))
     block = local(x, x.S)
     rest = x.alloc(x.T, ROOM - 256 * 256)
     x.use(x.T, (rest, WRITE))
+    catch_up(x, x.S)
     late = x.work(x.S, (block, WRITE))
     block.free()
     if dropped:
@@ -150,7 +160,7 @@ def test_a_stream_that_promises_to_record_has_no_older_cache(four, driver, dropp
     x = four(resource=PoolMemoryResource(initial_pool_size=ROOM))
     owner, S = foreign(x)
     block = local(x, S)
-    x.use(x.T, (x.alloc(x.T), WRITE))
+    catch_up(x, S)
     fill = x.work(S, (block, WRITE))
     x.runtime.register_stream(owner, discipline="sealed")
     address = block.ptr
