@@ -40,6 +40,10 @@ GIL, holds the lock for its bookkeeping alone and drops it around driver calls. 
 FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
 lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 
+Where a pool hands out memory again that only one stream has used, even that lock is not needed: each stream has a cache
+of what it freed, with a lock of its own, and blocks from there are known to the cache alone until an operation needs
+them (`core/caches.pxi`).
+
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
 """

@@ -225,10 +225,10 @@ cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) no
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
-    if (known == NULL or ptr - base >= known.nbytes) and bring_in_all_locked(core):
-        known = floor_of(&core.index, ptr, &base)
-    if known == NULL or ptr - base >= known.nbytes:
-        return False
+    if unlikely(known == NULL or ptr - base >= known.nbytes):
+        known = floor_of(&core.index, ptr, &base) if bring_in_all_locked(core) else NULL
+        if known == NULL or ptr - base >= known.nbytes:
+            return False
     fill_found_locked(core.order, base, known, found)
     return True
 

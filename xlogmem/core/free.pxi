@@ -110,10 +110,10 @@ cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
-    if (known == NULL or base != ptr) and bring_in_all_locked(core):
-        known = floor_of(&core.index, ptr, &base)
-    if known == NULL or base != ptr:
-        return NULL
+    if unlikely(known == NULL or base != ptr):
+        known = floor_of(&core.index, ptr, &base) if bring_in_all_locked(core) else NULL
+        if known == NULL or base != ptr:
+            return NULL
     block = core.blocks[known.slot]
     return block if block.state == LIVE and not block.adopted else NULL
 

@@ -46,14 +46,15 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
-    cdef CaptureCheck check_capture = CHECK_CAPTURE if state == NULL else CAPTURE_WAS_CHECKED
+    cdef CaptureCheck check_capture = CHECK_CAPTURE if state == NULL else CAPTURE_WAS_CHECKED   # as for that stream
     cdef Allocation wanted
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    start_call(&wanted, nbytes, <cy.CUstream>stream)
-    if cache != NULL and allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block):
-        return 0
+    if cache != NULL:
+        start_call(&wanted, nbytes, <cy.CUstream>stream)
+        if allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block):
+            return 0
     if state != NULL and not has_deferred_work(core):
         start_call_on(&wanted, nbytes, state)
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
