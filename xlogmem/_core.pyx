@@ -155,6 +155,7 @@ include "core/circles.pxi"              # what must not wait for ever
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
 include "core/caches.pxi"               # what a stream frees it often allocates again
+include "core/cache_ends.pxi"           # caches are opened, emptied, closed, counted
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed

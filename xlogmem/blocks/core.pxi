@@ -345,11 +345,11 @@ cdef class Core:
             order.lock.unlock()
         counted = figures.counters
         return {
-            "allocations": counted.allocations, "cached": cached, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
-            "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
+            "allocations": counted.allocations, "cached": cached, "frees": counted.frees,
+            "deferred_frees": counted.deferred_frees, "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
             "abandoned": counted.abandoned, "conflicts": counted.conflicts,
-            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions, "live_blocks": figures.live_blocks,
-            "records": ordered.records, "waits": ordered.waits,
+            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions,
+            "live_blocks": figures.live_blocks, "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }
 

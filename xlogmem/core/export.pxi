@@ -11,7 +11,9 @@ cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, 
     check(core.order.lock.held(), "the lock is held")
     cdef ExportedStream exported
     cdef size_t i = 0
-    if not is_still_locked(core, block, generation) or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
+    if not is_still_locked(core, block, generation):
+        return False
+    if not (block.state == LIVE or (block.state == RETIRED and block.windows)):
         return False
     if pin:
         block.pins += 1

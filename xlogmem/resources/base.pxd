@@ -43,8 +43,8 @@ cdef struct FrontierTable:
     void (*deallocate)(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil
     int (*end)(void* self) except -1 nogil
-    size_t grain                    # memory of sizes that round up to the same multiple of it may be used in place of
-                                    # another by the same stream, without a call; 0: every call counts
+    size_t grain                    # a stream may use memory again without a call, for sizes that round up to the
+    #                                 same multiple of this; 0: every call counts
     uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
 
 
