@@ -1,8 +1,8 @@
 # Caches: what a stream frees it often allocates again.
 #
 # In front of a pool each stream has a *cache* of memory of a few sizes, which the pool counts as handed out.  A block
-# that only its own stream has used goes there when it is freed on that stream, and the next allocation of its size
-# there takes it again, under the lock of the cache: no lock of the runtime, no search, no driver call.  No other stream can
+# that only its own stream has used goes there when it is freed on that stream.  The next allocation of its size there
+# takes it again, under the lock of the cache: no lock of the runtime, no search, no driver call.  No other stream can
 # have touched the memory meanwhile, and a stream is ordered after itself.
 #
 # What an allocation takes from a cache is a *local* block: it has a generation and an address, and only the cache knows
@@ -12,8 +12,8 @@
 # `Block.cache` says whose lock guards the identity of a block: NULL, the runtime's; else that cache's.  It changes with
 # both held.  The lock of a cache is a leaf, taken with the runtime's lock or without.
 #
-# Positions.  None is taken here.  A free reads how many positions its stream has taken.  The next one was taken, or will
-# be, after that, so a fence that covers it is recorded after everything that was queued before the free.
+# Positions.  None is taken here.  A free reads how many positions its stream has taken.  The next one was, or will be,
+# taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
 # What is cached is no reserve.  Before a pool expands, or lets a stream wait, or says what it has, all caches are
 # emptied into it.  The cache of a stream is closed before the stream is unregistered or changes its discipline.
