@@ -1,6 +1,7 @@
 """`xlogmem replay`, and the logs that it reads."""
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
@@ -18,7 +19,7 @@ from xlogmem.bench import logs, programs
 from xlogmem.bench.logs import Event
 from xlogmem.bench.programs import Addresses, Programs, fits_ours, least
 from xlogmem.bench.recorded import LogError, calls_of, recorded
-from xlogmem.bench.replay import Row, Sample, files, replayed
+from xlogmem.bench.replay import NotHere, Row, Sample, files, replayed
 from xlogmem.cli import main
 
 CUDF = ROOT / "benchmarks/logs/cudf-26.10-h200.csv.gz"
@@ -255,6 +256,21 @@ def test_refused_allocations_have_no_time_per_pair(monkeypatch):
     monkeypatch.setitem(candidates.RESOURCES, "pool", small)
     row = replayed("log", Programs([Event(0, 1000, 0), Event(1, 1000, 0)]), "pool")
     assert (row.refused, row.ns_per_pair, row.least_pool_size) == (1, None, None)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["async", "direct", "pool"])
+def test_the_simulated_driver_does_not_fill_what_a_replay_allocates(driver, name):
+    """Gigabytes that nobody reads: a million events would take minutes."""
+    filled = []
+    replayed("log", Programs([Event(0, 1000, 0)]), name,
+             progress=lambda what: filled.append((what, driver.set_fills(False))))
+    assert ("timed", False) in filled
+    assert not any(fills for what, fills in filled if what != "the least pool")
+    driver.set_fills(True)
+    with contextlib.suppress(NotHere):
+        replayed("log", Programs([Event(0, 1000, 0)]), "rmm-arena")
+    assert driver.set_fills(True)
 
 
 def test_an_empty_log(tmp_path):
