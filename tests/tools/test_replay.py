@@ -261,7 +261,7 @@ def test_refused_allocations_have_no_time_per_pair(monkeypatch):
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", ["async", "direct", "pool"])
 def test_the_simulated_driver_does_not_fill_what_a_replay_allocates(driver, name):
-    """Gigabytes that nobody reads: a million events would take minutes."""
+    """Gigabytes that no kernel reads: a million events would take minutes."""
     filled = []
     replayed("log", Programs([Event(0, 1000, 0)]), name,
              progress=lambda what: filled.append((what, driver.set_fills(False))))
