@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import importlib
 import json
 import random
 import subprocess
@@ -284,3 +285,17 @@ def test_as_a_process():
                          text=True, timeout=100)
     assert run.returncode == 0, run.stderr
     assert "5,061" in run.stdout
+
+
+def test_the_logs_whose_replays_are_timed_are_what_was_drawn(monkeypatch, tmp_path):
+    """`benchmarks/replay_times.py`: both kinds of a log have the same events."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("replay_times")
+    events = list(logs.queries(random.Random(1), 8, 4))
+    numbers: dict[int, int] = {}
+    expected = [event._replace(stream=numbers.setdefault(event.stream, len(numbers))) for event in events]
+    for kind in ("csv", "jsonl"):
+        script.write(tmp_path / f"log.{kind}", events)
+        assert list(recorded(str(tmp_path / f"log.{kind}"))) == expected
+    row = script.measure(tmp_path / "log.csv", "pool")
+    assert (row["pairs"], row["refused"]) == (sum(event.nbytes > 0 for event in events), 0)
