@@ -137,7 +137,7 @@ def main() -> int:
     failed = False
     for name in RESOURCES:
         if sim.installed():
-            sim.simulator().reset("min")                # frees are pending until somebody waits for them
+            sim.simulator().reset("min")                # frees are pending until a thread waits for them
         row = measured(name, options.threads, options.seconds)
         print(json.dumps(row), flush=True)
         failed = failed or bool(row["wrong"]) or not row.get("refusals")

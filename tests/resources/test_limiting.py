@@ -187,7 +187,7 @@ def test_a_free_that_fails_stays_charged(driver):
 def test_threads_at_the_limit(upstream, policy):
     """Never above, and equal at rest; every refusal was one.  `at_the_limit.py --seconds 10` does more of it."""
     if SIMULATED:
-        sim.simulator().set_policy(policy)              # "min": frees are pending until somebody waits for them
+        sim.simulator().set_policy(policy)              # "min": frees are pending until a thread waits for them
     program = AtTheLimit(upstream())
     program.run(rounds=3)
     assert not program.wrong
