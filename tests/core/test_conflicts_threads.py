@@ -118,6 +118,7 @@ def test_random_nestings_end(driver, seed):
 
 
 @pytest.mark.simulator
+@pytest.mark.filterwarnings("ignore::xlogmem.BlockingWindowWarning")        # of a slow machine
 def test_hundreds_of_waiting_threads_drain_in_the_order_of_coming(driver):
     """A window that closes wakes the one whose turn it is.  `benchmarks/waiting.py` says how long that takes."""
     runtime, count = DeviceRuntime(stream_pool=StreamPool(max_streams=402)), 400
