@@ -7,6 +7,8 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
+from typing import TYPE_CHECKING, Any
+
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
@@ -41,7 +43,6 @@ from xlogmem.resources import (
     DirectMemoryResource,
     ForeignMemoryResource,
     GuardResourceAdaptor,
-    GuardViolation,
     LimitingResourceAdaptor,
     LoggingResourceAdaptor,
     PoolMemoryResource,
@@ -51,6 +52,9 @@ from xlogmem.resources import (
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
+
+if TYPE_CHECKING:
+    from xlogmem.resources import GuardViolation
 
 __version__ = "0.1.0"
 
@@ -108,3 +112,11 @@ __all__ = [
     "register_resolver",
     "use",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "GuardViolation":                            # see `xlogmem.resources`
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from xlogmem import resources
+
+    return resources.GuardViolation

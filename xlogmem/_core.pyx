@@ -57,6 +57,7 @@ from xlogmem._driver cimport (
     Scope,
     enter_context,
     leave_context,
+    process_is_closing,
     process_was_forked,
     stream_is_capturing,
     take_at_forks,

@@ -19,6 +19,7 @@ cimport cython
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
+from xlogmem._cpp cimport flag
 from xlogmem._failures cimport DRIVER_FAILED, PROCESS_WAS_FORKED, error_name, raise_failure
 
 from xlogmem._failures import FORKED

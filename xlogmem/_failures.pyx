@@ -268,11 +268,15 @@ cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
     same, because `threading` does not know the main thread of every program that embeds Python."""
     if not anywhere and PyThread_get_thread_ident() != main_thread:
         return 0
-    with gil:
-        try:
-            PyErr_CheckSignals()
-        except BaseException as error:
-            return keep_exception(failure, error)
+    return run_signal_handlers(failure)
+
+
+cdef int run_signal_handlers(Failure* failure) except -1 with gil:
+    """A function of its own: one that has an object takes the GIL when it returns, wherever it does that."""
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        return keep_exception(failure, error)
     return 0
 
 

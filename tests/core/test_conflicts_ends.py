@@ -9,6 +9,7 @@ from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, WRITE
 from open_windows import has_looked_up, opened, prepare
 from other_threads import PATIENCE, Beside, beside_waiting, interrupted_after, waiting
+from stress import in_its_own_process
 
 from xlogmem import (
     Access,
@@ -209,6 +210,38 @@ def test_a_window_that_stays_open_is_named_once(four, driver, where):
         rf"{block.generation} is prepared on stream {x.S.id}, in {where}, and not filed yet. Commit or cancel "
         "it",
         str(seen[0].message))
+
+
+WAITS_AT_THE_END = """
+import ctypes, threading, time, warnings
+from xlogmem import DeviceRuntime, StreamPool, use
+
+C = ctypes.CDLL(None)               # after the interpreter, and before the threads, the process ends 0.4 s later
+C.__cxa_atexit(ctypes.cast(C.usleep, ctypes.c_void_p), ctypes.c_void_p(400_000), None)
+runtime, warned = DeviceRuntime(stream_pool=StreamPool(max_streams=33)), threading.Semaphore(0)
+first, *others = [runtime.acquire_stream() for _ in range(33)]
+block = runtime.allocate(64, first)
+recorder = use(first, write=block)
+recorder.__enter__()
+warnings.simplefilter("always")
+warnings.showwarning = lambda *_: warned.release()
+
+def wait(stream):
+    with use(stream, write=block):
+        print("opened")
+
+for stream in others:
+    threading.Thread(target=wait, args=(stream,), daemon=True).start()
+for _ in others:
+    warned.acquire()
+time.sleep(.05)                     # all of them wait again
+print("ends")
+"""
+
+
+def test_threads_that_wait_when_the_process_ends_take_no_gil():
+    """They look up ten times a second, and there is no interpreter any more."""
+    assert in_its_own_process(WAITS_AT_THE_END) == "ends\n"
 
 
 def test_a_wait_without_a_conflict_costs_nothing(four, driver):

@@ -6,7 +6,7 @@ import random
 import threading
 
 import pytest
-from other_threads import PATIENCE, Beside
+from other_threads import PATIENCE, Beside, beside_waiting
 
 from xlogmem import DeviceBlock, DeviceRuntime, StreamMisuseError, StreamPool, use
 from xlogmem._kernels import Kernels
@@ -115,6 +115,28 @@ def test_random_nestings_end(driver, seed):
     assert sum(refused)
     assert runtime.counters()["conflicts"] == 0
     check_all_free(runtime, blocks)
+
+
+@pytest.mark.simulator
+@pytest.mark.filterwarnings("ignore::xlogmem.BlockingWindowWarning")        # of a slow machine
+def test_hundreds_of_waiting_threads_drain_in_the_order_of_coming(driver):
+    """A window that closes wakes the one whose turn it is.  `benchmarks/waiting.py` says how long that takes."""
+    runtime, count = DeviceRuntime(stream_pool=StreamPool(max_streams=402)), 400
+    first, *streams = [runtime.acquire_stream() for _ in range(count + 1)]
+    block = runtime.allocate(64, first)
+    opened: list[int] = []
+
+    def write(number: int) -> None:
+        with use(streams[number], write=block):
+            opened.append(number)
+
+    with use(first, write=block):
+        threads = [beside_waiting(runtime, lambda number=number: write(number)) for number in range(count)]
+        assert not opened
+    for thread in threads:
+        thread.result()
+    assert opened == list(range(count))
+    assert runtime.counters()["conflict_waits"] == count
 
 
 def check_all_free(runtime: DeviceRuntime, blocks: list[DeviceBlock]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import threading
 from collections.abc import Callable
 
 import pytest
+from at_the_limit import STEPS, AtTheLimit
 from c_table import OUT_OF_MEMORY, Hold, Refused
 from cuda.bindings import driver as cuda
 from stress import held_up
+from which_driver import SIMULATED
 
 from xlogmem import (
     AllocationRecord,
@@ -26,6 +27,7 @@ from xlogmem import (
     OutOfDeviceMemoryError,
     PoolMemoryResource,
     StreamMisuseError,
+    sim,
 )
 from xlogmem._kernels import check
 from xlogmem._labels import label_count
@@ -180,41 +182,18 @@ def test_a_free_that_fails_stays_charged(driver):
 
 
 @pytest.mark.promise(16)
+@pytest.mark.parametrize("policy", ["eager", "min"] if SIMULATED else ["hardware"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_threads_at_the_limit(upstream):
-    """Never above, and nothing is left at rest; every refusal was one."""
-    limit = 256 * KIB
-    own, budget = limited(upstream, limit)
-    over: list[int] = []
-    refusals: list[int] = []
-    start = threading.Barrier(8)
-
-    def work(seed: int) -> None:
-        draw = random.Random(seed)
-        stream = own.acquire_stream()
-        blocks: list[DeviceBlock] = []
-        start.wait()
-        for _ in range(300):
-            try:
-                blocks.append(own.allocate(draw.randint(1, 32 * KIB), stream, tag=f"thread {seed}"))
-            except OutOfBudgetError as error:
-                refusals.append(error.current)
-                if error.requested <= error.remaining or error.current + error.remaining != error.limit:
-                    over.append(error.current)
-                blocks.clear()
-            if budget.current_bytes > limit:
-                over.append(budget.current_bytes)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not over
-    assert refusals
-    own.reap_pending()
-    assert budget.current_bytes == own.bytes_outstanding == 0
-    assert budget.holders() == {}
+def test_threads_at_the_limit(upstream, policy):
+    """Never above, and equal at rest; every refusal was one.  `at_the_limit.py --seconds 10` does more of it."""
+    if SIMULATED:
+        sim.simulator().set_policy(policy)              # "min": frees are pending until a thread waits for them
+    program = AtTheLimit(upstream())
+    program.run(rounds=3)
+    assert not program.wrong
+    assert program.counted["rounds"] == 3
+    assert program.counted["allocations"] + program.counted["refusals"] == 3 * 8 * STEPS
+    assert program.counted["refusals"] > STEPS
 
 
 def test_runtimes_share_a_budget():

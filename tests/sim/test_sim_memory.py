@@ -66,6 +66,27 @@ def test_poison(scheduled):
     assert scheduled.peek(p, 64) == b"\xdd" * 64
 
 
+def test_without_fills_memory_stays_as_it_was(simulator):
+    """... until they are turned on again, or a reset does that."""
+    a = stream()
+    p = alloc(a)
+    fill(p, 7, a, 64)
+    for turn_on in (lambda: simulator.set_fills(True), simulator.reset):
+        assert simulator.set_fills(False)
+        for _ in range(2):
+            free(p, a)
+            assert alloc(a) == p
+            sync(a)
+            assert simulator.peek(p, 64) == b"\7" * 64
+        assert not simulator.set_fills(False)
+        turn_on()
+        free(p, a)
+        sync(a)
+        assert simulator.peek(p, 64) == b"\xdd" * 64
+        assert alloc(a) == p
+        fill(p, 7, a, 64)
+
+
 def test_live_bytes(simulator):
     before = simulator.live_bytes()
     p = alloc(0, 1000)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from bench_runs import TINY, all_of
@@ -9,7 +11,7 @@ from bench_runs import TINY, all_of
 import xlogmem
 from xlogmem.bench import _loops, cases, logs, measure
 from xlogmem.bench.allocators import CPP, FLOOR, OURS, PER_USE_EVENTS, PYTHON
-from xlogmem.bench.cases import patterns, uses
+from xlogmem.bench.cases import adaptors, patterns, uses
 from xlogmem.bench.recorded import recorded
 from xlogmem.bench.settings import Settings
 from xlogmem.sim import Simulator
@@ -93,6 +95,58 @@ def test_a_free_after_foreign_reads_waits_for_each_reader(world, driver):
     before = driver.calls("cuStreamWaitEvent")
     _loops.frees_after_reads(streams, 256, 4, 10)
     assert driver.calls("cuStreamWaitEvent") - before == 10 * 8         # 4 of readers, 4 of the free
+
+
+def candidates_of(name, world, stack, failed=pytest.fail):
+    made = adaptors.through_adaptor(name, 256)(world, stack, failed)
+    return {(candidate.name, candidate.language): candidate for candidate in made}
+
+
+@pytest.mark.simulator
+def test_a_turn_of_a_log_ends_when_all_is_written(monkeypatch, world):
+    """... in the row that says so; RMM's columns are what is written."""
+    paths = []
+    adaptor = adaptors.ADAPTORS["logging"]
+    monkeypatch.setitem(adaptors.ADAPTORS, "logging", replace(
+        adaptor, ours=lambda below, path: paths.append(path) or adaptor.ours(below, path)))
+    with ExitStack() as stack:
+        candidate = candidates_of("logging", world, stack)["xlogmem pool, until written", CPP]
+        candidate.before()
+        before = len(list(recorded(paths[1])))
+        candidate.run(1)
+        assert len(list(recorded(paths[1]))) - before == 2 * adaptors.WRITTEN
+    assert not Path(paths[1]).exists()
+
+
+@pytest.mark.simulator
+def test_a_log_that_was_full_is_reported(monkeypatch, world):
+    monkeypatch.setitem(adaptors.ADAPTORS, "logging", adaptors.Adaptor(
+        lambda below, path: xlogmem.LoggingResourceAdaptor(below, path, capacity=1), None))
+    said = []
+    with ExitStack() as stack:
+        candidates_of("logging", world, stack, lambda name, error: said.append((name, str(error))))
+    assert [name for name, _ in said] == ["xlogmem pool", "xlogmem async"]
+    assert all("records found the log full" in text for _, text in said)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["guard", "guard, stacks"])
+def test_a_guard_is_beside_the_same_resources_alone(name, world, driver):
+    """A pair through the guard fills twice, checks at the free, and checks what the full quarantine returns."""
+    with ExitStack() as stack:
+        made = candidates_of(name, world, stack)
+        launches = {}
+        for (candidate, language), run in made.items():
+            before = driver.calls("cuLaunchKernel")
+            run.run(10)
+            launches[candidate, language] = driver.calls("cuLaunchKernel") - before
+        for below in ("xlogmem async", "xlogmem pool"):
+            for language in (CPP, PYTHON):
+                assert launches[below, language] >= 40, launches
+                assert launches[f"{below}, alone", language] == 0
+                assert "RMM has none" in made[f"{below}, alone", language].note
+        assert adaptors.ADAPTORS[name].theirs is None
+        made.clear()
 
 
 @pytest.mark.simulator

@@ -13,6 +13,7 @@ import xlogmem
 from xlogmem.bench import _loops, cases, measure, settings
 from xlogmem.bench.allocators import OURS, PEER, Rmm
 from xlogmem.bench.cases import adaptors, through_rmm
+from xlogmem.bench.recorded import recorded
 from xlogmem.bench.settings import Order
 from xlogmem.bench.world import World
 
@@ -121,17 +122,21 @@ def test_columns_are_made_from_every_resource(operation, monkeypatch, driver):
 
 
 @needs_rmm
-@pytest.mark.parametrize("name", adaptors.ADAPTORS)
-def test_rmms_adaptors_are_made_as_ours_are(name):
+@pytest.mark.parametrize("name", [name for name, adaptor in adaptors.ADAPTORS.items() if adaptor.theirs])
+def test_rmms_adaptors_are_made_as_ours_are(name, monkeypatch, tmp_path):
     """What the family "adaptors" measures over RMM's own resources, here over one that needs no GPU."""
-    source = Source()
-    wrapped = adaptors.ADAPTORS[name][1](rmm.mr)(source.mr)
+    monkeypatch.setattr("rmm.pylibrmm.memory_resource._memory_resource.getDevice", lambda: 0)
+    adaptor, source = adaptors.ADAPTORS[name], Source()
+    wrapped = adaptor.theirs(rmm.mr, source.mr, str(tmp_path / "theirs.csv"))
     _loops.Allocator.of(_binding.upstream_of(wrapped)).pairs(256, [0], 3)
     Rmm(name, wrapped, [rmm.pylibrmm.stream.DEFAULT_STREAM]).pair(256, 0)()
     assert len(source.streams) >= 4
     assert not source.live
-    kind = type(adaptors.ADAPTORS[name][0](xlogmem.AsyncMemoryResource())).__name__
+    kind = type(adaptor.ours(xlogmem.AsyncMemoryResource(), str(tmp_path / "ours.csv"))).__name__
     assert type(wrapped).__name__ == (kind if name != "none" else "CallbackMemoryResource")
+    if kind == "LoggingResourceAdaptor":
+        wrapped.flush()
+        assert len(list(recorded(wrapped.get_file_name()))) == 8
 
 
 @pytest.mark.simulator

@@ -1,8 +1,10 @@
 """`xlogmem replay`, and the logs that it reads."""
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
+import importlib
 import json
 import random
 import subprocess
@@ -18,7 +20,7 @@ from xlogmem.bench import logs, programs
 from xlogmem.bench.logs import Event
 from xlogmem.bench.programs import Addresses, Programs, fits_ours, least
 from xlogmem.bench.recorded import LogError, calls_of, recorded
-from xlogmem.bench.replay import Row, Sample, files, replayed
+from xlogmem.bench.replay import NotHere, Row, Sample, files, replayed
 from xlogmem.cli import main
 
 CUDF = ROOT / "benchmarks/logs/cudf-26.10-h200.csv.gz"
@@ -257,6 +259,21 @@ def test_refused_allocations_have_no_time_per_pair(monkeypatch):
     assert (row.refused, row.ns_per_pair, row.least_pool_size) == (1, None, None)
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["async", "direct", "pool"])
+def test_the_simulated_driver_does_not_fill_what_a_replay_allocates(driver, name):
+    """Gigabytes that no kernel reads: a million events would take minutes."""
+    filled = []
+    replayed("log", Programs([Event(0, 1000, 0)]), name,
+             progress=lambda what: filled.append((what, driver.set_fills(False))))
+    assert ("timed", False) in filled
+    assert not any(fills for what, fills in filled if what != "the least pool")
+    driver.set_fills(True)
+    with contextlib.suppress(NotHere):
+        replayed("log", Programs([Event(0, 1000, 0)]), "rmm-arena")
+    assert driver.set_fills(True)
+
+
 def test_an_empty_log(tmp_path):
     (tmp_path / "log.csv").write_text(HEADER)
     run = CliRunner().invoke(main, ["replay", str(tmp_path / "log.csv")])
@@ -268,3 +285,17 @@ def test_as_a_process():
                          text=True, timeout=100)
     assert run.returncode == 0, run.stderr
     assert "5,061" in run.stdout
+
+
+def test_the_logs_whose_replays_are_timed_are_what_was_drawn(monkeypatch, tmp_path):
+    """`benchmarks/replay_times.py`: both kinds of a log have the same events."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("replay_times")
+    events = list(logs.queries(random.Random(1), 8, 4))
+    numbers: dict[int, int] = {}
+    expected = [event._replace(stream=numbers.setdefault(event.stream, len(numbers))) for event in events]
+    for kind in ("csv", "jsonl"):
+        script.write(tmp_path / f"log.{kind}", events)
+        assert list(recorded(str(tmp_path / f"log.{kind}"))) == expected
+    row = script.measure(tmp_path / "log.csv", "pool")
+    assert (row["pairs"], row["refused"]) == (sum(event.nbytes > 0 for event in events), 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ALLOCATE", "FREE", "GRAIN", "LAUNCH", "SYNCHRONIZE", "Event", "Step", "fragments", "held", "multi_stream",
            "orc_bursts", "pairs", "peak", "queries", "random_allocations", "random_sizes", "rounded", "steps_of"]
@@ -17,8 +17,7 @@ ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # as in _loops
 Step = tuple[int, int, int, int]                        # (operation, slot, bytes, stream)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """`number` is allocated with `nbytes`, or freed (0), on a stream."""
 
     number: int

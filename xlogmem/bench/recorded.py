@@ -5,6 +5,7 @@ import csv
 import gzip
 import itertools
 import json
+import operator
 import os
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
@@ -92,7 +93,7 @@ def rmm_rows(header: str, file: IO[str]) -> Iterator[tuple[int, Call]]:
     if missing:
         raise LogError(f"1: there is no column {missing[0]}: the first line of RMM's logs is Thread,Time,Action,"
                        "Pointer,Size,Stream, and xlogmem's logs are like that or have a JSON object in each line")
-    places = [names.index(name) for name in COLUMNS]
+    fields_of = operator.itemgetter(*(names.index(name) for name in COLUMNS))
     thread = names.index("Thread") if "Thread" in names else None
     reader = csv.reader(file)
     for row in reader:
@@ -101,7 +102,7 @@ def rmm_rows(header: str, file: IO[str]) -> Iterator[tuple[int, Call]]:
         line = reader.line_num + 1
         if len(row) != len(names):
             raise LogError(f"{line}: {len(row)} fields in place of {len(names)}")
-        action, ptr, nbytes, stream = (row[place] for place in places)
+        action, ptr, nbytes, stream = fields_of(row)
         yield line, call_of_text(line, action.strip(), ptr, nbytes, stream, "" if thread is None else row[thread])
 
 

@@ -367,7 +367,7 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
     warning that is due."""
     cdef Failure seen
     cdef Window* other
-    cdef bint refused
+    cdef bint refused, late = waited >= <uint64_t>REPORT_AFTER and not process_is_closing()
     seen.kind = NO_FAILURE
     core.order.lock.lock()
     other = find_open_locked(core, window)
@@ -378,13 +378,13 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
     if other == NULL:                                   # one that may go on, and whose thread does something else
         other = find_ahead_locked(core, window, False)
         other = other if other != NULL and other.may_go_on.is_set() else NULL
-    if other != NULL and waited >= <uint64_t>REPORT_AFTER and not window.was_reported:
+    if other != NULL and late and not window.was_reported:
         window.was_reported = True
         fail_contested(&seen, BLOCK_IS_CONTESTED, window, other)
     core.order.lock.unlock()
     if refused or (seen.kind != NO_FAILURE and warn_of_window(&seen, waited, failure)):
         return 1
-    return check_signals(waited >= <uint64_t>REPORT_AFTER, failure)
+    return check_signals(late, failure)             # at the end of the process there is soon no GIL to take
 
 
 cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:

@@ -9,7 +9,7 @@ cdef extern from *:
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
-cdef bint closing = False
+cdef flag closing                           # threads that wait at the end of the process look, too
 cdef bint initialized = False
 cdef object starting = ProcessLock()
 
@@ -17,13 +17,12 @@ cdef object starting = ProcessLock()
 @atexit.register
 def _close():
     """From here on finalizers make no driver call."""
-    global closing
-    closing = True
+    closing.store(True)
 
 
 cdef bint process_is_closing() noexcept nogil:
     """Whether finalizers must not call the driver: at the end of the process, and in a forked child."""
-    return closing or child_is_refused
+    return <bint>closing or child_is_refused
 
 
 # ---------------------------------------------------------------------------------------------- start

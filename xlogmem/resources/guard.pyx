@@ -71,7 +71,6 @@ from xlogmem.streams cimport Stream, StreamPool
 from xlogmem._guard_kernels import GUARD_PTX
 from xlogmem._units import parse_bytes
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
-from xlogmem.resources.violations import GuardViolation
 
 __all__ = ["GuardResourceAdaptor"]
 

@@ -6,7 +6,6 @@ them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does,
 ring is full, records are dropped and counted.
 """
 import atexit
-import json
 import logging
 import operator
 import threading

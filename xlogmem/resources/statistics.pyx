@@ -35,7 +35,6 @@ from xlogmem.resources.tally cimport (
 )
 
 from xlogmem._units import format_bytes
-from xlogmem.resources.counts import Statistics
 
 __all__ = ["StatisticsResourceAdaptor"]
 
@@ -159,9 +158,14 @@ cdef void count_settled(void* self, uint64_t nbytes) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- in Python
+cdef object statistics_class():
+    from xlogmem.resources.counts import Statistics     # not before it is needed: dataclasses take long to import
+    return Statistics
+
+
 cdef object statistics_of(Counters* counters):
-    return Statistics(counters.nbytes.value, counters.calls.value, counters.nbytes.peak, counters.calls.peak,
-                      counters.nbytes.total, counters.calls.total)
+    return statistics_class()(counters.nbytes.value, counters.calls.value, counters.nbytes.peak, counters.calls.peak,
+                              counters.nbytes.total, counters.calls.total)
 
 
 cdef class StatisticsResourceAdaptor(ResourceAdaptor):
@@ -295,7 +299,7 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         tally = &self.counts.by_tag if by == "tag" else &self.counts.by_stream
         for key, tag, figures in read_rows(tally, &self.counts.lock):
             name = "(others)" if key == key_of_rest() else tag if by == "tag" else name_of_stream(key)
-            found[name] = Statistics(*figures)
+            found[name] = statistics_class()(*figures)
         return dict(sorted(found.items(), key=lambda entry: (-entry[1].current_bytes, -entry[1].peak_bytes)))
 
     @property

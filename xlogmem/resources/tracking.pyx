@@ -25,7 +25,6 @@ from xlogmem.resources.outstanding cimport (
 import logging
 
 from xlogmem._units import format_bytes
-from xlogmem.resources.counts import Outstanding, leaks_as_text, outstanding_as_text, report_at_exit as report_later
 
 __all__ = ["TrackingResourceAdaptor"]
 
@@ -94,6 +93,12 @@ cdef void keep_not_freed(void* self, Allocation* freed, Failure* failure) noexce
     tracker.lock.unlock()
 
 
+cdef object counts():
+    """Imported when it is needed: dataclasses take longer to import than the rest of xlogmem."""
+    from xlogmem.resources import counts
+    return counts
+
+
 cdef void copy_outstanding(Tracker* tracker, vector[Record]* found) noexcept nogil:
     """With references to their labels."""
     cdef Record* record
@@ -159,7 +164,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         self.tracker.takes_stacks = frames > 0
         take_at_forks(&self.tracker.lock, LEAF_LOCK)
         if report_at_exit:
-            report_later(self)
+            counts().report_at_exit(self)
 
     def __dealloc__(self):
         cdef size_t i
@@ -178,11 +183,12 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         cdef vector[Record] records
         cdef size_t i
         cdef list found = []
+        cdef object made = counts().Outstanding
         with nogil:
             copy_outstanding(&self.tracker, &records)
         try:
             for i in range(records.size()):
-                found.append((records[i].number, Outstanding(
+                found.append((records[i].number, made(
                     records[i].ptr, records[i].nbytes, object_of(records[i].tag), records[i].generation or None,
                     name_of_stream(records[i].stream), object_of(records[i].stack))))
         finally:
@@ -193,7 +199,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
 
     def outstanding_text(self):
         """`outstanding_allocations` as text, each with its stack; empty if there are none."""
-        return outstanding_as_text(self.outstanding_allocations())
+        return counts().outstanding_as_text(self.outstanding_allocations())
 
     def log_outstanding(self, level=logging.WARNING):
         """Write `outstanding_text` to the logger ``"xlogmem"``; nothing where nothing is outstanding.
@@ -212,4 +218,4 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         records = self.outstanding_allocations()
         nbytes = format_bytes(sum(record.nbytes for record in records))
         lines = [f"{self!r}", f"  outstanding     {nbytes:>12} in {len(records)} allocations"]
-        return "\n".join(lines + [f"    {line}" for line in leaks_as_text(records, SHOWN).splitlines()])
+        return "\n".join(lines + [f"    {line}" for line in counts().leaks_as_text(records, SHOWN).splitlines()])

@@ -58,6 +58,7 @@ class Simulator:
         signatures: dict[str, tuple[object, list[object]]] = {
             "reset": (None, [text, u64]),
             "set_policy": (None, [text, u64]),
+            "set_fills": (ctypes.c_int, [ctypes.c_int]),
             "races": (u64, [text, u64]),
             "clear_races": (None, []),
             "calls": (u64, [text]),
@@ -111,6 +112,11 @@ class Simulator:
         """Change the order in which queued operations run; clears nothing."""
         self._check_policy(policy)
         self._call("set_policy", policy.encode(), seed)
+
+    def set_fills(self, wanted: bool) -> bool:
+        """Fill new memory with 0xCD and freed memory with 0xDD, or do not; returns what was before. A program that
+        allocates gigabytes and reads none of them spends nearly all of its time there. A reset turns fills on."""
+        return bool(self._call("set_fills", wanted))
 
     def races(self) -> list[str]:
         """Everything found so far, dead handles included (at most 1,000 different reports are kept)."""

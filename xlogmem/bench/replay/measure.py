@@ -3,10 +3,13 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from xlogmem import sim
+from xlogmem._driver import is_simulated
 from xlogmem.bench.programs import Programs, least
 from xlogmem.bench.replay.candidates import RESOURCES, Candidate, NotHere
 
@@ -57,18 +60,19 @@ def replayed(log: str, programs: Programs, name: str, bisect: bool = True,
         The resource cannot be used on this machine.
     """
     resource = RESOURCES[name]
-    try:
-        candidate = resource.make(programs.streams, programs.peak)
-    except NotHere as error:
-        raise NotHere(f"{name}: {error}") from error
-    progress("the first turn")
-    samples, took, refused = first_turn(programs, candidate)
-    times = [took]
-    while not refused and len(times) <= TURNS and times[-1] < LONG:
-        progress("timed")
-        times.append(sum(nanoseconds for nanoseconds, _ in programs.run(candidate.allocator, candidate.handles)))
-    del candidate
-    gc.collect(0)
+    with memory_unfilled():
+        try:
+            candidate = resource.make(programs.streams, programs.peak)
+        except NotHere as error:
+            raise NotHere(f"{name}: {error}") from error
+        progress("the first turn")
+        samples, took, refused = first_turn(programs, candidate)
+        times = [took]
+        while not refused and len(times) <= TURNS and times[-1] < LONG:
+            progress("timed")
+            times.append(sum(nanoseconds for nanoseconds, _ in programs.run(candidate.allocator, candidate.handles)))
+        del candidate
+        gc.collect(0)
     smallest = None
     if resource.fits is not None and bisect and programs.pairs:
         smallest = least(resource.fits, programs, tried=lambda: progress("the least pool"))
@@ -76,6 +80,17 @@ def replayed(log: str, programs: Programs, name: str, bisect: bool = True,
     return Row(log, name, programs.pairs, programs.streams, programs.peak,
                statistics.median(times[1:] or times) / max(1, programs.pairs) if not refused else None, refused,
                smallest, max(held, default=None), samples)
+
+
+@contextmanager
+def memory_unfilled() -> Iterator[None]:
+    """The simulated driver does not write to memory meanwhile: a replay reads none, and waits for little else."""
+    before = is_simulated() and sim.simulator().set_fills(False)
+    try:
+        yield
+    finally:
+        if before:
+            sim.simulator().set_fills(True)
 
 
 def first_turn(programs: Programs, candidate: Candidate) -> tuple[list[Sample], int, int]:

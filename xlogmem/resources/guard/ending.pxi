@@ -89,6 +89,7 @@ cdef object text_of(Label* stack):
 
 
 cdef object violation_of(Finding* finding):
+    from xlogmem.resources.violations import GuardViolation     # not before it is needed: it has dataclasses
     return GuardViolation(
         kind=KINDS[finding.kind], tag=object_of(finding.tag), generation=finding.generation, ptr=finding.ptr,
         nbytes=finding.nbytes, offset=finding.offset, value=finding.value, count=finding.count,

@@ -150,8 +150,13 @@ cdef int append_tag(Rows* rows, Label* tag, dict tags) except -1 nogil:
 
 cdef int append_result(Rows* rows, Record* record) except -1 nogil:
     with gil:
-        append_text(rows, json.dumps(result_of(record)).encode())
+        append_text(rows, as_json(result_of(record)))
     return 0
+
+
+cdef bytes as_json(object what):
+    import json                                         # few programs write such a log
+    return json.dumps(what).encode()
 
 
 cdef int append_text(Rows* rows, bytes text) except -1:
@@ -167,7 +172,7 @@ cdef bytes text_of_tag(Label* tag, dict tags):
     if known is None:
         if len(tags) >= KNOWN_TAGS:
             tags.clear()
-        known = tags[name] = json.dumps(name).encode()
+        known = tags[name] = as_json(name)
     return known
 
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 using namespace sim;
 
@@ -67,6 +68,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
     d.steps = 0;
     if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
     set_policy(policy_from_name(policy), seed);
+    d.config.fills = true;
     reset_memory();
     clear_races();
     d.stream_handles.restart_if_empty();
@@ -78,6 +80,12 @@ EXPORT void xsim_set_policy(const char* policy, u64 seed) {
     set_policy(policy_from_name(policy), seed);
     if (driver().config.policy == Policy::Eager)
         for (Stream* stream : driver().streams) advance(lock, stream);
+}
+
+// From now on, for fills that are queued already too; returns what was before.
+EXPORT int xsim_set_fills(int wanted) {
+    Lock lock(driver().mutex);
+    return std::exchange(driver().config.fills, wanted != 0);
 }
 
 EXPORT u64 xsim_races(char* buffer, u64 size) {

@@ -19,6 +19,7 @@ namespace {
 constexpr u64 kPoisonWhole = u64(16) << 20, kPoisonEnd = u64(1) << 20;
 
 void poison(u64 address, u64 bytes, u8 value) {
+    if (!driver().config.fills) return;
     u8* memory_view = memory().view(address);
     if (bytes <= kPoisonWhole) {
         memset(memory_view, value, bytes);
