@@ -14,8 +14,11 @@ cdef extern from *:
     """
     #include <cstddef>
     #include <cstdlib>
+    #include <cstdint>
+    #include <cstring>
     #include <limits>
     #include <new>
+    #include <type_traits>
     #include <unistd.h>
     #include <vector>
     #ifndef XLOGMEM_MEMORY
@@ -48,6 +51,44 @@ cdef extern from *:
     template <typename T>
     using xlogmem_vector = std::vector<T, xlogmem_allocator<T>>;
 
+    // A vector whose first items lie in its owner: only more than these take memory of their own, and keep it.
+    template <typename T>
+    class xlogmem_few {
+        static_assert(std::is_trivially_copyable<T>::value, "items are copied as bytes");
+        enum : std::uint32_t { WITHIN = 3 };
+        T* items = within;
+        std::uint32_t count = 0, room = WITHIN;
+        T within[WITHIN];
+
+        __attribute__((cold, noinline)) void grow() {
+            T* more = xlogmem_allocator<T>().allocate(std::size_t{room} * 2);
+            std::memcpy(more, items, count * sizeof(T));
+            if (items != within) std::free(items);
+            items = more;
+            room *= 2;
+        }
+
+    public:
+        xlogmem_few() {}
+        ~xlogmem_few() { if (items != within) std::free(items); }
+        xlogmem_few(const xlogmem_few&) = delete;
+        xlogmem_few& operator=(const xlogmem_few&) = delete;
+        T& operator[](std::size_t place) {
+        #ifdef XLOGMEM_CHECKS
+            if (place >= count) std::abort();
+        #endif
+            return items[place];
+        }
+        std::size_t size() const { return count; }
+        T& back() { return (*this)[count - 1]; }
+        T& emplace_back() {
+            if (__builtin_expect(count == room, 0)) grow();
+            return items[count++];
+        }
+        void pop_back() { --count; }
+        void clear() { count = 0; }
+    };
+
     template <typename T>
     static inline T* xlogmem_make_new() {
         T* made = new (std::nothrow) T();
@@ -70,6 +111,15 @@ cdef extern from *:
         T& emplace_back() noexcept      # filled in place: copying what was just written in parts is slow
         void pop_back()
         void resize(size_t) noexcept
+        void clear()
+
+    cdef cppclass few "xlogmem_few" [T] nogil:
+        few()
+        T& operator[](size_t)
+        T& back()
+        size_t size()
+        T& emplace_back() noexcept      # to be filled in: it may have what was there before
+        void pop_back()
         void clear()
 
 
