@@ -1,4 +1,4 @@
-"""How many of xlogmem's instructions the five hottest paths take: repeatable, on any machine, without a GPU.
+"""How many of xlogmem's instructions the hottest paths take: repeatable, on any machine, without a GPU.
 
     python benchmarks/instructions.py            # compare with benchmarks/instructions.json
     python benchmarks/instructions.py --update   # write that file
@@ -25,7 +25,7 @@ RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
-         "use of 16 blocks", "lookup by address, 10,000 live")
+         "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -44,8 +44,10 @@ def paths() -> dict[str, Callable[[int], object]]:
     trivial = xlogmem.DeviceRuntime(resource=xlogmem.ForeignMemoryResource(nothing.capsule))
     pool = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 24))
     tables = {runtime: _loops.Allocator.table(runtime) for runtime in (trivial, pool)}
-    stream = trivial.acquire_stream()
-    blocks = [trivial.allocate(256, stream) for _ in range(16)]
+    held = [trivial.allocate(256, trivial.acquire_stream()) for _ in range(16)]         # the index is not empty
+    used = xlogmem.DeviceRuntime(resource=xlogmem.ForeignMemoryResource(nothing.capsule))
+    stream = used.acquire_stream()
+    blocks = [used.allocate(256, stream) for _ in range(64)]
     adopted = xlogmem.DeviceRuntime()
     own = adopted.acquire_stream()
     bases = [(1 << 45) + 512 * number for number in range(10_000)]
@@ -53,7 +55,7 @@ def paths() -> dict[str, Callable[[int], object]]:
     wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(MANY)])
 
     def table(runtime: xlogmem.DeviceRuntime) -> Callable[[int], object]:
-        return lambda rounds: tables[runtime].pairs(1 << 16, [0], rounds)
+        return lambda rounds: held and tables[runtime].pairs(1 << 16, [0], rounds)
 
     def uses(count: int) -> Callable[[int], object]:
         return _loops.Uses([(0, [(block, 3) for block in range(count)])], [stream], blocks).run
@@ -61,7 +63,7 @@ def paths() -> dict[str, Callable[[int], object]]:
     def look_up(rounds: int) -> object:
         return kept and _loops.lookups(adopted, wanted, rounds)
 
-    return dict(zip(PATHS, (table(trivial), table(pool), uses(1), uses(16), look_up), strict=True))
+    return dict(zip(PATHS, (table(trivial), table(pool), uses(1), uses(16), uses(64), look_up), strict=True))
 
 
 def work() -> None:

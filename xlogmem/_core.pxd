@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, mutex, signal, unlikely, vector
+from xlogmem._cpp cimport atomic, few, flag, mutex, signal, unlikely, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
@@ -80,20 +80,20 @@ cdef struct Waiter:
 
 
 cdef cppclass Block:
-    # What every use looks at comes first, in one line of the cache.
+    # What every use looks at comes first, in two lines of the cache.
     uint64_t generation         # identity; 0 while the slot is empty
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
+    uint32_t writers            # windows that write
     uint8_t state
     uint8_t raised              # no unrecorded work can follow: see `free_without_its_stream_unlocks`
-    bint fresh                  # no use on another stream than its own has been filed yet
-    vector[Entry] frontier      # at most one entry for each kind and stream
+    uint8_t fresh               # no use on another stream than its own has been filed yet
+    StreamState* home           # freed here; NULL: the host waits
+    few[Entry] frontier         # at most one entry for each kind and stream
+    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
+    StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
-    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
-    StreamState* home           # freed here; NULL: the host waits
-    uint32_t writers            # windows that write
-    StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t ptr
     size_t nbytes
     bint adopted                # foreign memory: its owner is dropped instead of a free
@@ -176,6 +176,7 @@ cdef struct Request:
 cdef struct Use:
     Block* block
     uint32_t access
+    bint plain                  # all that it was ordered after was the launch stream's own, and is in no snapshot
     size_t first                # its snapshot: window.snapshot[first:end]
     size_t end
 
@@ -299,6 +300,7 @@ cdef cppclass CoreState:
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
+    atomic[Window*] spare_window        # one more of these, without the lock
 
 
 # How a function's name says what it does with the lock: `_locked` needs it, `_unlocks` needs it and drops it meanwhile,

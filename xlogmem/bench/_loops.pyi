@@ -9,6 +9,7 @@ from xlogmem.streams import Stream
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
 
 COMPILER: str
+LOCKS: tuple[str, ...]
 ALLOCATE: int
 FREE: int
 LAUNCH: int
@@ -92,3 +93,5 @@ class Addresses:
     def __new__(cls, addresses: Iterable[int]) -> Self: ...
 
 def lookups(runtime: Core, wanted: Addresses, count: int) -> int: ...
+
+def contended(lock: str, threads: int, milliseconds: int, inside: int = 20, outside: int = 60) -> dict[str, int]: ...

@@ -40,6 +40,7 @@ from xlogmem._core cimport (
     prepare,
     take_window,
 )
+from xlogmem._cpp cimport mutex
 from xlogmem._failures cimport Failure
 from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
@@ -76,3 +77,4 @@ include "loops/allocators.pxi"
 include "loops/uses.pxi"
 include "loops/scheme.pxi"
 include "loops/lookup.pxi"
+include "loops/locks.pxi"

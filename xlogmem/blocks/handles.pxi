@@ -161,21 +161,18 @@ cdef class DeviceBlock:
         cdef OrderState* order
         cdef vector[Entry] entries
         cdef StreamState* source
-        cdef size_t i, kept = 0
+        cdef size_t i
         if self.core is None:
             return {}
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
             if is_still_locked(&self.core.state, self.block, self.generation):
-                entries = self.block.frontier
-                for i in range(entries.size()):
-                    source = order.streams[entries[i].stream]
-                    if not is_of_former(source, entries[i].position):
-                        entries[kept] = entries[i]
-                        entries[kept].stream = source.number
-                        kept += 1
-                entries.resize(kept)
+                for i in range(self.block.frontier.size()):
+                    source = order.streams[self.block.frontier[i].stream]
+                    if not is_of_former(source, self.block.frontier[i].position):
+                        entries.push_back(self.block.frontier[i])
+                        entries.back().stream = source.number
             order.lock.unlock()
         kinds = {ALLOCATED: "allocated", WRITTEN: "written", HAS_READ: "has-read"}
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}
