@@ -44,11 +44,13 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
+from cuda.bindings cimport cydriver as cy
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     LEAF_LOCK,
+    PER_THREAD,
     Scope,
     enter_context,
     leave_context,
@@ -121,6 +123,7 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport (
     HOST_SYNCHRONOUS,
     STREAM_ORDERED,
+    FrontierTable,
     GuardTable,
     settle,
     start_call,
@@ -151,4 +154,5 @@ include "core/export.pxi"               # memory that other libraries have
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed
+include "core/at_once.pxi"              # what a thread does while it has the GIL
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime
