@@ -18,18 +18,19 @@ cdef enum:
 
 cdef inline bint has_deferred_work(CoreState* core) noexcept nogil:
     """Whether the ordinary operation would do something else first, or fail."""
-    return core.abandoned.load() != NULL or core.dropped.load() != NULL or core.lost.load() or process_was_forked()
+    return core.abandoned.load() != NULL or core.lost.load() or process_was_forked() or (
+        core.dropped.load() != NULL and not drain_at_once(core))
+
+
+cdef inline bint is_quiet(StreamState* stream) noexcept nogil:
+    """Whether no other thread is known to be inside a call on the stream.  Without the lock: it may come to be."""
+    return <bint>stream.alive and stream.windows == 0 and stream.busy == 0 and <size_t>stream.handle > PER_THREAD
 
 
 cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) except -1:
     """DONE: nothing stands against using the stream now, and it does not capture."""
     cdef bint capturing = False
-    cdef bint quiet
-    if has_deferred_work(core) or <size_t>stream.handle <= PER_THREAD or not core.order.lock.try_lock():
-        return NOT_AT_ONCE
-    quiet = <bint>stream.alive and stream.windows == 0 and stream.busy == 0
-    core.order.lock.unlock()
-    if not quiet:
+    if has_deferred_work(core) or not is_quiet(stream):
         return NOT_AT_ONCE
     if stream_is_capturing(stream.handle, &capturing, failure):
         if wants_context(failure):
@@ -101,6 +102,35 @@ cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failu
     if more:
         finish_rest(core, window, &other)
     return failed
+
+
+# ---------------------------------------------------------------------------------------------- what was dropped
+cdef bint drain_at_once(CoreState* core) noexcept nogil:
+    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False: there are others, or
+    many; they are on the list."""
+    cdef Block* block
+    cdef Block* following
+    cdef size_t freed = 0
+    cdef bint drained = True
+    if core.resource.frontiers == NULL or not core.order.lock.try_lock():
+        return False
+    block = core.dropped.exchange(NULL)
+    while block != NULL:
+        following = block.next
+        drained = drained and freed < MOST_AT_ONCE and is_just_dropped(core, block)
+        if drained:
+            free_into_pool_locked(core, block, resolve_home(block))
+            freed += 1
+        else:
+            defer_free(core, block)
+        block = following
+    core.order.lock.unlock()
+    return drained
+
+
+cdef inline bint is_just_dropped(CoreState* core, Block* block) noexcept nogil:
+    """Whether nothing but the drop has happened to the block: no free of it failed, or waits for a window."""
+    return block.state == LIVE and not (block.windows or block.pins or block.adopted)
 
 
 # ---------------------------------------------------------------------------------------------- memory

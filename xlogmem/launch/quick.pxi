@@ -69,5 +69,7 @@ cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject
     return True
 
 
-cdef bytes text_of_use = (use_anything.__doc__).encode()        # kept: the function has its address
+# Kept: the function has its address.  `inspect` reads the first line.
+cdef bytes text_of_use = ("use(stream, read=(), write=(), read_write=(), *, runtime=None, mode='strict', "
+                          f"handback='all', on_conflict='wait')\n--\n\n{use_anything.__doc__}").encode()
 use = PyCFunction_NewEx(define_use(use_quickly, text_of_use), NULL, "xlogmem.launch")

@@ -24,7 +24,7 @@ cdef Core owner_of(object what):
     return None
 
 
-@cython.embedsignature.format("clinic")
+@cython.embedsignature(False)               # see quick.pxi
 def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict", str handback="all",
         str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
