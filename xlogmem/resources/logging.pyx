@@ -7,7 +7,6 @@ ring is full, records are dropped and counted.
 """
 import atexit
 import json
-import logging
 import operator
 import threading
 
@@ -33,6 +32,7 @@ from xlogmem._labels cimport Label, held, object_of, release
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 
+from xlogmem._log import logger
 from xlogmem.resources.sinks import AllocationRecord, opened
 
 __all__ = ["LoggingResourceAdaptor"]
