@@ -34,9 +34,9 @@ its stream until it releases the export, so for this block that stream counts as
 until then.
 
 Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it no driver call is made, the GIL is
-not acquired and no Python object is touched; and no thread waits for it while it holds the GIL (two short paths try the
-lock and keep the GIL: `Core.find`, `LaunchRecorder.finish`).  Every operation is a C function that runs without the
-GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  An open window, a pin or the state
+not acquired and no Python object is touched; and no thread waits for it while it holds the GIL.  Every operation is a C
+function that runs without the GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  What
+waits for nothing is done with the GIL, if the lock is free (core/at_once.pxi).  An open window, a pin or the state
 FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
 lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 

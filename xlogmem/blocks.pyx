@@ -1,7 +1,7 @@
 """What Python holds of the core: runtimes, blocks, and their identities.
 
-Thin shells.  They check what they are given, release the GIL, call one of `_core`'s operations and turn a failure into
-an exception; the rules are there.
+Thin shells.  They check what they are given, call one of `_core`'s operations, without the GIL unless it can be done at
+once, and turn a failure into an exception; the rules are there.
 """
 import enum
 import warnings
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 cimport cython
 
 from cpython.dict cimport PyDict_GetItem
-from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore, PyErr_WriteUnraisable
+from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject

@@ -11,7 +11,7 @@ import warnings
 
 cimport cython
 
-from cpython.exc cimport PyErr_Fetch, PyErr_Restore, PyErr_WriteUnraisable
+from cpython.exc cimport PyErr_Fetch, PyErr_Restore
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE

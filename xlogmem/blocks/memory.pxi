@@ -25,24 +25,22 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
 
 cdef void drop_block(Block* block, void* core) noexcept:
     """The last handle is gone: the next operation frees the block."""
-    if unlikely(<bint>(<Core>core).state.resource.stack_depth):
-        keep_stack_of_drop(block, (<Core>core).state.resource.stack_depth)
+    cdef int depth = (<Core>core).state.resource.stack_depth
+    cdef PyObject* kind
+    cdef PyObject* error
+    cdef PyObject* traceback
+    if unlikely(depth != 0):
+        PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
+        keep_stack_of_drop(block, depth)
+        PyErr_Restore(kind, error, traceback)
     defer_free(&(<Core>core).state, block)
 
 
 cdef void keep_stack_of_drop(Block* block, int depth) noexcept:
-    """In a finalizer: an exception that is under way stays, and none is raised.  Nothing else touches the block."""
-    cdef PyObject* kind
-    cdef PyObject* error
-    cdef PyObject* traceback
-    PyErr_Fetch(&kind, &error, &traceback)
+    """Nothing else touches the block: this was the last handle."""
     release(block.freed_by)
     block.freed_by = NULL
-    try:
-        block.freed_by = label_of_stack(depth)
-    except BaseException:
-        PyErr_WriteUnraisable(DeviceBlock)
-    PyErr_Restore(kind, error, traceback)
+    block.freed_by = label_of_stack(depth)
 
 
 # ---------------------------------------------------------------------------------------------- allocate

@@ -57,7 +57,7 @@ cdef class Runtime(Core):
 
         Notes
         -----
-        Thread-safe; the GIL is released.  The memory is not initialised.
+        Thread-safe; the GIL is released where the driver may have to wait.  The memory is not initialised.
         """
         return allocate_block(self, nbytes, stream, tag)
 
@@ -88,7 +88,7 @@ cdef class Runtime(Core):
         then.  On a stream that is capturing, it is carried out by the first call after the capture; into a pool it is
         carried out at once, because that makes no driver call.  For adopted memory the owner is dropped instead, once
         the stream, or without one the host, is ordered after every use.
-        Thread-safe; the GIL is released.
+        Thread-safe; the GIL is released where the driver may have to wait.
         """
         if block.core is not self:
             raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")

@@ -14,9 +14,14 @@ cdef inline Window* window_for(Core core) noexcept:
 
 cdef void end_window(Window* window, void* core) noexcept:
     """Its recorder is gone.  One that is open is filed by the next call to the runtime, or by the runtime's end."""
+    cdef PyObject* kind
+    cdef PyObject* error
+    cdef PyObject* traceback
     if window.is_open:
         if not process_is_closing():
+            PyErr_Fetch(&kind, &error, &traceback)      # the one that is under way stays
             warn_of_dropped(window)
+            PyErr_Restore(kind, error, traceback)
         abandon(&(<Core>core).state, window)
     elif (<Core>core).n_windows < RESERVE_WITH_GIL:
         (<Core>core).windows[(<Core>core).n_windows] = window
@@ -26,17 +31,9 @@ cdef void end_window(Window* window, void* core) noexcept:
 
 
 cdef void warn_of_dropped(Window* window) noexcept:
-    """In a finalizer: an exception that is under way stays, and none is raised."""
-    cdef PyObject* kind
-    cdef PyObject* error
-    cdef PyObject* traceback
-    PyErr_Fetch(&kind, &error, &traceback)
-    try:
-        warnings.warn(f"{describe_window(window, 'preflighted')} was dropped between preflight and commit; its uses "
-                      "are filed as if launched. Call commit() or cancel()", ResourceWarning, stacklevel=2)
-    except BaseException:
-        PyErr_WriteUnraisable(LaunchRecorder)
-    PyErr_Restore(kind, error, traceback)
+    """A warning that is an error cannot be raised by a finalizer: it is printed."""
+    warnings.warn(f"{describe_window(window, 'preflighted')} was dropped between preflight and commit; its uses are "
+                  "filed as if launched. Call commit() or cancel()", ResourceWarning, stacklevel=2)
 
 
 cdef str describe_window(Window* window, str state):
