@@ -68,7 +68,7 @@ def _context():
 
 
 @pytest.fixture(autouse=True)
-def _clean_driver(_context):
+def _clean_driver(_context, request):
     """Nothing is left behind by a test: no race, no byte, no event, no change of the current context."""
     if SIMULATED:
         sim.simulator().reset("eager")
@@ -80,6 +80,8 @@ def _clean_driver(_context):
     if SIMULATED:
         races += sim.simulator().races()
         with_gil = sim.simulator().calls_with_gil().keys() - WITH_GIL
+        if request.node.get_closest_marker("with_gil"):
+            with_gil = set()
         sim.simulator().reset("eager")                  # releases callbacks, which hold what they use
     gc.collect()
     if unfinished_runtimes():                           # those that ended and may not wait in their finalizer

@@ -264,7 +264,9 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
             try:
                 self.publish_one(violation_of(&findings[i]))
             except Exception:
-                logger().exception("reporting a violation failed")
+                from traceback import format_exc        # not imported before it is needed
+
+                logger().error("reporting a violation failed:\n%s", format_exc())
             drop_finding(&findings[i])
         return 0
 
