@@ -15,9 +15,11 @@ from four_streams import READ, WRITE, at
 from stress import PATIENCE, together
 
 from xlogmem import (
+    Access,
     BlockState,
     DeviceLostError,
     DeviceRuntime,
+    DeviceState,
     DriverError,
     LimitingResourceAdaptor,
     OutOfBudgetError,
@@ -119,6 +121,28 @@ def test_blocks_that_were_dropped_are_freed_into_a_pool_at_once(driver):
         assert pooled.allocate(64, stream).ptr != ptr
     assert pooled.find_block(ptr) is None
     assert pooled.counters()["deferred_frees"] == 1
+
+
+def test_a_free_into_a_pool_waits_for_windows_and_exports(driver):
+    pooled = pooled_runtime()
+    stream = pooled.acquire_stream()
+    first, second = (pooled.allocate(64, stream) for _ in range(2))
+    with use(stream, write=first):
+        first.free()
+        assert first.state is BlockState.RETIRED
+        assert pooled.allocate(64, stream).ptr not in (first.ptr, second.ptr)
+    assert first.state is BlockState.FREED
+    state = DeviceState(pooled)
+    buffer = state.empty(64, "uint8", stream)
+    with buffer.pointer(stream, Access.READ) as ptr:
+        pass
+    capsule = buffer.__dlpack__(stream=stream.handle)
+    del buffer
+    assert pooled.allocate(64, stream).ptr != ptr
+    assert pooled.find_block(ptr) is not None
+    del capsule
+    pooled.allocate(64, stream)
+    assert pooled.find_block(ptr) is None
 
 
 def test_many_dropped_blocks_are_not_freed_with_the_gil(driver):
@@ -343,7 +367,7 @@ def test_what_finalizers_left_comes_first(driver):
 
 def test_a_source_is_not_deleted_between_the_window_and_its_wait(four, driver):
     """The window was opened with the GIL, its wait is queued without it.  Meanwhile the stream that is waited for is
-    unregistered, and its place in the tables is wanted by others."""
+    unregistered, and its place in the tables is wanted by others.  They do not get it before."""
     x = four(policy="lazy")
     foreign = [int(check(cuda.cuStreamCreate(1))) for _ in range(4)]
     block = x.alloc(x.S)
@@ -354,12 +378,18 @@ def test_a_source_is_not_deleted_between_the_window_and_its_wait(four, driver):
         x.runtime.unregister_stream(foreign[0])
         check(cuda.cuCtxSynchronize())
         x.runtime.reap_pending()
-        for handle in foreign[1:]:
+        before = x.runtime.stream_count()
+        for handle in foreign[1:3]:
             x.runtime.register_stream(handle)
+        grown.append(x.runtime.stream_count() - before)
 
+    grown = []
     driver.on_call("cuCtxGetCurrent", interfere)        # the first call of `prepare_rest`
     read(x.T, block)
     assert x.ordered(write, x.T)
+    assert grown == [2]
+    x.runtime.register_stream(foreign[3])
+    assert x.runtime.stream_count() == 5 + 3            # now it is used again
     for handle in foreign[1:]:
         x.runtime.unregister_stream(handle)
     for handle in foreign:
@@ -385,6 +415,8 @@ def test_a_context_that_cannot_be_entered_leaves_no_window(four, driver, conflic
         recorder.preflight()
     if other is not None:
         other.commit()
+    with use(x.V, write=block, on_conflict="raise"):    # nothing is open, and nothing waits
+        pass
     recorder.preflight()
     recorder.commit()
     block.free()

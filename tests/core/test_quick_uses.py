@@ -212,6 +212,7 @@ def test_options_are_not_left_to_the_next_recorder(four, driver, leave):
     assert x.waits() == waits + 2                       # T waits for S, and S for T: the hand-back
     assert x.ordered(read, x.S)
     with use(x.T, write=scene.blocks[2]):
+        leave(scene)
         inner = use(x.U, write=scene.blocks[2])
         with pytest.raises(StreamMisuseError, match="will not be filed while this window"):
             inner.preflight()
