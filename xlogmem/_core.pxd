@@ -43,6 +43,12 @@ cdef enum OnConflict:
 cdef enum:
     NO_THREAD = 0
 
+cdef enum AtOnce:
+    NOT_AT_ONCE                 # nothing was done
+    DONE
+    REFUSED                     # for ever: the failure says why
+    UNFINISHED                  # `prepare_rest` has to follow
+
 cdef enum AfterCall:
     KEEP_STREAM_BUSY
     RELEASE_STREAM
@@ -201,6 +207,7 @@ cdef cppclass Window:
     StreamState* stream
     HandBack hand_back
     OnConflict on_conflict
+    bint is_strict              # its recorder refuses untracked memory; for messages
     bint is_open
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
@@ -328,6 +335,12 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
+
+# With the GIL, and without waiting for anything.  They return an `AtOnce`; see core/at_once.pxi.
+cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1
+cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
+cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
 
 # Inside of these.  The context is current where they need it.
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,

@@ -34,9 +34,9 @@ its stream until it releases the export, so for this block that stream counts as
 until then.
 
 Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it no driver call is made, the GIL is
-not acquired and no Python object is touched; and no thread waits for it while it holds the GIL (two short paths try the
-lock and keep the GIL: `Core.find`, `LaunchRecorder.finish`).  Every operation is a C function that runs without the
-GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  An open window, a pin or the state
+not acquired and no Python object is touched; and no thread waits for it while it holds the GIL.  Every operation is a C
+function that runs without the GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  What
+waits for nothing is done with the GIL, if the lock is free (core/at_once.pxi).  An open window, a pin or the state
 FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
 lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 
@@ -54,6 +54,7 @@ from libc.stdio cimport snprintf
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     LEAF_LOCK,
+    PER_THREAD,
     Scope,
     enter_context,
     leave_context,
@@ -128,6 +129,7 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport (
     HOST_SYNCHRONOUS,
     STREAM_ORDERED,
+    FrontierTable,
     GuardTable,
     settle,
     start_call,
@@ -160,4 +162,5 @@ include "core/cache_ends.pxi"           # caches are opened, emptied, closed, co
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed
+include "core/at_once.pxi"              # what a thread does while it has the GIL
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime

@@ -328,6 +328,31 @@ cdef extern from *:
 
 
 cdef extern from *:
+    """
+    #ifndef XLOGMEM_COUNTER
+    #define XLOGMEM_COUNTER
+    // Changes under a lock, as a plain number does and as quickly.  Without the lock it may be read: as a hint, because
+    // it may be another one by then.
+    class xlogmem_counter {
+        std::atomic<std::uint32_t> number{0};
+
+    public:
+        xlogmem_counter() = default;
+        xlogmem_counter(const xlogmem_counter& other) : number(std::uint32_t(other)) {}
+        xlogmem_counter(std::uint32_t value) : number(value) {}
+        xlogmem_counter& operator=(const xlogmem_counter& other) { return *this = std::uint32_t(other); }
+        xlogmem_counter& operator=(std::uint32_t value) {
+            number.store(value, std::memory_order_relaxed);
+            return *this;
+        }
+        operator std::uint32_t() const { return number.load(std::memory_order_relaxed); }
+    };
+    #endif
+    """
+    ctypedef uint32_t counter "xlogmem_counter"
+
+
+cdef extern from *:
     # Put an item in front of a list that is taken as a whole.  Takes no lock, so finalizers may call it.
     void push "xlogmem_push"[T](atomic[T*]& head, T* item) noexcept nogil
 

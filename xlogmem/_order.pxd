@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, mutex, peek, poke, vector
+from xlogmem._cpp cimport atomic, counter, flag, mutex, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
 
@@ -41,7 +41,7 @@ cdef cppclass StreamState:
     uint64_t count              # positions taken so far; of a dead stream: its last
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     uint32_t index
-    uint32_t busy               # calls in flight that use the handle with the lock released
+    counter busy                # calls in flight that use the handle with the lock released
     uint32_t calls              # of these, driver calls for other streams' sake: unregistering waits for them
     uint32_t blocks             # references from blocks: as their stream, as their home, for each export
     Discipline discipline
@@ -57,7 +57,7 @@ cdef cppclass StreamState:
     Fence* last                 # of a dead stream: its newest fence; NULL once the host has seen it complete
     StreamState* successor      # of a dead stream: where its blocks are freed
     uint32_t predecessors       # dead streams whose successor this is, and whose index is not used again yet
-    uint32_t windows            # open windows of launches on this stream
+    counter windows             # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `poll_unlocks` queries, until it is complete
     StreamState* next           # in the list of own streams without a handle

@@ -10,7 +10,6 @@ or the next `open` does.
 Streams come as bare handles.  They become opaque, unless the program named another discipline, because the caller
 enqueues work that is not recorded.  Which registration a handle means is found by `_foreign`.
 """
-import logging
 
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -93,13 +92,13 @@ from xlogmem._order cimport (
 from xlogmem.blocks cimport Core
 from xlogmem.resources.base cimport Allocation, start_call, start_call_on
 
+from xlogmem._log import logger
+
 __all__ = ["table"]
 
 cdef enum:
     LOG_LINES = 32              # kept for the log until a thread has the GIL
     LARGE = 4 << 20             # bytes that count as one more of them
-
-logger = logging.getLogger("xlogmem")
 
 
 include "table/streams.pxi"             # runtimes that are held, and the streams that were named through a hold

@@ -20,15 +20,15 @@ _What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
 
 @final
 class LaunchRecorder:
-    def __new__(
-        cls,
+    def __init__(
+        self,
         stream: _StreamLike,
         *,
         runtime: Core | None = None,
         mode: str = "strict",
         handback: str = "all",
         on_conflict: str = "wait",
-    ) -> Self: ...
+    ) -> None: ...
     @property
     def runtime(self) -> Core: ...
     @property

@@ -228,19 +228,6 @@ cdef class Core:
         inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
         return TRACKED if inside else BEYOND
 
-    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
-        """The handle of what was found; the block itself may be another one by now."""
-        cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
-        handle.core = self
-        handle.block = block
-        handle.released = False
-        handle.stream = stream
-        handle.tag = tag
-        handle.generation = found.generation
-        handle.ptr = found.ptr
-        handle.nbytes = found.nbytes
-        return handle
-
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream):
         cdef BlockId identity = BlockId.__new__(BlockId)
         identity.ptr = ptr

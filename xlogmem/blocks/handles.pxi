@@ -70,7 +70,7 @@ cdef class BlockId:
 
 
 @cython.final
-@cython.no_gc_clear                         # __dealloc__ needs the core
+@cython.no_gc_clear                         # the end of `owned` needs the core
 @cython.freelist(64)
 cdef class DeviceBlock:
     """One allocation.  Dropping the last reference frees it, after every recorded use; see `DeviceRuntime.deallocate`.
@@ -101,14 +101,6 @@ cdef class DeviceBlock:
     def __init__(self):
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
 
-    def __dealloc__(self):
-        if self.block == NULL or self.released:
-            return
-        if unlikely(<bint>self.core.state.resource.stack_depth):
-            release(self.block.freed_by)                # nothing else touches it: this was the last handle
-            self.block.freed_by = label_of_stack(self.core.state.resource.stack_depth)
-        defer_free(&self.core.state, self.block)
-
     def __reduce__(self):
         raise TypeError("a block cannot be copied: it owns its memory")
 
@@ -116,7 +108,7 @@ cdef class DeviceBlock:
         """Free the block; see `DeviceRuntime.deallocate`."""
         if self.core is None:
             raise StreamMisuseError("the block was never allocated")
-        self.core.deallocate(self, stream)
+        free_handle(self.core, self, stream)
 
     @property
     def id(self):

@@ -98,17 +98,25 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
     if after == RELEASE_STREAM:
         wanted.stream.busy -= 1
     if not unlikely(failed):
-        evict_overlapping_locked(core, wanted.ptr, wanted.nbytes)
-        result[0] = new_block_locked(core, wanted)
-        core.live_bytes += wanted.nbytes
-        core.live_blocks += 1
-        core.counters.allocations += 1
-        if core.resource.frontiers != NULL and core.resource.frontiers.grain:
-            want_size_locked(core, wanted.stream, wanted.nbytes)
+        result[0] = track_locked(core, wanted)
     order.lock.unlock()
     if unlikely(core.wants_cache):
         add_cache(core)
     return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogil:
+    """The block of memory that the resource has just handed out."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block
+    evict_overlapping_locked(core, made.ptr, made.nbytes)
+    block = new_block_locked(core, made)
+    core.live_bytes += made.nbytes
+    core.live_blocks += 1
+    core.counters.allocations += 1
+    if core.resource.frontiers != NULL and core.resource.frontiers.grain:
+        want_size_locked(core, made.stream, made.nbytes)
+    return block
 
 
 cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:

@@ -98,14 +98,14 @@ cdef void return_taken(CoreState* core, StreamCache* cache, Block* block) noexce
 
 
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
-    """Free a local block of this generation on its own stream, which is meant by NULL too.  If it is none, or the cache
-    has enough, nothing is done."""
+    """Free a local block of this generation (0: of any) on its own stream, which NULL means too.  If it is none, or
+    the cache has enough, or another thread is there, nothing is done: finalizers, which call this too, do not wait."""
     cdef StreamCache* cache = block.cache.load()
     cdef bint done
-    if cache == NULL or has_deferred_work(core):
+    if cache == NULL or has_deferred_work(core) or not cache.cache_lock.try_lock():
         return False
-    cache.cache_lock.lock()
-    done = (block.cache.load() == cache and block.generation == generation and block.state == LOCAL
+    done = (block.cache.load() == cache and block.state == LOCAL
+            and (generation == 0 or block.generation == generation)
             and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
     if done:
         cache_local(core, cache, block)

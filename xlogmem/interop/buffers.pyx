@@ -60,7 +60,7 @@ from xlogmem.interop._dlpack cimport (
     pair_of,
 )
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder
+from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 
 from xlogmem.blocks import Access
@@ -181,8 +181,8 @@ cdef class Buffer(ArrayView):
 
     cdef LaunchRecorder new_recorder(self, Stream stream, int access):
         """A recorder with a use of this buffer."""
-        cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-        recorder.add_use(self, access, self)
+        cdef LaunchRecorder recorder = record_on(stream)
+        add_use(recorder, self, access, self)
         return recorder
 
     cdef LaunchRecorder new_hand_over(self, Stream stream, int access):

@@ -129,6 +129,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
             self.functions = self.upstream.table.frontiers[0]
             self.functions.grain = 0                    # every call counts
             self.functions.allocate = allocate_unlocks
+            self.functions.allocate_at_once = NULL      # what is admitted would be booked twice
             self.functions.deallocate = deallocate_locked
             self.functions.trim = trim_unlocks
             self.functions.end = end

@@ -2,18 +2,16 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+from xlogmem._log import logger
 from xlogmem._units import format_bytes
 
 __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]
-
-logger = logging.getLogger("xlogmem")
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,13 @@ _process = os.getpid()
 
 def report_at_exit(adaptor: Any) -> None:
     """Have the end of the process report what is outstanding of it then."""
+    logger()
+    if not _reporting:
+        atexit.unregister(_report)
+        atexit.register(_report)                        # after logging was imported: before that closes its files
     _reporting.add(adaptor)
 
 
-@atexit.register
 def _report() -> None:
     if os.getpid() != _process:                         # the memory is the parent's
         return
@@ -111,5 +112,5 @@ def _report() -> None:
         records = adaptor.outstanding_allocations()
         if records:
             nbytes = sum(record.nbytes for record in records)
-            logger.warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
+            logger().warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
                            format_bytes(nbytes), leaks_as_text(records))

@@ -14,8 +14,6 @@ has seen complete: no rightful work touches them.
 Around a pool the guard watches the pool's blocks, and gives them back with the position behind its own work.  Below a
 pool it sees chunks.
 """
-import logging
-import traceback
 import warnings
 
 cimport cython
@@ -69,6 +67,7 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryRe
 from xlogmem.streams cimport Stream, StreamPool
 
 from xlogmem._guard_kernels import GUARD_PTX
+from xlogmem._log import logger
 from xlogmem._units import parse_bytes
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
 
@@ -264,7 +263,9 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
             try:
                 self.publish_one(violation_of(&findings[i]))
             except Exception:
-                logging.getLogger("xlogmem").error("reporting a violation failed:\n%s", traceback.format_exc())
+                from traceback import format_exc        # not imported before it is needed
+
+                logger().error("reporting a violation failed:\n%s", format_exc())
             drop_finding(&findings[i])
         return 0
 
@@ -272,7 +273,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         if len(self.found) < KEPT:
             self.found.append(violation)
             self.to_raise.append(violation)
-        logging.getLogger("xlogmem").error("%s", violation)
+        logger().error("%s", violation)
         if self.on_violation == "warn":
             warnings.warn(str(violation), MemoryGuardWarning, stacklevel=2)
         elif self.on_violation != "raise":

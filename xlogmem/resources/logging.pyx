@@ -6,7 +6,6 @@ them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does,
 ring is full, records are dropped and counted.
 """
 import atexit
-import logging
 import operator
 import threading
 
@@ -32,6 +31,7 @@ from xlogmem._labels cimport Label, held, object_of, release
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 
+from xlogmem._log import logger
 from xlogmem.resources.sinks import AllocationRecord, opened
 
 __all__ = ["LoggingResourceAdaptor"]

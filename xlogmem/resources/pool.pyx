@@ -215,6 +215,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.state.ready = make_new[FreeList]()
         self.state.mixed = make_new[FreeList]()
         self.functions.allocate = allocate_unlocks
+        self.functions.allocate_at_once = allocate_at_once_locked
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
         self.functions.end = release_all

@@ -6,7 +6,6 @@ cdef enum:
 EXIT_WAIT = 5                               # seconds for all logs together
 
 cdef set writers = set()                    # whose threads run
-cdef object logger = logging.getLogger("xlogmem")
 
 
 cdef class LogWriter:
@@ -40,6 +39,7 @@ cdef class LogWriter:
         self.sink = sink
         self.rows.device = device
         self.thread = threading.Thread(target=self.run, name="xlogmem log", daemon=True)
+        end_before_logging()
         writers.add(self)
         try:
             self.thread.start()
@@ -114,7 +114,7 @@ cdef class LogWriter:
             return 0
         self.reported = True
         try:
-            logger.error("the sink of a log of allocations failed: %r; records that it does not take are counted as "
+            logger().error("the sink of a log of allocations failed: %r; records that it does not take are counted as "
                          "dropped", error)
         except BaseException:
             pass
@@ -161,7 +161,14 @@ cdef class LogWriter:
         return 0
 
 
-@atexit.register
+cdef int end_before_logging() except -1:
+    """At exit logging closes its files: what is left has to be written before."""
+    logger()                                # imported by now
+    atexit.unregister(_write_what_is_left)
+    atexit.register(_write_what_is_left)
+    return 0
+
+
 def _write_what_is_left():
     """At exit, in the process that made the logs."""
     cdef LogWriter writer
