@@ -1,4 +1,4 @@
-"""`use` as nearly all programs write it takes a short way: the same results, and nothing that one use leaves to another."""
+"""`use` as nearly all programs write it takes a short way: the results are the same, and nothing is left to the next."""
 from __future__ import annotations
 
 import gc
