@@ -20,12 +20,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
-         "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live")
+         "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
+         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -63,7 +65,25 @@ def paths() -> dict[str, Callable[[int], object]]:
     def look_up(rounds: int) -> object:
         return kept and _loops.lookups(adopted, wanted, rounds)
 
-    return dict(zip(PATHS, (table(trivial), table(pool), uses(1), uses(16), uses(64), look_up), strict=True))
+    pool_stream = pool.acquire_stream()
+
+    def allocate_and_free(rounds: int) -> None:
+        for _ in range(rounds):
+            pool.allocate(1 << 16, pool_stream).free()
+
+    def python_uses(*rounds_of: tuple[xlogmem.Stream, dict[str, Any]]) -> Callable[[int], object]:
+        def run(rounds: int) -> None:
+            for _ in range(rounds):
+                for on, arguments in rounds_of:
+                    with xlogmem.use(on, **arguments):
+                        pass
+
+        return run
+
+    return dict(zip(PATHS, (
+        table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
+        python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks})),
+        python_uses((stream, {"write": blocks[1]}), (trivial.acquire_stream(), {"read": blocks[1]}))), strict=True))
 
 
 def work() -> None:

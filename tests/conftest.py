@@ -19,7 +19,6 @@ from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
 from xlogmem.blocks import unfinished_runtimes
 
-
 # docs/ordering.md, no-call-under-lock: what may be called by a thread that has the GIL.
 WITH_GIL = {"cuStreamIsCapturing", "cuGetErrorName", "cuGetErrorString"}
 

@@ -1,8 +1,9 @@
 # A C structure that ends with the Python object which owns it.
 #
-# Cython sets the exception that is under way aside for each `__dealloc__`, and calls each `__del__` through Python.  For
-# objects that come and go with every launch that is more work than their end itself, which is a store.  The destructor
-# of a member costs nothing; what it calls has to keep an exception that is under way, if it does more than that.
+# Cython sets the exception that is under way aside for each `__dealloc__`, and calls each `__del__` through Python.
+# For objects that come and go with every launch that is more work than their end itself, which is a store.  The
+# destructor of a member costs nothing; what it calls has to keep an exception that is under way, if it does more than
+# that.
 
 cdef extern from *:
     """

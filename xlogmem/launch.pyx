@@ -46,7 +46,7 @@ from xlogmem._core cimport (
     return_window,
     take_window,
 )
-from xlogmem._driver cimport process_is_closing
+from xlogmem._driver cimport process_is_closing, process_was_forked
 from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState, current_thread
 from xlogmem.blocks cimport (

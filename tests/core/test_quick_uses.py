@@ -1,4 +1,4 @@
-"""`use` as nearly all programs write it takes a short way: the same results, and nothing that one use leaves to another."""
+"""`use` as nearly all programs write it takes a short way: the same results, and nothing is left for the next one."""
 from __future__ import annotations
 
 import gc

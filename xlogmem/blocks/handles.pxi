@@ -10,12 +10,12 @@ class Access(enum.Flag):
     @property
     def reads(self):
         """Whether the block's contents matter to the use."""
-        return bool(self & Access.READ)
+        return bool(self.value & 1)
 
     @property
     def writes(self):
         """Whether the use changes the block's contents."""
-        return bool(self & Access.WRITE)
+        return bool(self.value & 2)
 
 
 class BlockState(enum.Enum):

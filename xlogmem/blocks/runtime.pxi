@@ -1,7 +1,7 @@
 # `Runtime`: the operations, as Python calls them.
 #
-# Each checks what it is given, calls one operation of `_core`, with the GIL if that can be done at once and else without
-# it, and turns a failure into an exception.
+# Each checks what it is given, calls one operation of `_core`, with the GIL if that can be done at once and else
+# without it, and turns a failure into an exception.
 # `DeviceRuntime` (runtime.py) is this class with its parts put together.
 
 @cython.no_gc_clear                         # __dealloc__ of the base needs what the core is made of

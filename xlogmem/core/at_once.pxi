@@ -5,8 +5,8 @@
 # waited for), finalizers have left nothing, no stream has to wait, and the resource finds the memory by itself.
 #
 # One driver call is made with the GIL: the query whether a stream captures, which reads what the driver knows and
-# queues nothing.  It might have to wait for another call on the same stream that a full queue keeps.  So it is made with
-# the GIL only while no window is open on the stream, in which a thread may be launching, and no call of ours is in
+# queues nothing.  It might have to wait for another call on the same stream that a full queue keeps.  So it is made
+# with the GIL only while no window is open on the stream, in which a thread may be launching, and no call of ours is in
 # flight there.  On the default streams it is not: their state depends on other streams.
 #
 # Every function here returns NOT_AT_ONCE without having changed anything, and then the ordinary operation follows,
@@ -106,8 +106,8 @@ cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failu
 
 # ---------------------------------------------------------------------------------------------- what was dropped
 cdef bint drain_at_once(CoreState* core) noexcept nogil:
-    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False: there are others, or
-    many; they are on the list."""
+    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False: there are others,
+    or many; they are on the list."""
     cdef Block* block
     cdef Block* following
     cdef size_t freed = 0

@@ -215,12 +215,13 @@ cdef class Buffer(ArrayView):
         ValueError
             The buffer is read-only, and this would write.
         """
-        if not isinstance(access, Access) or not access:
+        cdef int flags = access.value if isinstance(access, Access) else 0      # as operators of enum are slow
+        if flags == 0:
             raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
         self.refuse_stale()
-        if access.writes:
+        if flags & WRITE:
             self.refuse_writing("a pointer for writing")
-        return new_pointer(self, self.new_recorder(self.resolve_stream(stream), access.value))
+        return new_pointer(self, self.new_recorder(self.resolve_stream(stream), flags))
 
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.

@@ -1,8 +1,8 @@
 # `use` for what nearly all programs write: a stream of the runtime, and what is read and written, by place or by name.
 #
 # It is a function of C's own calling convention, so that arguments come as they lie on the interpreter's stack.  Names
-# are compared as objects: those of a call in a program's text are the interpreter's only ones.  Whatever else comes, and
-# whatever is wrong, goes on to the function that takes any arguments.
+# are compared as objects: those of a call in a program's text are the interpreter's only ones.  Whatever else comes,
+# and whatever is wrong, goes on to the function that takes any arguments.
 
 cdef extern from "Python.h":
     ctypedef struct PyMethodDef:

@@ -188,11 +188,13 @@ cdef class LaunchRecorder:
     cdef int finish(self, Outcome outcome) except -1:
         cdef OrderState* order
         cdef bint more
-        self.refuse_busy()
-        if self.done:
+        if self.window == NULL or self.busy or self.done or process_was_forked():
+            self.refuse_busy()
             raise StreamMisuseError("the recorder was committed or cancelled before")
         self.done = True
-        _held, self.held = self.held, None              # dropped when everything is filed
+        held = self.held                                # dropped when everything is filed
+        if held is not None:
+            self.held = None
         if not self.window.is_open:
             return 0
         order = self.runtime.state.order
@@ -230,7 +232,7 @@ cdef class LaunchRecorder:
         return self
 
     @cython.binding(False)
-    def __exit__(self, kind, exception, traceback):
+    def __exit__(self, kind, exception, traceback, /):
         if not self.done:
             self.finish(LAUNCHED)
 

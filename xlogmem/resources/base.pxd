@@ -39,8 +39,9 @@ cdef struct FrontierTable:
     # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
     # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
     # lock when the runtime ends: it returns everything, or says that something is left.
-    # `allocate_at_once` does what `allocate` does, without dropping the lock, if there is memory at hand that the stream
-    # is ordered after; else it does nothing.  NULL: never.
+    #
+    # `allocate_at_once` does what `allocate` does, without dropping the lock, if there is memory at hand that the
+    # stream is ordered after; else it does nothing.  NULL: never.
     int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
     bint (*allocate_at_once)(void* self, Allocation* wanted) noexcept nogil
     void (*deallocate)(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil

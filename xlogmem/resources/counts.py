@@ -113,4 +113,4 @@ def _report() -> None:
         if records:
             nbytes = sum(record.nbytes for record in records)
             logger().warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
-                           format_bytes(nbytes), leaks_as_text(records))
+                             format_bytes(nbytes), leaks_as_text(records))

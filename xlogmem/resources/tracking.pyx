@@ -32,7 +32,6 @@ cdef enum:
     SHOWN = 5                   # stacks in a summary
 
 
-
 cdef cppclass Tracker:
     bint takes_stacks
     mutex lock                  # of the rest; a leaf

@@ -47,7 +47,7 @@ def used_by_xlogmem(pattern: Pattern, policy: str) -> Iterator[Candidate]:
         yield Candidate(name, PYTHON, OURS, timed(with_use(xlogmem.use, pattern, on, blocks)), most=pattern.most,
                         before=before)
         yield Candidate("empty context manager", PYTHON, PEER, timed(with_use(_loops.empty_use, pattern, on, blocks)),
-                        "does nothing, with the same arguments: the least that a use could cost in Python", pattern.most)
+                        "does nothing, with the same arguments: the least that Python could take", pattern.most)
 
 
 def nothing() -> None:

@@ -115,7 +115,7 @@ cdef class LogWriter:
         self.reported = True
         try:
             logger().error("the sink of a log of allocations failed: %r; records that it does not take are counted as "
-                         "dropped", error)
+                           "dropped", error)
         except BaseException:
             pass
         return 0
