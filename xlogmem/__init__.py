@@ -7,6 +7,8 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
+from typing import TYPE_CHECKING, Any
+
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
@@ -51,6 +53,9 @@ from xlogmem.resources import (
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
+
+if TYPE_CHECKING:
+    from xlogmem import statistics as statistics
 
 __version__ = "0.1.0"
 
@@ -108,3 +113,11 @@ __all__ = [
     "register_resolver",
     "use",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`xlogmem.statistics` without an import of its own."""
+    if name == "statistics":
+        from importlib import import_module
+        return import_module("xlogmem.statistics")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
