@@ -61,7 +61,7 @@ cdef void keep_allocated(void* self, Allocation* made) noexcept nogil:
     if add_record(&tracker.records, &record, &replaced):
         if replaced.freeing == NULL:                    # the resource below has handed out memory twice
             tracker.nbytes -= replaced.nbytes
-            drop_labels(&replaced)
+        drop_labels(&replaced)                          # where it is being freed, its free finds no record
     tracker.lock.unlock()
 
 
@@ -150,14 +150,15 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream, *, depth=16, report_at_exit=False):
         cdef int frames
         frames = parse_depth(depth)
+        self.take_upstream(upstream)
         self.state.books.allocated = keep_allocated
         self.state.books.freeing = mark_freeing
         self.state.books.freed = drop_freed
         self.state.books.not_freed = keep_not_freed
-        self.open_books(upstream, &self.tracker)
-        self.table.stack_depth = max(self.table.stack_depth, frames)
         self.tracker.takes_stacks = frames > 0
         take_at_forks(&self.tracker.lock, LEAF_LOCK)
+        self.open_books(&self.tracker)
+        self.table.stack_depth = max(self.table.stack_depth, frames)
         if report_at_exit:
             report_later(self)
 
@@ -171,6 +172,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     @property
     def outstanding_bytes(self):
         """The sum of `outstanding_allocations`, in bytes."""
+        self.refuse_unmade()
         return read_under(&self.tracker.lock, &self.tracker.nbytes)
 
     def outstanding_allocations(self):
@@ -178,6 +180,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         cdef vector[Record] records
         cdef size_t i
         cdef list found = []
+        self.refuse_unmade()
         with nogil:
             copy_outstanding(&self.tracker, &records)
         try:
