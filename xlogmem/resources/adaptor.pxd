@@ -17,7 +17,7 @@ cdef struct Books:
     void (*freed)(void* self, Allocation* freed) noexcept nogil                          # after `freeing`, or
     void (*not_freed)(void* self, Allocation* freed, Failure* failure) noexcept nogil
     void (*settled)(void* self, uint64_t nbytes) noexcept nogil
-    void (*evicted)(void* self, Allocation* lost) noexcept nogil                         # after `settled`: in its place
+    void (*evicted)(void* self, Allocation* lost) noexcept nogil                         # `settled`, and no free comes
 
 
 cdef struct AdaptorState:

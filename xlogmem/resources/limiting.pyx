@@ -136,13 +136,12 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
     return state.upstream.trim(state.upstream.self, failure) if state.upstream.trim != NULL else 0
 
 
-cdef int wait_for_sharers(LimitingResourceAdaptor budget) except -1:
-    """The runtimes do that without the GIL, and report nothing."""
+cdef void wait_for_sharers(LimitingResourceAdaptor budget) noexcept:
+    """The runtimes do that without the GIL, and report nothing.  The core's call goes on whatever is raised here."""
     for reference in list(budget.runtimes):
         runtime = reference()
         if runtime is not None:
             runtime._wait_for_pending()
-    return 0
 
 
 cdef class LimitingResourceAdaptor(ResourceAdaptor):
