@@ -270,7 +270,7 @@ cdef class DeviceMemoryResource:
         return <cy.CUstream><size_t>(<Stream>stream).handle if isinstance(stream, Stream) else parse(stream)
 
     def __reduce__(self):
-        raise TypeError(f"a {type(self).__name__} is not copied or pickled: it owns memory whose addresses others have. "
+        raise TypeError(f"a {type(self).__name__} is not copied or pickled: it owns memory, and others use that. "
                         "Make another one")
 
     @property
