@@ -104,6 +104,7 @@ cdef int end(void* self) except -1 nogil:
 
 
 @cython.no_gc_clear                         # a runtime calls down the stack until its __dealloc__
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class ResourceAdaptor(DeviceMemoryResource):
     """The base class of the adaptors: a resource around another one.
 

@@ -107,6 +107,7 @@ ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
 
 
 @cython.no_gc_clear                         # __dealloc__ of the subclasses needs the context
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class DeviceMemoryResource:
     """Allocates memory of one device, and frees it.
 

@@ -111,6 +111,7 @@ cdef object parse_on_violation(object on_violation):
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class GuardResourceAdaptor(ResourceAdaptor):
     """Finds writes past either end of memory, writes after a free, and second frees.
 

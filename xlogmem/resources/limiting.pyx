@@ -4,6 +4,8 @@ What counts is what others cannot use: bytes of live blocks, and of freed ones u
 So the sum is charged before upstream is called, in one atomic step, discharged if that fails, and when the runtime
 says that the bytes are settled.  It is what the runtime calls outstanding, whatever upstream rounds sizes to.
 """
+cimport cython
+
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport atomic, mutex
@@ -144,6 +146,7 @@ cdef void wait_for_sharers(LimitingResourceAdaptor budget) noexcept:
             runtime._wait_for_pending()
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class LimitingResourceAdaptor(ResourceAdaptor):
     """Admits no more than a number of bytes to the resource below.
 

@@ -43,6 +43,7 @@ include "logging/writer.pxi"            # the thread that writes
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the writer
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class LoggingResourceAdaptor(ResourceAdaptor):
     """Writes down each call of the resource below.
 

@@ -4,6 +4,8 @@ The counters are RMM's, and so is what pushing and popping does to them.  A free
 allocation was: the stream of a free may be another one, and a tag beyond the last row may get a row later.  So each
 allocation has a record of where it counts (`outstanding`).
 """
+cimport cython
+
 from libc.stdint cimport int64_t, uint64_t
 
 from xlogmem._cpp cimport mutex, read_under, vector
@@ -164,6 +166,7 @@ cdef object statistics_of(Counters* counters):
                       counters.nbytes.total, counters.calls.total)
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class StatisticsResourceAdaptor(ResourceAdaptor):
     """Counts what is allocated from the resource below: now, at most, and in total; by tag and by stream too.
 

@@ -3,6 +3,8 @@
 Each allocation has a record with its tag and the stack of its call, until upstream has the memory again.  Stacks are
 interned (`_labels`): a record holds a reference, and is made without the GIL.
 """
+cimport cython
+
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport mutex, read_under, vector
@@ -108,6 +110,7 @@ cdef void copy_outstanding(Tracker* tracker, vector[Record]* found) noexcept nog
     tracker.lock.unlock()
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class TrackingResourceAdaptor(ResourceAdaptor):
     """Knows what was allocated from the resource below and not freed, with the Python stack of each call.
 
