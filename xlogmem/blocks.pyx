@@ -10,6 +10,7 @@ from collections.abc import Mapping
 cimport cython
 
 from cpython.dict cimport PyDict_GetItem
+from cpython.exc cimport PyErr_SetInterrupt
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport UINT64_MAX, uint8_t, uint32_t, uint64_t
@@ -41,6 +42,7 @@ from xlogmem._core cimport (
     reap,
     record_use,
     tear_down,
+    wait_for_pending,
     want,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
