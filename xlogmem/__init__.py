@@ -54,6 +54,7 @@ from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
 from xlogmem.streams import Stream, StreamPool
 
 if TYPE_CHECKING:
+    from xlogmem import statistics as statistics
     from xlogmem.resources import GuardViolation
 
 __version__ = "0.1.0"
@@ -115,8 +116,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "GuardViolation":                            # see `xlogmem.resources`
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from xlogmem import resources
+    """What takes longer to import than the rest, and not every program needs: `xlogmem.statistics`, and a record."""
+    from importlib import import_module
 
-    return resources.GuardViolation
+    if name == "statistics":
+        return import_module("xlogmem.statistics")
+    if name == "GuardViolation":
+        return import_module("xlogmem.resources.violations").GuardViolation
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

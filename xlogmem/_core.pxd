@@ -329,7 +329,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
-cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil
+cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil
+cdef int wait_for_pending(CoreState* core) except -1 nogil
 cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil

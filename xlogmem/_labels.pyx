@@ -9,10 +9,11 @@ A stack is interned by its code objects and the instructions at which they are, 
 looked up when a person reads it.  `xlogmem bench --family adaptors` has what that costs.
 """
 from cpython.dict cimport PyDict_GetItem
-from cpython.number cimport PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from xlogmem._cpp cimport make_new, vector
+
+from xlogmem._units import parse_number
 
 __all__ = ["Stack", "label_count"]
 
@@ -153,10 +154,7 @@ cdef Label* label_of_stack(int depth) except? NULL:
 
 cdef int parse_depth(object depth) except -1:
     """How many frames a resource wants, as users say it."""
-    frames = PyNumber_Index(depth)
-    if not 0 <= frames <= DEEPEST:
-        raise ValueError(f"depth must be a number of frames from 0 to {DEEPEST}, got {depth}")
-    return frames
+    return parse_number("depth", depth, 0, DEEPEST, "a number of frames")
 
 
 cdef int read_stack(int depth, vector[Place]& places) except -1:

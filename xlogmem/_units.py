@@ -1,12 +1,13 @@
 """Quantities as text, in both directions."""
 from __future__ import annotations
 
+import numbers
 import operator
 import re
 from collections.abc import Callable
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "parse_bytes"]
+__all__ = ["format_bytes", "parse_bytes", "parse_number"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -31,20 +32,57 @@ def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[
         It is none of these; the error names the parameter.
     """
     if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", value)
-        if not found or found[2].lower() not in POWERS:
-            raise ValueError(f"{name} must be a number and a unit ({', '.join(UNITS)}, kB, MB, GB, TB), got {value!r}")
-        return int(float(found[1]) * POWERS[found[2].lower()])
-    if isinstance(value, float):
-        if not 0 < value <= 1:
-            raise ValueError(f"{name} as a share of the device's memory must be above 0 and at most 1, got {value}; a "
-                             "number of bytes is an int")
-        return int(value * total())
+        return _in_range(name, value, _bytes_of_text(name, value))
     try:
-        nbytes = operator.index(value)
+        return _in_range(name, value, operator.index(value))     # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} must be an int, a text such as '8GiB' or a share such as 0.5, not "
-                        f"{type(value).__name__}") from None
+        if not isinstance(value, numbers.Real):         # numpy's too
+            raise TypeError(f"{name} must be an int, a text such as '8GiB' or a share such as 0.5, not "
+                            f"{type(value).__name__}") from None
+    share = float(value)
+    if not 0 < share <= 1:
+        raise ValueError(f"{name} as a share of the device's memory must be above 0 and at most 1, got {value}; a "
+                         "number of bytes is an int")
+    return int(share * total())
+
+
+def _bytes_of_text(name: str, text: str) -> int:
+    """Exactly: a float would lose bytes."""
+    found = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]+)\s*", text)
+    if not found or found[2].lower() not in POWERS:
+        raise ValueError(f"{name} must be a number and a unit ({', '.join(UNITS)}, kB, MB, GB, TB), got {_shown(text)}")
+    from fractions import Fraction                      # not before it is needed
+
+    return int(Fraction(found[1]) * POWERS[found[2].lower()])
+
+
+def _in_range(name: str, given: object, nbytes: int) -> int:
     if not 0 <= nbytes < 1 << 63:
-        raise ValueError(f"{name} must be a number of bytes, got {nbytes}")
+        raise ValueError(f"{name} must be a number of bytes, at least 0 and below 2**63, got {_shown(given)}")
     return nbytes
+
+
+def _shown(value: object) -> str:
+    """A number may have any number of digits, and Python writes down only some."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number that is far too large"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def parse_number(name: str, value: Any, least: int, most: int, what: str = "a number") -> int:
+    """An int in a range.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is none; the error names the parameter.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be {what} from {least} to {most}, got {_shown(number)}")
+    return number

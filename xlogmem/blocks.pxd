@@ -2,6 +2,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._core cimport Block, CoreState, Found, Window
+from xlogmem._cpp cimport vector
 from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
 from xlogmem._foreign cimport StreamRegistry
@@ -51,6 +52,7 @@ cdef class Core:
     cdef object __weakref__
     cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
     cdef int fail(self, Failure* failure, str what) except -1
+    cdef int fail_all(self, vector[Failure]* failures, str what) except -1
     cdef int drop_owners(self) except -1
     cdef int warn_of_eviction(self) except -1
     cdef Stream stream_of(self, object stream)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 cimport cython
 
 from cpython.dict cimport PyDict_GetItem
-from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore
+from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore, PyErr_SetInterrupt
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
@@ -53,6 +53,7 @@ from xlogmem._core cimport (
     record_use,
     tear_down,
     use_caches,
+    wait_for_pending,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
 from xlogmem._driver cimport (

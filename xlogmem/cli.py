@@ -355,14 +355,16 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
     """
     start_driver()
     from xlogmem.bench.recorded import LogError
-    from xlogmem.bench.replay import chart, console, save_csv, save_json
+    from xlogmem.bench.replay import chart, console, require_writable, save_csv, save_json
 
     if _driver.is_simulated():
         click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
     try:
-        if plot_file:
-            chart.require_matplotlib()                  # before a minute of work
+        if plot_file:                                   # before a minute of work
+            chart.require_matplotlib()
+        require_writable(csv_file, json_file, plot_file)
         rows = console.run(logs, resources or ("pool",), not no_least)
+        console.show(rows)
         if csv_file:
             save_csv(rows, csv_file)
         if json_file:
@@ -372,4 +374,3 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
             chart.plot(rows, plot_file)
     except (LogError, XlogmemError, RuntimeError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    console.show(rows)

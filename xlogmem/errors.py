@@ -84,7 +84,7 @@ class OutOfBudgetError(XlogmemError, MemoryError):
     requested, remaining, current, limit : int
         Bytes, exact at the moment of the decision.
     pending : int
-        Bytes of `current` that were freed, and whose free the device has not completed.
+        Bytes of `current` that belong to no live block: freed, and not seen complete or not returned yet.
     holders : list of (str or None, int)
         The tags whose live blocks have most of it, at most five, and their bytes; None stands for all without a tag.
     """
@@ -92,11 +92,12 @@ class OutOfBudgetError(XlogmemError, MemoryError):
     def __init__(self, requested: int, remaining: int, current: int, limit: int, *, pending: int = 0,
                  holders: Iterable[tuple[str | None, int]] = (), what: str = "") -> None:
         self.holders = list(holders)
-        largest = ", ".join(f"{tag if tag is not None else 'without a tag'}: {nbytes}" for tag, nbytes in self.holders)
+        largest = ", ".join(f"{tag if tag is not None else 'memory without a tag'}: {nbytes}"
+                            for tag, nbytes in self.holders)
         super().__init__(f"out of budget: requested {requested} bytes, remaining {remaining} bytes "
                          f"(current {current}, limit {limit})" + (f" while {what}" if what else "")
                          + (f". Held by {largest}" if largest else "")
-                         + (f"; {pending} freed and still in use on the device" if pending else ""))
+                         + (f"; {pending} freed and not seen complete" if pending else ""))
         self.requested = requested
         self.remaining = remaining
         self.current = current
@@ -110,12 +111,16 @@ class MemoryCorruptionError(XlogmemError):
     Attributes
     ----------
     violations : list of GuardViolation
-        What was found since this was last raised.
+        What was found since this was last raised, at most the first 1,000.
+    left_out : int
+        How many more there were.
     """
 
-    def __init__(self, violations: Iterable[Any]) -> None:
+    def __init__(self, violations: Iterable[Any], left_out: int = 0) -> None:
         self.violations = list(violations)
-        more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
+        self.left_out = left_out
+        others = len(self.violations) - 1 + left_out
+        more = f" (and {others} more)" if others else ""
         super().__init__(f"memory was corrupted: {self.violations[0]}{more}")
 
 

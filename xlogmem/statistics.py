@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from xlogmem._driver import ProcessLock
 from xlogmem.resources import Statistics, StatisticsResourceAdaptor
@@ -216,19 +217,29 @@ class ProfilerContext:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         name = self._name or _described(function)
-
-        @functools.wraps(function)
-        def profiled(*args: P.args, **kwargs: P.kwargs) -> R:
-            with ProfilerContext(self._records, name, self._runtime):
-                return function(*args, **kwargs)
-
-        return profiled
+        if inspect.isasyncgenfunction(function):
+            raise TypeError(f"{name} is an asynchronous generator, which the profiler does not support: profile the "
+                            "functions that it calls, or use the profiler as a context manager around parts of it")
+        wrapper: Callable[..., Any]
+        if inspect.iscoroutinefunction(function):
+            async def coroutine(*args: Any, **kwargs: Any) -> Any:
+                return await _awaited(_stepped(function(*args, **kwargs), self._records, name, self._runtime))
+            wrapper = coroutine
+        elif inspect.isgeneratorfunction(function):
+            def generator(*args: Any, **kwargs: Any) -> Any:
+                return (yield from _stepped(function(*args, **kwargs), self._records, name, self._runtime))
+            wrapper = generator
+        else:
+            def plain(*args: Any, **kwargs: Any) -> Any:
+                with ProfilerContext(self._records, name, self._runtime):
+                    return function(*args, **kwargs)
+            wrapper = plain
+        return cast("Callable[P, R]", functools.wraps(function)(wrapper))
 
     def __enter__(self) -> ProfilerContext:
         if not self._name:
             raise ValueError("a profiler that is used as a context manager needs a name: profiler(name=...)")
-        runtime = self._runtime if self._runtime is not None else existing_runtime(0)
-        adaptor = _find(runtime) if runtime is not None else None
+        adaptor = _counting(self._runtime)
         if adaptor is not None:
             adaptor.push_counters()
         self._entered.append(adaptor)
@@ -239,6 +250,68 @@ class ProfilerContext:
         adaptor = self._entered.pop()
         if adaptor is not None:
             self._records.add(self._name, adaptor.pop_counters())
+
+
+def _counting(runtime: DeviceRuntime | None) -> StatisticsResourceAdaptor | None:
+    """What a profiler works on now; None: nothing counts."""
+    runtime = runtime if runtime is not None else existing_runtime(0)
+    return _find(runtime) if runtime is not None else None
+
+
+class _Slices:
+    """The counters of a part of a program that is suspended at times: what else runs meanwhile is left out."""
+
+    def __init__(self, runtime: DeviceRuntime | None) -> None:
+        self._runtime = runtime
+        self._adaptor: StatisticsResourceAdaptor | None = None
+        self._ran = False
+        self._now = self._peak = self._total = 0
+
+    def __enter__(self) -> None:
+        self._adaptor = _counting(self._runtime)
+        if self._adaptor is not None:
+            self._adaptor.push_counters()
+
+    def __exit__(self, *_: object) -> None:
+        if self._adaptor is not None:
+            counted = self._adaptor.pop_counters()
+            self._peak = max(self._peak, self._now + counted.peak_bytes)
+            self._now += counted.current_bytes
+            self._total += counted.total_bytes
+            self._ran = True
+
+    def add_to(self, records: ProfilerRecords, name: str) -> None:
+        if self._ran:
+            records.add(name, Statistics(self._now, 0, self._peak, 0, self._total, 0))
+
+
+def _stepped(inner: Any, records: ProfilerRecords, name: str, runtime: DeviceRuntime | None
+             ) -> Generator[Any, Any, Any]:
+    """Run a generator or a coroutine to its end, step by step, and record what its steps allocate."""
+    slices = _Slices(runtime)
+    step, argument = inner.send, None
+    try:
+        while True:
+            try:
+                with slices:
+                    given = step(argument)
+            except StopIteration as end:
+                return end.value
+            try:
+                step, argument = inner.send, (yield given)
+            except GeneratorExit:
+                with slices:
+                    inner.close()
+                raise
+            except BaseException as error:
+                step, argument = inner.throw, error
+    finally:
+        slices.add_to(records, name)
+
+
+@types.coroutine
+def _awaited(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    return (yield from steps)
 
 
 def _described(function: Callable[..., object]) -> str:
@@ -265,7 +338,8 @@ def profiler(*, records: ProfilerRecords = default_profiler_records, name: str =
 
     Notes
     -----
-    All threads count on the same counters.  Parts that run in several threads at a time, or a generator or coroutine
-    that is suspended inside, record what else is allocated meanwhile.
+    All threads count on the same counters.  Parts that run in several threads at a time record what the others allocate
+    meanwhile, and so does a context manager in which a generator or coroutine is suspended.  Decorated, these record
+    what they allocate themselves while they run, all of a run together; asynchronous generators are refused.
     """
     return ProfilerContext(records, name, runtime)

@@ -242,7 +242,8 @@ def test_stacks_that_make_no_sense_are_refused():
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"canary": 100}, "canary must be a multiple of 256"), ({"canary": 0}, "canary"), ({"canary": 1 << 21}, "canary"),
+    ({"canary": 100}, "canary must be a number"), ({"canary": 300}, "canary must be a multiple of 256"),
+    ({"canary": 0}, "canary"), ({"canary": 1 << 21}, "canary"),
     ({"quarantine_age": 0}, "quarantine_age"), ({"depth": -1}, "depth"), ({"on_violation": "shout"}, "on_violation"),
     ({"quarantine_bytes": -1}, "quarantine_bytes"), ({"quarantine_bytes": "many"}, "quarantine_bytes")])
 def test_bad_arguments(options, match):

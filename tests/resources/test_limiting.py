@@ -81,7 +81,7 @@ def test_the_refusal_names_the_largest_holders_by_tag():
     with pytest.raises(OutOfBudgetError) as caught:
         own.allocate(50 * KIB, tag="g")
     assert caught.value.holders == [("c", 38 * KIB), (None, 13 * KIB), ("f", 7 * KIB), ("e", 6 * KIB), ("d", 5 * KIB)]
-    assert f"Held by c: {38 * KIB}, without a tag: {13 * KIB}, f: " in str(caught.value)
+    assert f"Held by c: {38 * KIB}, memory without a tag: {13 * KIB}, f: " in str(caught.value)
     del blocks
 
 
@@ -308,7 +308,7 @@ def test_a_limit_may_be_a_share_of_the_device():
 
 
 @pytest.mark.parametrize(("limit", "error", "said"), [
-    (-1, ValueError, "limit must be a number of bytes, got -1"), (1 << 63, ValueError, "limit must be a number"),
+    (-1, ValueError, "limit must be a number of bytes, at least 0"), (1 << 63, ValueError, "limit must be a number"),
     (1.5, ValueError, "above 0 and at most 1"), (0., ValueError, "above 0"), (float("nan"), ValueError, "above 0"),
     ("8 apples", ValueError, "a number and a unit"), ("GiB", ValueError, "a number and a unit"),
     ("-8GiB", ValueError, "a number and a unit"), (None, TypeError, "not NoneType"), ([], TypeError, "not list")])

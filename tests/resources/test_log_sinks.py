@@ -202,8 +202,9 @@ def test_a_text_file_is_flushed_and_stays_open(tmp_path):
     ((12,), TypeError, "not int"), ((None,), TypeError, "NoneType"), ((io.BytesIO(),), TypeError, "open for bytes"),
     ((b"log",), TypeError, "not bytes"), (("{}/no/log.csv",), FileNotFoundError, "folder of the log does not exist"),
     (("{}",), IsADirectoryError, "director"), (("{}/log", "xml"), ValueError, "'xml' is unknown"),
-    (("{}/log", None, 0), ValueError, "capacity must be 1 to"), (("{}/log", None, 1 << 40), ValueError, "capacity"),
-    (("{}/log", None, "many"), TypeError, "integer")])
+    (("{}/log", None, 0), ValueError, "capacity must be a number of records from 1 to"),
+    (("{}/log", None, 1 << 40), ValueError, "capacity"),
+    (("{}/log", None, "many"), TypeError, "capacity must be an int")])
 def test_wrong_arguments_are_named_and_nothing_is_opened(tmp_path, arguments, error, said):
     sink, form, capacity = (*arguments, None, None)[:3]
     sink = sink.format(tmp_path) if isinstance(sink, str) else sink

@@ -1,6 +1,8 @@
 """`xlogmem.statistics`: counters by part of a program."""
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import subprocess
 import sys
@@ -143,3 +145,100 @@ def test_the_processs_own_runtime_with_statistics():
     assert "     1       1,048,576       1,048,576  <string>:5(step)" in report
     assert "exceeds MAX_DEVICE_ORDINALS" in report
     assert "cannot be replaced" in output(LATE)
+
+
+def test_coroutines_record_what_they_allocate_themselves():
+    """Not what others do while they are suspended, however they take turns."""
+    _, runtime = counting()
+    records = statistics.ProfilerRecords()
+    kept = []
+
+    @statistics.profiler(records=records, name="work", runtime=runtime)
+    async def work(nbytes: int, turns: int) -> int:
+        """Named."""
+        kept.append(runtime.allocate(nbytes))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            runtime.allocate(1 << 20).free()
+        return nbytes
+
+    async def both() -> list[int]:
+        return await asyncio.gather(work(1000, 3), work(10, 1))
+
+    assert inspect.iscoroutinefunction(work)
+    assert work.__doc__ == "Named."
+    with statistics.statistics(runtime=runtime) as counted:
+        assert asyncio.run(both()) == [1000, 10]
+        assert counted.allocation_counts.total_bytes == 1010 + (4 << 20)
+    (record,) = records.records.values()
+    assert (record.num_calls, record.memory_total) == (2, 1010 + (4 << 20))
+    assert record.memory_peak == 1000 + (1 << 20)
+    for block in kept:
+        block.free()
+
+
+def test_generators_record_their_steps():
+    _, runtime = counting()
+    records = statistics.ProfilerRecords()
+    closed = []
+
+    @statistics.profiler(records=records, name="steps", runtime=runtime)
+    def steps():
+        try:
+            runtime.allocate(100).free()
+            got = yield 1
+            runtime.allocate(got).free()
+            try:
+                yield 2
+            except KeyError:
+                runtime.allocate(5000).free()
+            yield 3
+            return "end"
+        finally:
+            closed.append(True)
+            runtime.allocate(7).free()
+
+    assert inspect.isgeneratorfunction(steps)
+    run = steps()
+    assert next(run) == 1
+    runtime.allocate(1 << 20).free()                    # of the caller
+    with statistics.statistics(runtime=runtime) as counted:
+        assert counted.allocation_counts.total_bytes == 0
+    assert run.send(10) == 2
+    assert run.throw(KeyError()) == 3
+    with pytest.raises(StopIteration, match="end"):
+        next(run)
+    record = records.records["steps"]
+    assert (record.num_calls, record.memory_total, record.memory_peak) == (1, 5117, 5000)
+    run = steps()
+    next(run)
+    run.close()                                         # and one that is not run to its end
+    assert closed == [True, True]
+    assert records.records["steps"].num_calls == 2
+    with pytest.raises(ZeroDivisionError):
+        failing(records, runtime)
+    assert records.records["failing"].memory_total == 9
+
+
+def failing(records, runtime):
+    @statistics.profiler(records=records, name="failing", runtime=runtime)
+    def steps():
+        runtime.allocate(9).free()
+        yield 1 // 0
+
+    list(steps())
+
+
+def test_asynchronous_generators_are_refused():
+    with pytest.raises(TypeError, match="asynchronous generator"):
+        @statistics.profiler()
+        async def steps():
+            yield
+
+
+def test_the_package_has_it_without_an_import_of_its_own():
+    done = subprocess.run([sys.executable, "-c", "import xlogmem; print(xlogmem.statistics.profiler.__name__); "
+                           "xlogmem.no_such_name"], env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True,
+                          check=False)
+    assert done.stdout == "profiler\n"
+    assert "AttributeError: module 'xlogmem' has no attribute 'no_such_name'" in done.stderr

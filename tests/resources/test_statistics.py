@@ -301,15 +301,25 @@ def test_what_is_not_a_resource_is_refused():
     with pytest.raises(TypeError, match=r"upstream must be a DeviceMemoryResource.*RmmMemoryResource"):
         StatisticsResourceAdaptor(object())
     never = StatisticsResourceAdaptor.__new__(StatisticsResourceAdaptor)
-    assert never.allocation_counts == Statistics(0, 0, 0, 0, 0, 0)
-    assert never.counters(by="tag") == {}
     with pytest.raises(StreamMisuseError):
         never.allocate(100, 0)
-    with pytest.raises(StreamMisuseError, match="unsupported"):
+    with pytest.raises(StreamMisuseError, match="never initialised"):
         DeviceRuntime(resource=never)
     adaptor = StatisticsResourceAdaptor(AsyncMemoryResource())
     with pytest.raises(RuntimeError, match="once"):
         adaptor.__init__(AsyncMemoryResource())
+
+
+def test_a_tag_that_is_called_like_the_rest_has_its_own_row():
+    adaptor, runtime = counting()
+    kept = runtime.allocate(7, tag="(others)")
+    for i in range(4100):
+        runtime.allocate(10, tag=str(i)).free()
+    counted = adaptor.counters(by="tag")
+    assert counted["(others)"] == Statistics(7, 1, 7, 1, 7, 1)
+    assert counted["((others))"].total_bytes == 50
+    assert sum(row.total_bytes for row in counted.values()) == adaptor.allocation_counts.total_bytes
+    kept.free()
 
 
 def test_the_summary_of_a_runtime_shows_every_layer():

@@ -83,9 +83,9 @@ def test_enable_guards_on_request(fresh):
 
 
 def test_a_log_of_several_devices_is_a_file_for_each(tmp_path):
-    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", False, True)
+    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", several=True)
     assert layers.sink(1) == tmp_path / "log.dev1.csv"
-    assert xlogmem.rmm.Layers(None, None, False, "log.csv", False, False).sink(1) == "log.csv"
+    assert xlogmem.rmm.Layers(None, None, False, "log.csv").sink(1) == "log.csv"
 
 
 def test_enable_puts_a_pool_between_on_request(fresh):

@@ -9,6 +9,7 @@ import json
 import random
 import subprocess
 import sys
+import zlib
 
 import pytest
 from click.testing import CliRunner
@@ -128,6 +129,59 @@ def test_what_is_not_compressed_well_is_named(tmp_path):
         path.write_bytes(content)
         with pytest.raises(LogError, match=r"bad\.csv\.gz:\d+: this is not the text of a log"):
             list(recorded(str(path)))
+
+
+def test_flipped_bytes_of_a_compressed_log_are_named(tmp_path):
+    path = tmp_path / "bad.csv.gz"
+    whole = gzip.compress(HEADER.encode() + b"".join(b"1,0,allocate,%#x,%d,0\n" % (256 * i, 7 * i)
+                                                     for i in range(1, 3000)))
+    seen = set()
+    for place in range(40, len(whole) - 40, 97):
+        content = bytearray(whole)
+        content[place] ^= 0x55
+        path.write_bytes(content)
+        try:
+            list(recorded(str(path)))
+        except LogError as error:
+            assert str(error).startswith(f"{path}:")
+            seen.add(type(error.__cause__))
+    assert zlib.error in seen
+
+
+def test_a_log_of_more_than_there_can_be_is_named(tmp_path):
+    path = tmp_path / "huge.csv"
+    path.write_text(HEADER + "".join(f"1,0,allocate,{ptr:#x},{(1 << 63) - 1},0\n" for ptr in (256, 512)))
+    run = CliRunner().invoke(main, ["replay", str(path)])
+    assert run.exit_code == 1
+    assert isinstance(run.exception, SystemExit)
+    assert "in use, more than any device has" in run.output
+    path.write_text(HEADER + 30 * (A_ROW.replace(",256,", f",{1 << 49},") + A_ROW.replace("allocate", "free")))
+    assert Programs(recorded(str(path))).peak == 1 << 49            # one after the other
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json"])
+def test_where_nothing_can_be_written_is_found_before_the_replay(tmp_path, option, monkeypatch):
+    monkeypatch.setattr("xlogmem.bench.replay.console.run", lambda *_: pytest.fail("it was replayed"))
+    run = CliRunner().invoke(main, ["replay", str(CUDF), option, str(tmp_path / "missing" / "rows")])
+    assert run.exit_code == 1
+    assert "No such file or directory" in run.output
+    run = CliRunner().invoke(main, ["replay", str(CUDF), option, str(tmp_path)])
+    assert run.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_is_shown_though_a_file_cannot_be_written(tmp_path, monkeypatch):
+    def fail(rows, path):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("xlogmem.bench.replay.save_csv", fail)
+    short = tmp_path / "short.csv"
+    short.write_text(HEADER + A_ROW)
+    run = CliRunner().invoke(main, ["replay", str(short), "--csv", str(tmp_path / "rows.csv")])
+    assert run.exit_code == 1
+    assert "most in use" in run.output
+    assert "disk full" in run.output
+    assert not (tmp_path / "rows.csv").exists()
 
 
 # ---------------------------------------------------------------------------------------------- least pools

@@ -7,6 +7,7 @@ import itertools
 import json
 import operator
 import os
+import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
@@ -17,6 +18,7 @@ __all__ = ["Call", "LogError", "calls_of", "recorded"]
 COLUMNS = ("Action", "Pointer", "Size", "Stream")       # of RMM's, which has Thread and Time too
 ACTIONS = ("allocate", "allocate failure", "free", "free failure")
 LEGACY, PER_THREAD = 1, 2                               # handles of default streams; 0 is the legacy one too
+MOST_IN_USE = 1 << 50                                   # bytes; no device has as many, and sums of them are numbers
 
 
 class LogError(ValueError):
@@ -46,6 +48,8 @@ def recorded(path: str) -> Iterator[Event]:
         The file cannot be read.
     """
     alive: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    used = 0
     numbers: Iterator[int] = itertools.count()
     streams: dict[Any, int] = {}
     for action, ptr, nbytes, key in calls_of(path):
@@ -54,11 +58,16 @@ def recorded(path: str) -> Iterator[Event]:
         stream = streams.setdefault(key, len(streams))
         if action == "free":
             if ptr in alive:
+                used -= sizes.pop(ptr)
                 yield Event(alive.pop(ptr), 0, stream)
         elif nbytes:                                    # allocated, or the free before was not made
             if ptr in alive:
                 yield Event(alive[ptr], 0, stream)
-            alive[ptr] = next(numbers)
+            used += nbytes - sizes.get(ptr, 0)
+            if used > MOST_IN_USE:
+                raise LogError(f"{os.fspath(path)}: with {nbytes} bytes at {ptr:#x} there are {used} in use, more than "
+                               "any device has")
+            alive[ptr], sizes[ptr] = next(numbers), nbytes
             yield Event(alive[ptr], nbytes, stream)
 
 
@@ -70,7 +79,7 @@ def calls_of(path: str) -> Iterator[Call]:
             for place, call in rows_of(file):
                 line = place
                 yield call
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError, csv.Error) as error:
         raise LogError(f"{name}:{line + 1}: this is not the text of a log: {error}") from error
     except LogError as error:
         raise LogError(f"{name}:{error}") from error.__cause__

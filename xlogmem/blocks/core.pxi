@@ -84,6 +84,28 @@ cdef class Core:
         self.drop_owners()
         raise_failure(failure, what, &self.state.lost)
 
+    cdef int fail_all(self, vector[Failure]* failures, str what) except -1:
+        """Raise the first, with the others as its notes; of these an interrupt is raised too."""
+        cdef size_t i
+        try:
+            raise_failure(&failures[0][0], what, &self.state.lost)
+        except BaseException as error:
+            for i in range(1, failures.size()):
+                try:
+                    raise_failure(&failures[0][i])
+                except BaseException as other:
+                    error.add_note(f"and: {other}")
+                    if isinstance(other, KeyboardInterrupt):
+                        PyErr_SetInterrupt()
+            raise
+        return 0
+
+    def _wait_for_pending(self):
+        """For a budget that this runtime shares with another one, which is out of it."""
+        with nogil:
+            wait_for_pending(&self.state)
+        self.drop_owners()
+
     cdef int drop_owners(self) except -1:
         """Drop the owners of adopted memory that the last operations freed."""
         if self.state.has_pending_decrefs:

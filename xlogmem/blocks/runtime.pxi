@@ -144,26 +144,16 @@ cdef class Runtime(Core):
         Thread-safe; no lock and no GIL is held while waiting.
         """
         cdef vector[Failure] failures
-        cdef size_t i
         collect_exports()
         if blocking and (ended or kept_whole):
             finish_ended(self.ordering.context)
         with nogil:
-            reap(&self.state, blocking, &failures)
+            reap(&self.state, blocking, True, &failures)
         self.drop_owners()
-        if failures.empty():
-            if blocking and ended:
-                warn_of_ended(self.ordering.context)
-            return
-        try:
-            raise_failure(&failures[0], "reaping pending frees", &self.state.lost)
-        except Exception as error:
-            for i in range(1, failures.size()):
-                try:
-                    raise_failure(&failures[i])
-                except Exception as other:
-                    error.add_note(f"and: {other}")
-            raise
+        if not failures.empty():
+            self.fail_all(&failures, "reaping pending frees")
+        if blocking and ended:
+            warn_of_ended(self.ordering.context)
 
     def find_block(self, ptr):
         """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks.

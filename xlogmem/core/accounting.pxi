@@ -89,9 +89,10 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
     markers.resize(kept)
 
 
-cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
+cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil:
     """Release pending bytes.  Blocking: wait on the host for each stream's newest free first.  Otherwise: only those
-    whose free is complete.  Every stream is visited; what failed stays pending and is reported."""
+    whose free is complete.  Every stream is visited; what failed stays pending and is reported.  `with_guard`: so is
+    what a guard has found, and before all else."""
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure failure
@@ -125,7 +126,8 @@ cdef int reap(CoreState* core, bint blocking, vector[Failure]* failures) except 
         core.unreported = False
         core.requeued = 0
     order.lock.unlock()
-    reap_guard(core, blocking, failures)
+    if with_guard:
+        reap_guard(core, blocking, failures)
     leave_context(&scope)
     return 0
 
@@ -136,6 +138,8 @@ cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) e
     cdef Failure failure
     if guard != NULL and mark_lost_if_sticky(core, guard.reap(guard.self, blocking, &failure), &failure):
         failures.push_back(failure)
+        failures[0][failures.size() - 1] = failures[0][0]
+        failures[0][0] = failure                        # the first is raised, and the guard gives it away only once
     return 0
 
 
@@ -206,6 +210,31 @@ cdef bint reap_fenced(CoreState* core) except -1 nogil:
     before -= core.pending_bytes
     order.lock.unlock()
     return before != 0
+
+
+cdef int wait_for_pending(CoreState* core) except -1 nogil:
+    """For another runtime, which is out of a budget that both share: wait on the host for the frees of this one.  What
+    fails stays pending, and is for this one's own reap to report."""
+    cdef OrderState* order = core.order
+    cdef bint before
+    cdef Failure ignored
+    cdef Scope scope
+    cdef size_t i
+    if refuse_lost(core, &ignored) or enter_context(order.context, &scope, &ignored):
+        return 0
+    before = forbid_context_sync(True)
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    for i in range(core.pending.size()):
+        if not core.pending[i].empty():
+            mark_lost_if_sticky(core, reap_stream_unlocks(core, order.streams[i], WAIT, &ignored), &ignored)
+            release_seen_locked(core, order.streams[i])
+    order.in_flight -= 1
+    order.lock.unlock()
+    forbid_context_sync(before)
+    leave_context(&scope)
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- lookup and end

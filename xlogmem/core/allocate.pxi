@@ -169,7 +169,7 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
             forbid_context_sync(before)
             return 0
         core.order.lock.unlock()
-    reap(core, True, &failures)
+    reap(core, True, False, &failures)                  # what a guard has found is for the program's own call
     core.order.lock.lock()
     drop_exception_locked(core, failure)
     for i in range(failures.size()):                    # raised by the next reap
@@ -230,6 +230,7 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
     """Remove a live block from the index and the accounting, without a free.  A warning of the first is left to the
     next allocation that ends with the GIL: usually this one."""
     check(core.order.lock.held(), "the lock is held")
+    cdef Allocation lost
     core.counters.evictions += 1
     if core.counters.evictions == 1:
         core.evicted_ptr = block.ptr
@@ -237,6 +238,9 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
         core.has_evicted.store(True)
     erase(&core.index, block.ptr)
     settle_block(core, block)
+    if core.resource.evicted != NULL and not block.adopted:
+        fill_freed(block, block.stream, &lost)
+        core.resource.evicted(core.resource.self, &lost)
     unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
     block.generation = 0

@@ -17,6 +17,7 @@ cdef struct Books:
     void (*freed)(void* self, Allocation* freed) noexcept nogil                          # after `freeing`, or
     void (*not_freed)(void* self, Allocation* freed, Failure* failure) noexcept nogil
     void (*settled)(void* self, uint64_t nbytes) noexcept nogil
+    void (*evicted)(void* self, Allocation* lost) noexcept nogil                         # `settled`, and no free comes
 
 
 cdef struct AdaptorState:
@@ -29,4 +30,6 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
     cdef AdaptorState state
     cdef FrontierTable functions
     cdef readonly DeviceMemoryResource upstream
-    cdef int open_books(self, object upstream, void* self_of_books) except -1
+    cdef int take_upstream(self, object upstream) except -1
+    cdef int open_books(self, void* self_of_books) except -1
+    cdef int refuse_unmade(self) except -1

@@ -12,7 +12,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport vector
 from xlogmem._order cimport Dependency, StreamState
-from xlogmem.resources.base cimport refuse_upstream, settle
+from xlogmem.resources.base cimport NEVER_INITIALISED, refuse_upstream, settle
 from xlogmem.streams cimport StreamPool
 
 from xlogmem.errors import StreamMisuseError
@@ -63,6 +63,14 @@ cdef void pass_settled(void* self, uint64_t nbytes) noexcept nogil:
     settle(state.upstream, nbytes)
 
 
+cdef void pass_evicted(void* self, Allocation* lost) noexcept nogil:
+    cdef AdaptorState* state = <AdaptorState*>self
+    if state.books.evicted != NULL:
+        state.books.evicted(state.self, lost)
+    if state.upstream.evicted != NULL:
+        state.upstream.evicted(state.upstream.self, lost)
+
+
 # ---------------------------------------------------------------------------------------------- with frontiers
 # The runtime's lock is held on entry and on return.
 cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
@@ -96,6 +104,7 @@ cdef int end(void* self) except -1 nogil:
 
 
 @cython.no_gc_clear                         # a runtime calls down the stack until its __dealloc__
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class ResourceAdaptor(DeviceMemoryResource):
     """The base class of the adaptors: a resource around another one.
 
@@ -108,14 +117,19 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         As given.
     """
 
-    cdef int open_books(self, object upstream, void* self_of_books) except -1:
-        """Take the place of a resource.  The subclass fills in `state.books`, before this."""
+    cdef int take_upstream(self, object upstream) except -1:
+        """The first step: the resource below is a resource, and its context is known."""
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
         refuse_upstream(upstream, "an adaptor on it")
         self.upstream = upstream
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table
+        return 0
+
+    cdef int open_books(self, void* self_of_books) except -1:
+        """The last step, which cannot fail: take the place of the resource.  The subclass has filled in `state.books`.
+        An adaptor whose ``__init__`` fails before has no functions, and nothing takes it for a resource."""
         self.state.self = self_of_books
         self.table = self.upstream.table                # its order, and whether it finds its device
         self.table.self = &self.state
@@ -125,6 +139,8 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
             self.table.trim = trim
         if self.state.books.settled != NULL or self.table.settled != NULL:
             self.table.settled = pass_settled
+        if self.state.books.evicted != NULL or self.table.evicted != NULL:
+            self.table.evicted = pass_evicted
         if self.upstream.table.frontiers != NULL:
             self.functions = self.upstream.table.frontiers[0]
             self.functions.grain = 0                    # every call counts
@@ -136,9 +152,14 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
             self.table.frontiers = &self.functions
         return 0
 
+    cdef int refuse_unmade(self) except -1:
+        """For methods: before ``__init__``, and after one that failed, there are no figures."""
+        if self.table.allocate == NULL:
+            raise StreamMisuseError(NEVER_INITIALISED.format(type(self).__name__))
+        return 0
+
     cdef int bind(self, StreamPool stream_pool) except -1:
-        if self.upstream is None:
-            raise StreamMisuseError(f"the {type(self).__name__} was never initialised")
+        self.refuse_unmade()
         return self.upstream.bind(stream_pool)
 
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
@@ -149,6 +170,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
     @property
     def upstream_mr(self):
         """The RMM resource below; an AttributeError where there is none."""
+        self.refuse_unmade()
         return self.upstream.upstream_mr
 
     def __repr__(self):

@@ -1,4 +1,6 @@
 """The driver's stream-ordered allocator, with a memory pool for each resource."""
+cimport cython
+
 from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
@@ -36,6 +38,7 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
     return pool_trim(<cy.CUmemoryPool>self, 0, failure)
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class AsyncMemoryResource(DeviceMemoryResource):
     """``cuMemAllocFromPoolAsync`` and ``cuMemFreeAsync`` on a driver pool of its own.
 

@@ -77,6 +77,8 @@ cdef struct ResourceTable:
     # So many bytes of these calls may be used by others now: the host has seen the free complete, or the resource has
     # taken them back with a frontier.  With the runtime's lock or without.  NULL: nothing counts pending bytes.
     void (*settled)(void* self, uint64_t nbytes) noexcept nogil
+    # A live block whose memory the resource handed out again: there will be no free of it.  As `settled`; may be NULL.
+    void (*evicted)(void* self, Allocation* lost) noexcept nogil
     FrontierTable* frontiers       # NULL: it keeps no frontiers
     GuardTable* guard           # NULL: there is none
     int stack_depth             # frames of the Python stack of each call that it wants to have; 0: none
@@ -109,6 +111,8 @@ cdef class DeviceMemoryResource:
     cdef int bind(self, StreamPool stream_pool) except -1
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1
 
+
+cdef str NEVER_INITIALISED              # with the name of the class
 
 # Raise unless frees of the resource are ordered in a way that it declares; `what` is what would rely on that.
 cdef int refuse_undeclared(DeviceMemoryResource resource, str what) except -1

@@ -68,12 +68,31 @@ cdef int call_deallocate(DeviceMemoryResource resource, Allocation* freed, Failu
     return 0
 
 
+cdef str NEVER_INITIALISED = "the {} was never initialised: its __init__ was not called, or failed"
+
+
 cdef int refuse_undeclared(DeviceMemoryResource resource, str what) except -1:
+    if resource.table.allocate == NULL and resource.table.frontiers == NULL:
+        raise StreamMisuseError(NEVER_INITIALISED.format(type(resource).__name__))
+    refuse_unheard(resource, what)
     if resource.table.order == UNDECLARED:
         raise StreamMisuseError(
             f"{type(resource).__name__} does not support {what} (unsupported): it declares neither that its frees are "
             "ordered on a stream nor that they take effect at once. Set order = 'stream' or order = 'host' in the "
             "class")
+    return 0
+
+
+cdef int refuse_unheard(DeviceMemoryResource resource, str what) except -1:
+    """A resource in C is called through its table: a method that a subclass in Python puts in front is not heard."""
+    if resource.table.allocate == python_allocate:
+        return 0
+    for name in ("allocate", "deallocate"):
+        if getattr(type(resource), name) is not getattr(DeviceMemoryResource, name):
+            raise StreamMisuseError(
+                f"{type(resource).__name__} does not support {what} (unsupported): it overrides {name}() of a resource "
+                "that is called in C, so the method would not be called. Put a subclass of DeviceMemoryResource around "
+                "that resource instead")
     return 0
 
 
@@ -88,6 +107,7 @@ ORDERS = {"stream": STREAM_ORDERED, "host": HOST_SYNCHRONOUS}
 
 
 @cython.no_gc_clear                         # __dealloc__ of the subclasses needs the context
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class DeviceMemoryResource:
     """Allocates memory of one device, and frees it.
 
@@ -249,6 +269,10 @@ cdef class DeviceMemoryResource:
                 (<Stream>stream).state == NULL or (<Stream>stream).ordering.context is not self.context):
             raise StreamMisuseError(f"{stream!r} is on another device than the resource ({self.context.ordinal})")
         return <cy.CUstream><size_t>(<Stream>stream).handle if isinstance(stream, Stream) else parse(stream)
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} is not copied or pickled: it owns memory, and others use that. "
+                        "Make another one")
 
     @property
     def device_ordinal(self):

@@ -1,15 +1,15 @@
 """What adaptors report, as plain data, and as text for a person."""
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from xlogmem._log import logger
 from xlogmem._units import format_bytes
+from xlogmem.resources.endings import at_end
 
 __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]
 
@@ -92,23 +92,21 @@ def _lines_of_group(stack: Any, group: list[Outstanding]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------- at exit
-_reporting: WeakSet[Any] = WeakSet()
-_process = os.getpid()
+_reporting: WeakKeyDictionary[Any, int] = WeakKeyDictionary()       # by adaptor: the process
 
 
 def report_at_exit(adaptor: Any) -> None:
     """Have the end of the process report what is outstanding of it then."""
-    logger()
-    if not _reporting:
-        atexit.unregister(_report)
-        atexit.register(_report)                        # after logging was imported: before that closes its files
-    _reporting.add(adaptor)
+    logger()                                            # imported before the end, where it closes its files
+    _reporting[adaptor] = os.getpid()
+    at_end(_report)
 
 
 def _report() -> None:
-    if os.getpid() != _process:                         # the memory is the parent's
-        return
-    for adaptor in list(_reporting):
+    while _reporting:
+        adaptor, process = _reporting.popitem()
+        if os.getpid() != process:                      # the memory is the parent's
+            continue
         records = adaptor.outstanding_allocations()
         if records:
             nbytes = sum(record.nbytes for record in records)

@@ -1,4 +1,6 @@
 """``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
+cimport cython
+
 from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 
@@ -20,6 +22,7 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
     return memory_free(freed.ptr, failure)
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class DirectMemoryResource(DeviceMemoryResource):
     """Memory from ``cuMemAlloc``, freed by ``cuMemFree``.
 

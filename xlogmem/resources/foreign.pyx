@@ -92,6 +92,7 @@ cdef int pooled_deallocate(void* self, Allocation* freed, Failure* failure) exce
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the capsule
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class ForeignMemoryResource(DeviceMemoryResource):
     """A resource that is written in C or C++ outside of xlogmem.
 

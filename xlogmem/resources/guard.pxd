@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport mutex, vector
+from xlogmem._cpp cimport bell, mutex, vector
 from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
 from xlogmem._index cimport AddressIndex
@@ -96,6 +96,12 @@ cdef struct Finding:
     Label* freed_again_by
 
 
+cdef struct Keeper:
+    # A thread that returns freed memory upstream, or has pinned what it checks.
+    uint64_t thread
+    uint64_t number
+
+
 cdef cppclass GuardTools:
     # Of one context, kept until the process ends: work that uses them may be queued.
     cy.CUfunction fill
@@ -130,6 +136,10 @@ cdef cppclass GuardState:
     vector[Check] checks
     size_t cursor               # where the next look at results begins
     vector[Finding] findings
+    vector[Keeper] keepers      # threads that keep memory from others now, and make it available soon
+    bell kept                   # rings when one of them has ended
+    uint64_t keeps              # begun so far
+    uint64_t returns            # of memory to upstream, so far
     uint64_t serial
     uint64_t frees
 
@@ -138,11 +148,11 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     cdef GuardState guard
     cdef GuardTable guard_functions
     cdef StreamPool stream_pool
-    cdef object on_violation
+    cdef object report          # called for each violation; None: nothing is
+    cdef bint raises
     cdef list found
-    cdef list to_raise
+    cdef list news              # found since the last time that something was raised
+    cdef uint64_t left_out      # of the news
     cdef int fill_table(self, int depth) except -1
     cdef int open_stream(self) except -1
-    cdef int publish(self) except -1
-    cdef int publish_one(self, object violation) except -1
-    cdef int fail_with_found(self, Failure* failure) except -1
+    cdef int keep(self, object violation) except -1

@@ -18,7 +18,7 @@ import warnings
 
 cimport cython
 
-from cpython.number cimport PyNumber_Index
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetInterrupt, PyErr_SetObject, PyErr_WriteUnraisable
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -62,14 +62,15 @@ from xlogmem._failures cimport (
 )
 from xlogmem._index cimport NO_STREAM, Tracked, destroy, erase, floor_of, insert
 from xlogmem._labels cimport Label, held, object_of, parse_depth, release
-from xlogmem._order cimport ALLOCATED, ORDINARY, Dependency, advance
+from xlogmem._order cimport ALLOCATED, ORDINARY, Dependency, advance, this_thread
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource, settle, start_call
 from xlogmem.streams cimport Stream, StreamPool
 
 from xlogmem._guard_kernels import GUARD_PTX
 from xlogmem._log import logger
-from xlogmem._units import parse_bytes
+from xlogmem._units import parse_bytes, parse_number
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
+from xlogmem.resources.sinks import called_at_once
 
 __all__ = ["GuardResourceAdaptor"]
 
@@ -86,23 +87,29 @@ KINDS = {WRITTEN_BEFORE: "underrun", WRITTEN_INSIDE: "write after free", WRITTEN
 include "guard/memory.pxi"              # what is known of each allocation; the quarantine as a list
 include "guard/checks.pxi"              # kernels, and their results
 include "guard/quarantine.pxi"          # what leaves, and checks on demand
+include "guard/room.pxi"                # the quarantine makes room
 include "guard/resource.pxi"            # the guard as the core calls it
 include "guard/ending.pxi"              # the kernels of a context, the end of a guard, findings as Python objects
+include "guard/reports.pxi"             # violations are logged, kept and raised
+
+cdef int parse_canary(object canary) except -1:
+    cdef int parsed = parse_number("canary", canary, ALIGNMENT, LARGEST_CANARY, "a number of bytes")
+    if parsed % ALIGNMENT:
+        raise ValueError(f"canary must be a multiple of {ALIGNMENT} bytes, got {canary}")
+    return parsed
 
 
-cdef int refuse_arguments(object canary, object age, object depth, object on_violation) except -1:
-    if not ALIGNMENT <= canary <= LARGEST_CANARY or canary % ALIGNMENT:
-        raise ValueError(f"canary must be a multiple of {ALIGNMENT} bytes, from {ALIGNMENT} to {LARGEST_CANARY}, got "
-                         f"{canary}")
-    if age is not None and PyNumber_Index(age) < 1:
-        raise ValueError(f"quarantine_age must be a number of frees, at least 1, or None, got {age}")
-    parse_depth(depth)
-    if on_violation not in ("raise", "warn") and not callable(on_violation):
+cdef object parse_on_violation(object on_violation):
+    """What to call for each violation; None: nothing."""
+    if isinstance(on_violation, str) and on_violation in ("raise", "warn"):
+        return _warn if on_violation == "warn" else None
+    if not callable(on_violation):
         raise ValueError(f"on_violation must be 'raise', 'warn' or a callable, got {on_violation!r}")
-    return 0
+    return called_at_once("on_violation", on_violation)
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class GuardResourceAdaptor(ResourceAdaptor):
     """Finds writes past either end of memory, writes after a free, and second frees.
 
@@ -128,7 +135,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     on_violation : {"raise", "warn"} or callable
         Each violation is logged to ``"xlogmem"`` as an error.  Then ``"raise"``: the next `reap_pending` or `check`
         raises `MemoryCorruptionError`.  ``"warn"``: a `MemoryGuardWarning` is given.  A callable gets the
-        `GuardViolation`, from any thread; what it raises is logged.  A free never raises for a violation.
+        `GuardViolation`, from any thread; what it raises is logged.  A free never raises for a violation, nor for
+        what happens while it is reported: an interrupt comes when the call is over.
 
     Attributes
     ----------
@@ -159,23 +167,24 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream, *, canary=256, quarantine_bytes="64MiB", quarantine_age=None, poison=True, depth=16,
                  on_violation="raise"):
         cdef GuardState* guard = &self.guard
-        canary, depth = PyNumber_Index(canary), PyNumber_Index(depth)
-        refuse_arguments(canary, quarantine_age, depth, on_violation)
+        depth = parse_depth(depth)
         if isinstance(upstream, DeviceMemoryResource) and (<DeviceMemoryResource>upstream).table.guard != NULL:
             raise ValueError("there is a guard below already: a second one would take its canaries for memory in use, "
                              "and find nothing more")
-        self.open_books(upstream, NULL)
-        self.on_violation = on_violation
-        self.found, self.to_raise = [], []
+        self.take_upstream(upstream)
+        self.found, self.news, self.left_out = [], [], 0
+        self.report = parse_on_violation(on_violation)
+        self.raises = isinstance(on_violation, str) and self.report is None
         guard.upstream = &self.upstream.table
         guard.context = self.context.handle
         guard.events = &self.context.events
         guard.owner = <void*>self
-        guard.canary = canary
+        guard.canary = parse_canary(canary)
         guard.most = parse_bytes("quarantine_bytes", quarantine_bytes, lambda: total_memory(self.context.ordinal))
-        guard.age = 0 if quarantine_age is None else PyNumber_Index(quarantine_age)
+        guard.age = 0 if quarantine_age is None else parse_number("quarantine_age", quarantine_age, 1, (1 << 63) - 1,
+                                                                  "a number of frees")
         guard.poisons = bool(poison)
-        guard.on_host = self.table.order == HOST_SYNCHRONOUS
+        guard.on_host = guard.upstream.order == HOST_SYNCHRONOUS
         take_at_forks(&guard.lock, LEAF_LOCK)
         guard.tools = tools_of(self.context)
         if guard.upstream.frontiers == NULL:
@@ -184,6 +193,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
 
     cdef int fill_table(self, int depth) except -1:
         """Unlike other adaptors a guard queues work, so it keeps no frontiers."""
+        self.open_books(NULL)
         self.guard_functions.self = &self.guard
         self.guard_functions.reap = reap
         self.guard_functions.end = end
@@ -232,7 +242,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         if not process_is_closing():
             with nogil:
                 end_guard(&self.guard)
-            self.publish()
+            publish(self)
 
     def __dealloc__(self):
         cdef GuardState* guard = &self.guard
@@ -250,42 +260,15 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
                 stream_destroy(guard.stream, &ignored)
                 leave_context(&scope)
 
-    # ------------------------------------------------------------------------------------------ reports
-    cdef int publish(self) except -1:
-        """Make Python objects of what was found, and report them.  Nothing is raised."""
-        cdef vector[Finding] findings
-        cdef size_t i
-        self.guard.lock.lock()                          # a leaf, never held for long
-        findings = self.guard.findings
-        self.guard.findings.clear()
-        self.guard.lock.unlock()
-        for i in range(findings.size()):
-            try:
-                self.publish_one(violation_of(&findings[i]))
-            except Exception:
-                from traceback import format_exc        # not imported before it is needed
-
-                logger().error("reporting a violation failed:\n%s", format_exc())
-            drop_finding(&findings[i])
-        return 0
-
-    cdef int publish_one(self, object violation) except -1:
+    cdef int keep(self, object violation) except -1:
+        """For `violations`, and to be raised.  There may be any number of violations, and room for some."""
         if len(self.found) < KEPT:
             self.found.append(violation)
-            self.to_raise.append(violation)
-        logger().error("%s", violation)
-        if self.on_violation == "warn":
-            warnings.warn(str(violation), MemoryGuardWarning, stacklevel=2)
-        elif self.on_violation != "raise":
-            self.on_violation(violation)
+        if len(self.news) < KEPT:
+            self.news.append(violation)
+        else:
+            self.left_out += 1
         return 0
-
-    cdef int fail_with_found(self, Failure* failure) except -1:
-        """1, with an exception in the failure, if there is something to raise."""
-        if self.on_violation != "raise" or not self.to_raise:
-            return 0
-        news, self.to_raise = self.to_raise, []
-        return keep_exception(failure, MemoryCorruptionError(news))
 
     def check(self, *, bint blocking=True):
         """Compare the canaries of all memory, and the poison of what is in quarantine.
@@ -317,7 +300,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         cdef Failure failure
         cdef Scope scope
         cdef int failed
-        if guard.stream == NULL:
+        self.refuse_unmade()
+        if guard.stream == NULL:                        # over a pool, before there is a runtime
             return []
         with nogil:
             failed = enter_context(guard.context, &scope, &failure)
@@ -325,12 +309,13 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
                 failed = check_all(guard, blocking, &failure)
                 leave_context(&scope)
             gather(guard, <size_t>-1)
-        self.publish()
+        publish(self)
         if failed:
             raise_failure(&failure, "checking guarded memory")
-        news, self.to_raise = self.to_raise, []
-        if news and self.on_violation == "raise":
-            raise MemoryCorruptionError(news)
+        PyErr_CheckSignals()                            # before the list is handed over: an interrupt would lose it
+        news = take_news(self)
+        if isinstance(news, MemoryCorruptionError):
+            raise news
         return news
 
     def trim(self):
@@ -355,6 +340,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         cdef Scope scope
         cdef uint64_t before, after
         cdef int failed
+        self.refuse_unmade()
         if guard.stream == NULL:
             return 0
         before = read_under(&guard.lock, &guard.quarantined)
@@ -370,20 +356,24 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
 
     def violations(self):
         """Everything that was found, at most the first 1,000."""
-        self.publish()
+        self.refuse_unmade()
+        publish(self)
         return list(self.found)
 
     @property
     def canary(self):
         """Bytes of a canary."""
+        self.refuse_unmade()
         return self.guard.canary
 
     @property
     def quarantined_bytes(self):
         """Bytes in quarantine, canaries included."""
+        self.refuse_unmade()
         return read_under(&self.guard.lock, &self.guard.quarantined)
 
     @property
     def quarantined_blocks(self):
         """How many allocations are in quarantine."""
+        self.refuse_unmade()
         return read_under(&self.guard.lock, &self.guard.quarantined_count)

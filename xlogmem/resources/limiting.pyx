@@ -4,15 +4,27 @@ What counts is what others cannot use: bytes of live blocks, and of freed ones u
 So the sum is charged before upstream is called, in one atomic step, discharged if that fails, and when the runtime
 says that the bytes are settled.  It is what the runtime calls outstanding, whatever upstream rounds sizes to.
 """
+cimport cython
+
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport atomic, mutex
-from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks, total_memory
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    forget_at_forks,
+    relax_capture,
+    restore_capture,
+    take_at_forks,
+    total_memory,
+)
 from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
 from xlogmem._labels cimport held
-from xlogmem.resources.adaptor cimport ResourceAdaptor
+from xlogmem.resources.adaptor cimport AdaptorState, ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, read_rows, row_of, take_from
+from xlogmem.streams cimport StreamPool
+
+import weakref
 
 from cuda.bindings cimport cydriver as cy
 
@@ -28,6 +40,8 @@ cdef cppclass Limit:
     atomic[uint64_t] charged    # bytes; never above the limit
     mutex lock                  # of the rest; a leaf
     Tally by_tag                # live blocks
+    atomic[uint64_t] sharers    # runtimes
+    void* owner                 # the Python object
 
 
 cdef int admit(void* self, Allocation* wanted, Failure* failure) noexcept nogil:
@@ -104,6 +118,35 @@ cdef void discharge(void* self, uint64_t nbytes) noexcept nogil:
     (<Limit*>self).charged.fetch_sub(nbytes)
 
 
+cdef void count_evicted(void* self, Allocation* lost) noexcept nogil:
+    """Its bytes are settled: the resource below has given them to another block, and no free of this one comes."""
+    count_freed(self, lost)
+
+
+# ---------------------------------------------------------------------------------------------- runtimes that share it
+cdef int trim(void* self, Failure* failure) except -1 nogil:
+    """A runtime that is out of memory has waited for its own frees: wait for those of the others that count here too,
+    and then have upstream release what it keeps."""
+    cdef AdaptorState* state = <AdaptorState*>self
+    cdef Limit* limit = <Limit*>state.self
+    cdef cy.CUstreamCaptureMode mode
+    if limit.sharers.load() > 1:
+        mode = relax_capture()
+        with gil:
+            wait_for_sharers(<LimitingResourceAdaptor>limit.owner)
+        restore_capture(mode)
+    return state.upstream.trim(state.upstream.self, failure) if state.upstream.trim != NULL else 0
+
+
+cdef void wait_for_sharers(LimitingResourceAdaptor budget) noexcept:
+    """The runtimes do that without the GIL, and report nothing.  The core's call goes on whatever is raised here."""
+    for reference in list(budget.runtimes):
+        runtime = reference()
+        if runtime is not None:
+            runtime._wait_for_pending()
+
+
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class LimitingResourceAdaptor(ResourceAdaptor):
     """Admits no more than a number of bytes to the resource below.
 
@@ -138,21 +181,35 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
     What counts are the bytes that were requested, from the allocation until the device has completed the free; into a
     pool, until the free.  Below a pool chunks count, until their free was queued.  At every moment the sum is exact and
     not above the limit, and it is 0 when nothing is allocated or pending.  A free that fails stays charged.  May be
-    shared by runtimes of one device.  Thread-safe.
+    shared by runtimes of one device: one that is out of budget waits for the pending frees of the others too.
+    Thread-safe.
     """
 
     cdef Limit limit_state
+    cdef list runtimes          # weak references to those that allocate from here
 
     def __init__(self, upstream, limit):
+        self.take_upstream(upstream)
+        self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.ordinal))
+        self.limit_state.owner = <void*>self
+        self.runtimes = []
         self.state.books.admit = admit
         self.state.books.allocated = count_live
         self.state.books.failed = discharge_failed
         self.state.books.freeing = count_freed
         self.state.books.not_freed = count_not_freed
         self.state.books.settled = discharge
-        self.open_books(upstream, &self.limit_state)
-        self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.ordinal))
+        self.state.books.evicted = count_evicted
         take_at_forks(&self.limit_state.lock, LEAF_LOCK)
+        self.open_books(&self.limit_state)
+        self.table.trim = trim
+
+    cdef int bind(self, StreamPool stream_pool) except -1:
+        ResourceAdaptor.bind(self, stream_pool)
+        self.runtimes = [known for known in self.runtimes if known() is not None]
+        self.runtimes.append(weakref.ref(stream_pool.ordering.core()))
+        self.limit_state.sharers.store(len(self.runtimes))
+        return 0
 
     def __dealloc__(self):
         forget_at_forks(&self.limit_state.lock)
@@ -161,20 +218,24 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
     @property
     def limit(self):
         """The limit in bytes."""
+        self.refuse_unmade()
         return self.limit_state.limit
 
     @property
     def current_bytes(self):
         """Bytes that count: live, and freed and not complete as far as the host has seen."""
+        self.refuse_unmade()
         return self.limit_state.charged.load()
 
     @property
     def remaining_bytes(self):
         """Bytes that fit now."""
+        self.refuse_unmade()
         return self.limit_state.limit - self.limit_state.charged.load()
 
     def holders(self):
         """Bytes of live blocks by tag, the largest first; None stands for all without a tag."""
+        self.refuse_unmade()
         rows = read_rows(&self.limit_state.by_tag, &self.limit_state.lock)
         return dict(sorted(((tag, figures[0]) for _, tag, figures in rows if figures[0]), key=lambda row: -row[1]))
 

@@ -5,8 +5,6 @@ The hooks, which may run under the runtime's lock and without the GIL, put recor
 them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it: where the
 ring is full, records are dropped and counted.
 """
-import atexit
-import operator
 import threading
 
 cimport cython
@@ -32,6 +30,8 @@ from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 
 from xlogmem._log import logger
+from xlogmem._units import parse_number
+from xlogmem.resources.endings import at_end
 from xlogmem.resources.sinks import AllocationRecord, opened
 
 __all__ = ["LoggingResourceAdaptor"]
@@ -42,6 +42,7 @@ include "logging/writer.pxi"            # the thread that writes
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the writer
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class LoggingResourceAdaptor(ResourceAdaptor):
     """Writes down each call of the resource below.
 
@@ -51,8 +52,9 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         The resource.
     sink : str, os.PathLike, text file, callable or logging.Logger
         Where the log goes.  A file at a path is made or emptied, and belongs to the adaptor; its directory has to
-        exist.  A callable is called with an `AllocationRecord` for each call (``[].append`` keeps them), or with a row
-        of text if there is a `format`.  A logger gets each row as a message of level INFO.
+        exist.  Rows are appended, so another program may empty it.  A callable is called with an `AllocationRecord` for
+        each call (``[].append`` keeps them), or with a row of text if there is a `format`.  A logger gets each row as a
+        message of level INFO.
     format : {"rmm", "json"}, optional
         ``"rmm"``: the CSV of RMM's `LoggingResourceAdaptor`, byte for byte.  ``"json"``: a JSON object in each line,
         with the fields of `AllocationRecord`.  The default is ``"rmm"`` for a path that ends with ``.csv``, else
@@ -68,9 +70,11 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     Raises
     ------
     TypeError
-        Upstream is not a `DeviceMemoryResource`, or the sink is none of these.
+        Upstream is not a `DeviceMemoryResource`, or the sink is none of these, or is a coroutine function, which a call
+        would not run.
     ValueError
-        The format or the capacity is not one, or the file is the log of another adaptor.
+        The format or the capacity is not one, or the file is the log of another adaptor.  One that was dropped or
+        closed is waited for.
     OSError
         The file cannot be opened.
 
@@ -84,24 +88,25 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     fails has a second record, ``"free failure"``, in JSON.  In the columns of RMM the default stream is 0, and a failed
     free has no row of its own, as there.  Reaps, launches and uses are not logged.
 
-    The log is complete after `flush`, `close`, the end of a ``with`` statement, or the exit of the interpreter, which
-    waits for a slow sink for five seconds.  An adaptor that is dropped writes what it has and ends its thread; one that
+    The log is complete after `flush`, `close`, the end of a ``with`` statement, or the exit of the interpreter or of a
+    process of `multiprocessing`, which waits for a slow sink for five seconds.  (`os._exit`, and a signal that ends the
+    process, do not.)  An adaptor that is dropped writes what it has and ends its thread; one that
     its own sink refers to is not dropped before `close`.  A forked child logs nothing.  Thread-safe.
     """
 
     cdef LogWriter writer
 
     def __init__(self, upstream, sink, *, format=None, capacity=65_536):
-        if self.writer is not None:
-            raise RuntimeError("a resource is initialised once")
+        cdef LogWriter writer
+        self.take_upstream(upstream)
+        writer = LogWriter(capacity)
         self.state.books.allocated = log_allocated
         self.state.books.failed = log_failed
         self.state.books.freeing = log_freeing
         self.state.books.not_freed = log_not_freed
-        writer = LogWriter(capacity)
-        self.open_books(upstream, &(<LogWriter>writer).ring)
+        writer.start(opened(sink, format), self.context.ordinal)
         self.writer = writer
-        self.writer.start(opened(sink, format), self.context.ordinal)
+        self.open_books(&writer.ring)
 
     def __dealloc__(self):
         if self.writer is not None:
@@ -110,6 +115,7 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     @property
     def dropped_records(self):
         """Records that were not written so far: the ring was full, the sink raised, or the log was closed."""
+        self.refuse_unmade()
         return self.writer.dropped()
 
     def flush(self, timeout=None):
@@ -136,14 +142,17 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         -----
         Does nothing in a forked child.  Thread-safe.
         """
+        self.refuse_unmade()
         self.writer.wait_for_all(timeout)
         return self.writer.dropped()
 
     def close(self, timeout=None):
         """Flush, and end the log: later calls are made, counted as dropped and not logged.  See `flush`."""
+        self.refuse_unmade()
         self.writer.close(timeout)
 
     def __enter__(self):
+        self.refuse_unmade()
         return self
 
     def __exit__(self, kind, exception, traceback):

@@ -138,6 +138,7 @@ cdef object parse_bytes(str name, object value):
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class PoolMemoryResource(DeviceMemoryResource):
     """A pool over another resource: allocating and freeing make no driver call once it has grown.
 

@@ -9,12 +9,13 @@ import io
 import os
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from xlogmem._driver import ProcessLock
 
-__all__ = ["HEADER", "AllocationRecord", "Sink", "opened"]
+__all__ = ["HEADER", "AllocationRecord", "Sink", "called_at_once", "opened"]
 
 HEADER = b"Thread,Time,Action,Pointer,Size,Stream\n"    # RMM's
 FORMATS = ("rmm", "json")
@@ -49,7 +50,11 @@ class AllocationRecord(NamedTuple):
 
 
 class Sink(Protocol):
-    """`format` is what `write` wants: rows of that kind as bytes, or a list of records for None."""
+    """`format` is what `write` wants: rows of that kind as bytes, or a list of records for None.  `taken` counts those
+    of the batch that is being written; `is_ending` says whether the sink will be closed soon (None: it was)."""
+
+    taken: int
+    is_ending: Callable[[], bool] | None
 
     @property
     def format(self) -> str | None: ...
@@ -73,34 +78,55 @@ def opened(sink: Any, format: str | None) -> Sink:
     if isinstance(sink, io.RawIOBase | io.BufferedIOBase):
         raise TypeError("the file of a log must be open for text, and this one is open for bytes")
     if callable(getattr(sink, "write", None)):
+        called_at_once("the method write() of the sink", sink.write)
         return TextSink(sink, format or "json")
     if callable(sink):
+        called_at_once("sink", sink)
         return Records(sink) if format is None else Lines(format, sink)
     raise TypeError("sink must be a path, an open text file, a callable or a logging.Logger, not "
                     f"{type(sink).__name__}")
 
 
+def called_at_once(what: str, function: Any) -> Any:
+    """The function, unless a call would only make a coroutine or a generator, which nothing runs."""
+    for place in (function, getattr(function, "func", None), type(function).__call__):
+        import inspect                              # not before it is needed
+
+        if any(kind(place) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction,
+                                        inspect.isasyncgenfunction)):
+            raise TypeError(f"{what} must be an ordinary function: a call of {function!r} would only make a coroutine "
+                            "or a generator, and nothing would run it")
+    return function
+
+
 # ---------------------------------------------------------------------------------------------- files
+ENDING_WAIT = 5                             # seconds, for a log that was dropped to be written to its end
+
 _lock = ProcessLock()
-_open_files: set[tuple[int, int]] = set()               # device and inode of the logs that are being written
+_open_files: dict[tuple[int, int], PathSink] = {}       # by device and inode
 
 
 class PathSink:
     """A file of its own, written without a buffer: a forked child has nothing of it to write again."""
 
+    taken = 0
+    is_ending: Callable[[], bool] | None = None
+
     def __init__(self, path: str, format: str) -> None:
         self.format = format
         self.key: tuple[int, int] | None = None
+        self.closed = threading.Event()
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"the folder of the log does not exist: {folder}. Make it first")
+        _wait_for_ending(path)
         with _lock:
-            if os.path.exists(path) and _key_of(os.stat(path)) in _open_files:
+            if _open_at(path) is not None:
                 raise ValueError(f"{path} is the log of another adaptor: close that first, or choose another file")
-            self.file = open(path, "wb", buffering=0)   # noqa: SIM115 (the thread of the log closes it)
+            self.file = open(path, "wb", buffering=0, opener=_appending)    # noqa: SIM115 (its thread closes it)
             self.key = _key_of(os.fstat(self.file.fileno()))
             if self.key:
-                _open_files.add(self.key)
+                _open_files[self.key] = self
         try:
             self.write(HEADER if format == "rmm" else b"")
         except BaseException:
@@ -108,7 +134,7 @@ class PathSink:
             raise
 
     def write(self, content: bytes) -> Outcome:
-        begin = self.file.seek(0, os.SEEK_CUR) if self.key else 0
+        begin = os.fstat(self.file.fileno()).st_size if self.key else 0
         left = memoryview(content)
         try:
             while left:
@@ -116,16 +142,36 @@ class PathSink:
         except OSError:
             if self.key:                                # no half a row, so that the rows after it can be read
                 self.file.truncate(begin)
-                self.file.seek(begin)
             raise
         return 0, None
 
     def close(self) -> None:
         with _lock:
             if self.key:
-                _open_files.discard(self.key)
+                _open_files.pop(self.key, None)
                 self.key = None
         self.file.close()
+        self.closed.set()
+
+
+def _appending(path: str, flags: int) -> int:
+    """Another program may empty the file meanwhile (logrotate's copytruncate): no row is written far behind its end."""
+    return os.open(path, flags | os.O_APPEND, 0o666)
+
+
+def _open_at(path: str) -> PathSink | None:
+    """The log that is being written there."""
+    key = _key_of(os.stat(path)) if os.path.exists(path) else None
+    return _open_files.get(key) if key else None
+
+
+def _wait_for_ending(path: str) -> None:
+    """A log that was dropped is written to its end by its thread, soon."""
+    with _lock:
+        before = _open_at(path)
+    ending = before.is_ending if before is not None else None
+    if before is not None and ending is not None and ending():
+        before.closed.wait(ENDING_WAIT)
 
 
 def _key_of(found: os.stat_result) -> tuple[int, int] | None:
@@ -135,6 +181,9 @@ def _key_of(found: os.stat_result) -> tuple[int, int] | None:
 
 class TextSink:
     """A text file of the user, which is flushed after each batch and not closed."""
+
+    taken = 0
+    is_ending: Callable[[], bool] | None = None
 
     def __init__(self, file: Any, format: str) -> None:
         self.file, self.format = file, format
@@ -157,12 +206,14 @@ class Records:
     """A callable that gets each record."""
 
     format = None
+    taken = 0
+    is_ending: Callable[[], bool] | None = None
 
     def __init__(self, put: Callable[[AllocationRecord], object]) -> None:
         self.put = put
 
     def write(self, content: list[AllocationRecord]) -> Outcome:
-        return put_each(self.put, content)
+        return put_each(self, content)
 
     def close(self) -> None:
         pass
@@ -171,22 +222,26 @@ class Records:
 class Lines:
     """A callable that gets each row, without the end of the line."""
 
+    taken = 0
+    is_ending: Callable[[], bool] | None = None
+
     def __init__(self, format: str, put: Callable[[str], object]) -> None:
         self.format, self.put = format, put
 
     def write(self, content: bytes) -> Outcome:
-        return put_each(self.put, content.decode().split("\n")[:-1])
+        return put_each(self, content.decode().split("\n")[:-1])
 
     def close(self) -> None:
         pass
 
 
-def put_each(put: Callable[[Any], object], items: Iterable[Any]) -> Outcome:
+def put_each(sink: Records | Lines, items: Iterable[Any]) -> Outcome:
     """One that is not taken does not keep the others back."""
     failed, first = 0, None
     for item in items:
         try:
-            put(item)
+            sink.put(item)
+            sink.taken += 1
         except BaseException as error:                  # SystemExit too: it would end the thread of the log
             failed += 1
             first = first or error

@@ -4,6 +4,8 @@ The counters are RMM's, and so is what pushing and popping does to them.  A free
 allocation was: the stream of a free may be another one, and a tag beyond the last row may get a row later.  So each
 allocation has a record of where it counts (`outstanding`).
 """
+cimport cython
+
 from libc.stdint cimport int64_t, uint64_t
 
 from xlogmem._cpp cimport mutex, read_under, vector
@@ -168,6 +170,7 @@ cdef object statistics_of(Counters* counters):
                               counters.nbytes.total, counters.calls.total)
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class StatisticsResourceAdaptor(ResourceAdaptor):
     """Counts what is allocated from the resource below: now, at most, and in total; by tag and by stream too.
 
@@ -201,15 +204,16 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         self.counts.pushed.resize(1)                     # zeros
 
     def __init__(self, upstream):
+        self.take_upstream(upstream)
         self.state.books.allocated = count_allocated
         self.state.books.failed = count_failed
         self.state.books.freeing = count_freeing
         self.state.books.freed = forget_freed
         self.state.books.not_freed = count_not_freed
         self.state.books.settled = count_settled
-        self.open_books(upstream, &self.counts)
         self.counts.by_tag.keeps_totals = self.counts.by_stream.keeps_totals = True
         take_at_forks(&self.counts.lock, LEAF_LOCK)
+        self.open_books(&self.counts)
 
     def __dealloc__(self):
         forget_at_forks(&self.counts.lock)
@@ -219,6 +223,7 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
     def allocation_counts(self):
         """The counters since the last push, as `xlogmem.statistics.Statistics`."""
         cdef Counters now
+        self.refuse_unmade()
         with nogil:
             self.counts.lock.lock()
             now = self.counts.pushed.back()
@@ -239,6 +244,7 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         """
         cdef Counters before
         cdef Counters zero
+        self.refuse_unmade()
         zero.nbytes.value = zero.nbytes.peak = zero.nbytes.total = 0
         zero.calls = zero.nbytes
         with nogil:
@@ -263,6 +269,7 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         """
         cdef Counters popped
         cdef bint was_pushed
+        self.refuse_unmade()
         with nogil:
             self.counts.lock.lock()
             was_pushed = self.counts.pushed.size() > 1
@@ -290,27 +297,38 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         -------
         dict of Statistics
             The largest `Statistics.current_bytes` first.  The first 4,096 tags, and streams, have an entry of their
-            own, which they keep; all others are summed under ``"(others)"``.
+            own, which they keep; all others are summed under ``"(others)"`` (``"((others))"`` where that is a tag).
         """
         cdef dict found = {}
         cdef Tally* tally
+        self.refuse_unmade()
         if by not in ("tag", "stream"):
             raise ValueError(f"by={by!r} is unknown; choose 'tag' or 'stream'")
         tally = &self.counts.by_tag if by == "tag" else &self.counts.by_stream
+        rest = None
         for key, tag, figures in read_rows(tally, &self.counts.lock):
-            name = "(others)" if key == key_of_rest() else tag if by == "tag" else name_of_stream(key)
-            found[name] = statistics_class()(*figures)
+            if key == key_of_rest():
+                rest = statistics_class()(*figures)
+            else:
+                found[tag if by == "tag" else name_of_stream(key)] = statistics_class()(*figures)
+        if rest is not None:
+            name = "(others)"
+            while name in found:                        # a program may use that as a tag
+                name = f"({name})"
+            found[name] = rest
         return dict(sorted(found.items(), key=lambda entry: (-entry[1].current_bytes, -entry[1].peak_bytes)))
 
     @property
     def pending_bytes(self):
         """Bytes that were freed, and whose free is not complete as far as the host has seen."""
+        self.refuse_unmade()
         return read_under(&self.counts.lock, &self.counts.pending)
 
     @property
     def failed_allocations(self):
         """How often the resource below had no memory, or failed.  A runtime that finds none tries again after it has
         looked for completed frees, so one request may count more than once."""
+        self.refuse_unmade()
         return read_under(&self.counts.lock, &self.counts.failures)
 
     def memory_summary(self):

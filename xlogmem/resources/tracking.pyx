@@ -3,6 +3,8 @@
 Each allocation has a record with its tag and the stack of its call, until upstream has the memory again.  Stacks are
 interned (`_labels`): a record holds a reference, and is made without the GIL.
 """
+cimport cython
+
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport mutex, read_under, vector
@@ -58,7 +60,7 @@ cdef void keep_allocated(void* self, Allocation* made) noexcept nogil:
     if add_record(&tracker.records, &record, &replaced):
         if replaced.freeing == NULL:                    # the resource below has handed out memory twice
             tracker.nbytes -= replaced.nbytes
-            drop_labels(&replaced)
+        drop_labels(&replaced)                          # where it is being freed, its free finds no record
     tracker.lock.unlock()
 
 
@@ -111,6 +113,7 @@ cdef void copy_outstanding(Tracker* tracker, vector[Record]* found) noexcept nog
     tracker.lock.unlock()
 
 
+@cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class TrackingResourceAdaptor(ResourceAdaptor):
     """Knows what was allocated from the resource below and not freed, with the Python stack of each call.
 
@@ -153,14 +156,15 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     def __init__(self, upstream, *, depth=16, report_at_exit=False):
         cdef int frames
         frames = parse_depth(depth)
+        self.take_upstream(upstream)
         self.state.books.allocated = keep_allocated
         self.state.books.freeing = mark_freeing
         self.state.books.freed = drop_freed
         self.state.books.not_freed = keep_not_freed
-        self.open_books(upstream, &self.tracker)
-        self.table.stack_depth = max(self.table.stack_depth, frames)
         self.tracker.takes_stacks = frames > 0
         take_at_forks(&self.tracker.lock, LEAF_LOCK)
+        self.open_books(&self.tracker)
+        self.table.stack_depth = max(self.table.stack_depth, frames)
         if report_at_exit:
             counts().report_at_exit(self)
 
@@ -174,6 +178,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     @property
     def outstanding_bytes(self):
         """The sum of `outstanding_allocations`, in bytes."""
+        self.refuse_unmade()
         return read_under(&self.tracker.lock, &self.tracker.nbytes)
 
     def outstanding_allocations(self):
@@ -182,6 +187,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         cdef size_t i
         cdef list found = []
         cdef object made = counts().Outstanding
+        self.refuse_unmade()
         with nogil:
             copy_outstanding(&self.tracker, &records)
         try:

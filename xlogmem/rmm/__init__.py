@@ -13,7 +13,7 @@ import gc
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
-from xlogmem.blocks import Core
+from xlogmem.blocks import POLICIES, Core
 from xlogmem.resources import (
     DeviceMemoryResource,
     ForeignMemoryResource,
@@ -56,6 +56,7 @@ from xlogmem.resources import (
 )
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
+from xlogmem.streams import StreamPool
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -138,6 +139,7 @@ class Wrapped:
     runtime: DeviceRuntime
     original: rmm.mr.DeviceMemoryResource
     former: DeviceRuntime | None            # which it replaces as the process's own
+    layers: Layers
     active: bool = False
 
 
@@ -169,7 +171,8 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         In bytes, of that pool; see `PoolMemoryResource`.
     limit : int, str or float, optional
         A budget for each device, see `LimitingResourceAdaptor`.  What does not fit is out of memory for RMM's callers,
-        so that cuDF spills.
+        so that cuDF spills.  The text of their MemoryError is RMM's and names a limit of 0; the figures are in
+        ``get_runtime().resource``.
     statistics : bool
         Count with a `StatisticsResourceAdaptor`, for `xlogmem.statistics`.
     log : path, text file, callable or logging.Logger, optional
@@ -181,9 +184,11 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     Raises
     ------
     RuntimeError
-        `get_runtime` has already made a runtime for the device.
+        `get_runtime` has already made a runtime for the device; or this function has, and an argument wants something
+        that it does not have.
     ValueError
-        Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit is none.
+        Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit or the policy is
+        none.  A log is not opened, nor emptied, where something else is wrong.
 
     Warns
     -----
@@ -193,8 +198,9 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     Notes
     -----
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
-    resource raises and says so; call `enable` again.  Without such a change a second call does nothing.  After
-    `disable`, `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
+    resource raises and says so; call `enable` again.  Without such a change a second call does nothing, and arguments
+    that want anything but what the first one did are refused.  After `disable`, `enable` continues with the same
+    runtime, its policy, pool and adaptors, if RMM's resource is the same.
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
@@ -202,24 +208,34 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         devices = _driver.active_devices() or [0]
     chosen = [devices] if isinstance(devices, int) else list(devices)
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
-                    len(chosen) > 1)
+                    policy, len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
         for device in chosen:
-            _enable(device, policy, layers)
+            _enable(device, layers)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What `enable` puts between RMM's resource and the runtime."""
+    """What `enable` puts between RMM's resource and the runtime, and how."""
 
-    pool_sizes: tuple[int | None, int | None] | None
-    limit: int | str | float | None
-    statistics: bool
-    log: Any | None
-    guard: bool
-    several: bool                           # devices: each has a file of its own
+    pool_sizes: tuple[int | None, int | None] | None = None
+    limit: int | str | float | None = None
+    statistics: bool = False
+    log: Any | None = None
+    guard: bool = False
+    policy: str | None = None
+    several: bool = field(default=False, compare=False)         # devices: each has a file of its own
+
+    def runtime_over(self, resource: DeviceMemoryResource, device: int) -> DeviceRuntime:
+        """The log is opened last, when nothing can be wrong with the rest: that empties a file."""
+        if self.policy is not None and self.policy not in POLICIES:
+            raise ValueError(f"policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}")
+        if self.limit is not None:
+            LimitingResourceAdaptor(resource, self.limit)
+        streams = StreamPool(device)
+        return DeviceRuntime(device, resource=self.around(resource, device), stream_pool=streams, policy=self.policy)
 
     def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
         """The budget is the outermost, so that what it refuses is neither counted nor logged as requested below."""
@@ -239,24 +255,43 @@ class Layers:
         path = Path(self.log)
         return path.with_name(f"{path.stem}.dev{device}{path.suffix}")
 
+    def refuse_others(self, device: int, wanted: Layers) -> None:
+        """A runtime that goes on has these: an argument that wants something else would not be heard."""
+        for name in (known.name for known in fields(self) if known.compare):
+            if getattr(wanted, name) not in (getattr(Layers, name), getattr(self, name)):
+                what = "pool_allocator and its sizes" if name == "pool_sizes" else name
+                raise RuntimeError(f"RMM's resource of device {device} has a runtime of xlogmem's already, which keeps "
+                                   f"what it was made with: it cannot get another {what}. Pass it to the first call of "
+                                   "xlogmem.rmm.enable()")
 
-def _enable(device: int, policy: str | None, layers: Layers) -> None:
+
+def _enable(device: int, layers: Layers) -> None:
     current = rmm.mr.get_per_device_resource(device)
     known = _wrapped.get(device)
     if known is not None and any(lower is known.resource for lower in stack(current)):
+        known.layers.refuse_others(device, layers)
         known.active = True
         return
     if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
            for lower in stack(current)):
+        Layers().refuse_others(device, layers)
         return                                          # put there by the caller, as the error below advises
+    if known is not None and known.original is current:
+        known.layers.refuse_others(device, layers)
     _warn_of_memory(device, current)
     if known is None or known.original is not current:
-        resource = layers.around(RmmMemoryResource(current, device), device)
-        runtime = DeviceRuntime(device, resource=resource, policy=policy)
-        known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, known.runtime if known is not None else None)
+        former = known.runtime if known is not None else None
+        if existing_runtime(device) not in (None, former):
+            raise RuntimeError(f"device {device} has a runtime already: {existing_runtime(device)!r}. {ADVICE}")
+        runtime = layers.runtime_over(RmmMemoryResource(current, device), device)
+        known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, former, layers)
     _make_own(device, known)
     rmm.mr.set_per_device_resource(device, known.resource)
     known.active = True
+
+
+ADVICE = ("Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), or make that one RMM's: "
+          "rmm.mr.set_per_device_resource(device, xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))")
 
 
 def _make_own(device: int, known: Wrapped) -> None:
@@ -272,9 +307,7 @@ def _make_own(device: int, known: Wrapped) -> None:
             del _wrapped[device]
         else:
             _wrapped[device] = before
-        raise RuntimeError(f"{error}. Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), "
-                           "or make that one RMM's: rmm.mr.set_per_device_resource(device, "
-                           "xlogmem.rmm.RuntimeMemoryResource(xlogmem.get_runtime(device)))") from None
+        raise RuntimeError(f"{error}. {ADVICE}") from None
     known.former = None
 
 

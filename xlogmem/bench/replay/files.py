@@ -3,16 +3,26 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from xlogmem.bench.replay.measure import Row
 
-__all__ = ["save_csv", "save_json"]
+__all__ = ["require_writable", "save_csv", "save_json"]
 
 COLUMNS = ("log", "resource", "pairs", "streams", "peak_bytes", "ns_per_pair", "refused", "least_pool_size",
            "most_held")
+
+
+def require_writable(*paths: str | None) -> None:
+    """Raises OSError unless files can be written there; what is in them stays."""
+    for path in filter(None, paths):
+        there = os.path.exists(path)
+        open(path, "a").close()
+        if not there:
+            os.unlink(path)
 
 
 def save_csv(rows: Iterable[Row], path: str) -> None:

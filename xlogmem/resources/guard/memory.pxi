@@ -69,6 +69,25 @@ cdef void delete_if_done_locked(Guarded* memory) noexcept nogil:
         del memory
 
 
+cdef uint64_t begin_keeping_locked(GuardState* guard) noexcept nogil:
+    """This thread keeps freed memory from others until `end_keeping_locked`, and then there may be more upstream."""
+    cdef Keeper keeper
+    guard.keeps += 1
+    keeper.thread = this_thread()
+    keeper.number = guard.keeps
+    guard.keepers.push_back(keeper)
+    return keeper.number
+
+
+cdef void end_keeping_locked(GuardState* guard, uint64_t number) noexcept nogil:
+    cdef size_t i = 0
+    while guard.keepers[i].number != number:
+        i += 1
+    guard.keepers[i] = guard.keepers.back()
+    guard.keepers.pop_back()
+    guard.kept.ring()
+
+
 cdef void enter_quarantine_locked(GuardState* guard, Guarded* memory) noexcept nogil:
     memory.state = IN_QUARANTINE
     append(&guard.quarantine, memory)
@@ -76,8 +95,10 @@ cdef void enter_quarantine_locked(GuardState* guard, Guarded* memory) noexcept n
     guard.quarantined_count += 1
 
 
-cdef void choose_leaving_locked(GuardState* guard, size_t most, uint64_t age, vector[Guarded*]* leaving) noexcept nogil:
-    """Take from the quarantine what is too much or too old, the oldest first, but nothing that a call works on."""
+cdef uint64_t choose_leaving_locked(GuardState* guard, size_t most, uint64_t age,
+                                    vector[Guarded*]* leaving) noexcept nogil:
+    """Take from the quarantine what is too much or too old, the oldest first, but nothing that a call works on.
+    `return_all` takes the number that this returns; 0: there is nothing."""
     cdef Guarded* memory = guard.quarantine.first
     cdef Guarded* following
     while memory != NULL and (guard.quarantined > most or (age and guard.frees - memory.freed_as >= age)):
@@ -90,6 +111,7 @@ cdef void choose_leaving_locked(GuardState* guard, size_t most, uint64_t age, ve
             memory.state = LEAVING
             leaving.push_back(memory)
         memory = following
+    return begin_keeping_locked(guard) if leaving.size() else 0
 
 
 cdef void return_to_quarantine(GuardState* guard, Guarded* memory) noexcept nogil:

@@ -69,6 +69,7 @@ cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) e
     if memory.event != NULL:
         give_event(guard.events, memory.event)
     guard.lock.lock()
+    guard.returns += 1
     memory.event = NULL
     memory.is_gone = True
     delete_if_done_locked(memory)
@@ -76,7 +77,7 @@ cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) e
     return 0
 
 
-cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, Failure* failure) except -1 nogil:
+cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, uint64_t number, Failure* failure) except -1 nogil:
     """All are tried; the failure is the last one's."""
     cdef Failure newest
     cdef size_t i
@@ -87,15 +88,20 @@ cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, Failure* failu
                 drop_exception(failure)
             failure[0] = newest
             failed = 1
+    if number:
+        guard.lock.lock()
+        end_keeping_locked(guard, number)
+        guard.lock.unlock()
     return failed
 
 
 cdef int empty_quarantine(GuardState* guard, Failure* failure) except -1 nogil:
     cdef vector[Guarded*] leaving
+    cdef uint64_t number
     guard.lock.lock()
-    choose_leaving_locked(guard, 0, 0, &leaving)
+    number = choose_leaving_locked(guard, 0, 0, &leaving)
     guard.lock.unlock()
-    return return_all(guard, &leaving, failure)
+    return return_all(guard, &leaving, number, failure)
 
 
 cdef int forget_seen_fill(GuardState* guard) except -1 nogil:
@@ -138,8 +144,10 @@ cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nog
     cdef vector[Pinned] pinned
     cdef size_t i
     cdef bint seen
+    cdef uint64_t number
     cdef int failed = 0
     guard.lock.lock()
+    number = begin_keeping_locked(guard)                # what is pinned does not leave
     for i in range(guard.slots.size()):
         if guard.slots[i] != NULL and guard.slots[i].state in (GUARDED, IN_QUARANTINE) and (
                 not guard.slots[i].is_unfilled):
@@ -150,6 +158,9 @@ cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nog
         if not failed:
             failed = check_one(guard, &pinned[i], &seen, failure)
         unpin(guard, pinned[i].memory, seen)
+    guard.lock.lock()
+    end_keeping_locked(guard, number)
+    guard.lock.unlock()
     if not failed and wait:
         failed = wait_for_own_stream(guard, failure)
     return failed

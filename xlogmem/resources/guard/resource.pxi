@@ -44,19 +44,6 @@ cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 no
     return tidy(guard)
 
 
-cdef int allocate_or_empty(GuardState* guard, Allocation* given, Failure* failure) except -1 nogil:
-    """What is in quarantine is returned before there is no memory."""
-    cdef Failure ignored
-    if not allocate_upstream(guard, given, failure):
-        return 0
-    if not is_out_of_memory(failure) or guard.quarantine.first == NULL:
-        return 1
-    drop_exception(failure)
-    if empty_quarantine(guard, &ignored):
-        drop_exception(&ignored)
-    return allocate_upstream(guard, given, failure)
-
-
 cdef Guarded* new_memory(GuardState* guard, Allocation* wanted, Allocation* given) noexcept nogil:
     cdef Guarded* memory = make_new[Guarded]()
     memory.base = given.ptr
@@ -123,6 +110,7 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
     cdef GuardState* guard = <GuardState*>self
     cdef vector[Guarded*] leaving
     cdef Guarded* memory
+    cdef uint64_t number = 0
     cdef int failed
     if refuse_capturing(guard, freed, failure):
         return 1
@@ -140,11 +128,11 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
         guard.frees += 1
         memory.freed_as = guard.frees
         enter_quarantine_locked(guard, memory)
-        choose_leaving_locked(guard, guard.most, guard.age, &leaving)
+        number = choose_leaving_locked(guard, guard.most, guard.age, &leaving)
     guard.lock.unlock()
     if failed:
         return 1
-    if return_all(guard, &leaving, failure):            # of others: this free is done, and they stay
+    if return_all(guard, &leaving, number, failure):    # of others: this free is done, and they stay
         drop_exception(failure)
     return tidy(guard)
 
@@ -213,7 +201,7 @@ cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream,
 
 
 cdef int tidy(GuardState* guard) except -1 nogil:
-    """After a call: see which fills are complete and what checks have found, and report that."""
+    """After a call: see which fills are complete and what checks have found, and report that.  It does not fail."""
     if forget_seen_fill(guard):
         forget_seen_fill(guard)
     gather(guard, LOOKS)
@@ -230,7 +218,7 @@ cdef int report(GuardState* guard) except -1 nogil:
     if found:
         mode = relax_capture()
         with gil:
-            (<GuardResourceAdaptor>guard.owner).publish()
+            publish(<GuardResourceAdaptor>guard.owner)
         restore_capture(mode)
     return 0
 
@@ -264,7 +252,7 @@ cdef int reap(void* self, bint blocking, Failure* failure) except -1 nogil:
 
 cdef int raise_found(GuardState* guard, Failure* failure) except -1 nogil:
     with gil:
-        return (<GuardResourceAdaptor>guard.owner).fail_with_found(failure)
+        return fail_with_found(<GuardResourceAdaptor>guard.owner, failure)
 
 
 cdef int end(void* self) except -1 nogil:

@@ -20,9 +20,7 @@ cdef class LogWriter:
     cdef bint reported          # that the sink failed
 
     def __cinit__(self, capacity):
-        count = operator.index(capacity)
-        if not 1 <= count <= 1 << 24:
-            raise ValueError(f"capacity must be 1 to {1 << 24} records, got {count}")
+        cdef size_t count = parse_number("capacity", capacity, 1, 1 << 24, "a number of records")
         self.ring.capacity = count
         self.ring.records = <Record*>malloc(count * sizeof(Record))
         self.tags = {}
@@ -38,16 +36,26 @@ cdef class LogWriter:
     cdef int start(self, object sink, int device) except -1:
         self.sink = sink
         self.rows.device = device
+        sink.is_ending = self.is_ending
         self.thread = threading.Thread(target=self.run, name="xlogmem log", daemon=True)
-        end_before_logging()
+        logger()                            # imported by now: at the end logging closes its files
         writers.add(self)
         try:
+            at_end(write_what_is_left)
             self.thread.start()
         except BaseException:
-            writers.discard(self)
-            sink.close()
+            if self.thread.ident is None:
+                writers.discard(self)
+                sink.close()
+            else:                                       # an interrupt: the thread runs
+                with nogil:
+                    request_end(&self.ring)
             raise
         return 0
+
+    def is_ending(self):
+        """Whether the sink will be closed soon, without a further call."""
+        return self.ring.ends.load() != 0
 
     def run(self):
         """What the thread does."""
@@ -87,6 +95,7 @@ cdef class LogWriter:
             except BaseException as raised:
                 error = raised
         self.ring.dropped.fetch_add(<uint64_t>(count if failed is None else failed))
+        self.sink.taken = 0
         self.ring.written.fetch_add(count)
         self.progress.set()
         if error is not None:
@@ -123,6 +132,7 @@ cdef class LogWriter:
     cdef int end_sink(self) except -1:
         try:
             self.sink.close()
+            self.sink.is_ending = None                  # a circle
         except BaseException as error:
             self.report(error)
         return 0
@@ -142,7 +152,8 @@ cdef class LogWriter:
         wanted = read_under(&self.ring.lock, &self.ring.pushed)
         while self.ring.written.load() < wanted and self.thread.is_alive():
             if timeout is not None and milliseconds() - before >= 1000 * timeout:
-                raise TimeoutError(f"the sink has taken {self.ring.written.load()} of {wanted} records")
+                raise TimeoutError(f"the sink has taken {self.ring.written.load() + self.sink.taken} of {wanted} "
+                                   "records")
             self.progress.clear()
             self.ring.wake.set()
             with nogil:
@@ -161,16 +172,8 @@ cdef class LogWriter:
         return 0
 
 
-cdef int end_before_logging() except -1:
-    """At exit logging closes its files: what is left has to be written before."""
-    logger()                                # imported by now
-    atexit.unregister(_write_what_is_left)
-    atexit.register(_write_what_is_left)
-    return 0
-
-
-def _write_what_is_left():
-    """At exit, in the process that made the logs."""
+def write_what_is_left():
+    """At the end of the process that made the logs."""
     cdef LogWriter writer
     cdef uint64_t before = milliseconds()
     if process_was_forked():

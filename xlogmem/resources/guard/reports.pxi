@@ -1,0 +1,91 @@
+# Findings become Python objects: logged, and kept for later calls.
+#
+# A report is made inside of calls of the core, which have to be carried out to their end.  So nothing that Python code
+# raises there gets out: an interrupt is pending again once everything is reported, and the rest is written down.
+
+cdef void publish(GuardResourceAdaptor guard) noexcept:
+    """Report what was found, and raise nothing."""
+    cdef vector[Finding] findings
+    cdef vector[Finding] left
+    cdef bint interrupted = False
+    cdef size_t i
+    guard.guard.lock.lock()                             # a leaf, never held for long
+    findings = guard.guard.findings
+    guard.guard.findings.clear()
+    guard.guard.lock.unlock()
+    for i in range(findings.size()):
+        try:
+            violation = violation_of(&findings[i])
+            guard.keep(violation)
+        except BaseException as error:
+            interrupted |= was_interrupted(error)
+            left.push_back(findings[i])
+            continue
+        drop_finding(&findings[i])
+        interrupted |= run_to_its_end(_log, (violation,))
+        if guard.report is not None:
+            interrupted |= run_to_its_end(guard.report, (violation,))
+    guard.guard.lock.lock()
+    for i in range(left.size()):                        # for the next call
+        guard.guard.findings.push_back(left[i])
+    guard.guard.lock.unlock()
+    if interrupted:
+        PyErr_SetInterrupt()
+
+
+cdef bint run_to_its_end(object function, tuple arguments) noexcept:
+    """Whether an interrupt came in.  Whatever else the function raises is written down."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return was_interrupted(error)
+    return False
+
+
+cdef bint was_interrupted(object error) noexcept:
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    try:
+        from traceback import format_exception          # not imported before it is needed
+        logger().error("reporting a violation failed:\n%s", "".join(format_exception(error)))
+    except BaseException as other:                      # a handler or filter of the logger may be the one that fails
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(None)
+        return isinstance(other, KeyboardInterrupt)
+    return False
+
+
+def _log(violation):
+    logger().error("%s", violation)
+
+
+def _warn(violation):
+    """For ``on_violation="warn"``."""
+    warnings.warn(str(violation), MemoryGuardWarning, stacklevel=2)
+
+
+# ---------------------------------------------------------------------------------------------- what is raised
+cdef object take_news(GuardResourceAdaptor guard):
+    """What was found since this was last called: the error for it, a list where nothing is to be raised.  If the error
+    cannot be made, because of an interrupt, the next call has it."""
+    news, guard.news = guard.news, []
+    left_out, guard.left_out = guard.left_out, 0
+    if not guard.raises or not news:
+        return news
+    try:
+        return MemoryCorruptionError(news, left_out)
+    except BaseException:
+        guard.news[:0] = news
+        guard.left_out += left_out
+        raise
+
+
+cdef int fail_with_found(GuardResourceAdaptor guard, Failure* failure) except -1:
+    """1, with an exception in the failure, if there is something to raise."""
+    if not guard.raises or not guard.news:
+        return 0
+    try:
+        error = take_news(guard)
+    except BaseException as raised:
+        error = raised
+    return keep_exception(failure, error) if isinstance(error, BaseException) else 0

@@ -1,0 +1,77 @@
+# Out of memory upstream: what is in quarantine, or on its way back from there, makes room.
+#
+# Freed memory that another thread keeps (it returns it, or has pinned it for a check) cannot be found, and is not in
+# use all the same.  So an allocation waits for such threads before it is refused: as in the pool, see pool/calls.pxi.
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState
+    bint PyGILState_Check() nogil
+    PyThreadState* PyEval_SaveThread() nogil
+    void PyEval_RestoreThread(PyThreadState* thread) nogil
+
+cdef enum:
+    ATTEMPTS = 16               # others may take what was returned; one that is too large for upstream never fits
+
+
+cdef int allocate_or_empty(GuardState* guard, Allocation* given, Failure* failure) except -1 nogil:
+    """What is freed and not upstream yet is returned before there is no memory."""
+    cdef uint64_t returns
+    cdef int _attempt
+    for _attempt in range(ATTEMPTS):
+        guard.lock.lock()
+        returns = guard.returns
+        guard.lock.unlock()
+        if not allocate_upstream(guard, given, failure):
+            return 0
+        if not is_out_of_memory(failure) or not make_room(guard, returns):
+            return 1
+        drop_exception(failure)
+    return allocate_upstream(guard, given, failure)
+
+
+cdef bint make_room(GuardState* guard, uint64_t returns) except -1 nogil:
+    """After an allocation that began when so much had been returned found no memory: whether to try again."""
+    cdef Failure ignored
+    cdef bint more
+    if empty_quarantine(guard, &ignored):
+        drop_exception(&ignored)
+    guard.lock.lock()
+    more = wait_for_keepers_unlocks(guard)
+    more = more or guard.returns != returns
+    guard.lock.unlock()
+    return more
+
+
+cdef bint wait_for_keepers_unlocks(GuardState* guard) except -1 nogil:
+    """Until those have ended that keep memory now; whether there were any.  A thread that is one of them does not wait:
+    a resource upstream may allocate from the guard while it takes memory back."""
+    cdef uint64_t newest = guard.keeps
+    cdef bint waited = False
+    while others_keep_locked(guard, newest):
+        sleep_until_kept_unlocks(guard)
+        waited = True
+    return waited
+
+
+cdef bint others_keep_locked(GuardState* guard, uint64_t newest) noexcept nogil:
+    cdef bint others = False
+    cdef size_t i
+    for i in range(guard.keepers.size()):
+        if guard.keepers[i].thread == this_thread():
+            return False
+        others |= guard.keepers[i].number <= newest
+    return others
+
+
+cdef int sleep_until_kept_unlocks(GuardState* guard) except -1 nogil:
+    """Without the lock, and without the GIL, which callers of the C table may have and the others may need."""
+    cdef uint32_t heard = guard.kept.heard()
+    cdef PyThreadState* thread = NULL
+    guard.lock.unlock()
+    if PyGILState_Check():
+        thread = PyEval_SaveThread()
+    guard.kept.wait(heard)
+    if thread != NULL:
+        PyEval_RestoreThread(thread)
+    guard.lock.lock()
+    return 0
