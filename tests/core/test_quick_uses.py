@@ -249,7 +249,8 @@ def test_windows_are_the_runtime_s_own(scene):
 def test_one_that_was_never_initialised_is_refused(scene):
     never = LaunchRecorder.__new__(LaunchRecorder)
     for call in (lambda: never.read(scene.blocks[0]), never.preflight, never.commit, never.cancel, never.__enter__,
-                 lambda: never.__exit__(None, None, None)):
+                 lambda: never.__exit__(None, None, None), never._keep_by_runtime,
+                 lambda: never._take_from(scene.runtime)):
         with pytest.raises(StreamMisuseError, match="never initialised"):
             call()
     assert repr(never) == "<LaunchRecorder that was never initialised>"

@@ -239,6 +239,7 @@ cdef class LaunchRecorder:
     def _keep_by_runtime(self):
         """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
         before."""
+        self.refuse_busy()
         cdef OrderState* order = self.runtime.state.order
         cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
         stream.core = None
@@ -251,6 +252,7 @@ cdef class LaunchRecorder:
 
     def _take_from(self, Core runtime not None):
         """The end of `_keep_by_runtime`."""
+        self.refuse_busy()
         cdef OrderState* order = runtime.state.order
         self.runtime = runtime
         with nogil:
