@@ -48,11 +48,11 @@ def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[
 
 def _bytes_of_text(name: str, text: str) -> int:
     """Exactly: a float would lose bytes."""
+    from fractions import Fraction  # not before it is needed
+
     found = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]+)\s*", text)
     if not found or found[2].lower() not in POWERS:
         raise ValueError(f"{name} must be a number and a unit ({', '.join(UNITS)}, kB, MB, GB, TB), got {_shown(text)}")
-    from fractions import Fraction                      # not before it is needed
-
     return int(Fraction(found[1]) * POWERS[found[2].lower()])
 
 

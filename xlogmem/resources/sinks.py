@@ -90,7 +90,7 @@ def opened(sink: Any, format: str | None) -> Sink:
 def called_at_once(what: str, function: Any) -> Any:
     """The function, unless a call would only make a coroutine or a generator, which nothing runs."""
     for place in (function, getattr(function, "func", None), type(function).__call__):
-        import inspect                              # not before it is needed
+        import inspect  # not before it is needed
 
         if any(kind(place) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction,
                                         inspect.isasyncgenfunction)):
