@@ -5,8 +5,8 @@
 
 Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts the instructions in xlogmem's
 modules, without the loops and the simulated driver.  Each path runs twice, for different numbers of rounds: the
-difference is the rounds, and nothing else.  Counts depend on the compiler and on Cython, so those of another toolchain
-are shown and not compared.  Without valgrind nothing is counted; a line says so, and the exit code is 0.
+difference is the rounds, and nothing else.  Counts depend on the compiler, on Cython and on Python, so those of another
+toolchain are shown and not compared.  Without valgrind nothing is counted; a line says so, and the exit code is 0.
 """
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def main() -> int:
     from xlogmem import _driver
     from xlogmem.bench import _loops
 
-    toolchain = f"{_loops.COMPILER}, {_driver.BUILD}"
+    toolchain = f"{_loops.COMPILER}, {_driver.BUILD}, Python {sys.version_info[0]}.{sys.version_info[1]}"
     seen = count()
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"toolchain": None, "instructions": {}}
     comparable = recorded["toolchain"] == toolchain
