@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,14 @@ class Failing(logging.Handler, logging.Filter):
     def filter(self, record: Any) -> bool:
         self.fail()
         return True
+
+
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """A shell lets what it runs in the background ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
