@@ -1,12 +1,12 @@
-"""How many of xlogmem's instructions the five hottest paths take: repeatable, on any machine, without a GPU.
+"""How many of xlogmem's instructions the hottest paths take: repeatable, on any machine, without a GPU.
 
     python benchmarks/instructions.py            # compare with benchmarks/instructions.json
     python benchmarks/instructions.py --update   # write that file
 
 Valgrind's callgrind runs the loops of the benchmarks on the simulated driver and counts the instructions in xlogmem's
 modules, without the loops and the simulated driver.  Each path runs twice, for different numbers of rounds: the
-difference is the rounds, and nothing else.  Counts depend on the compiler and on Cython, so those of another toolchain
-are shown and not compared.  Without valgrind nothing is counted; a line says so, and the exit code is 0.
+difference is the rounds, and nothing else.  Counts depend on the compiler, on Cython and on Python, so those of another
+toolchain are shown and not compared.  Without valgrind nothing is counted; a line says so, and the exit code is 0.
 """
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
-         "use of 16 blocks", "lookup by address, 10,000 live")
+         "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
+         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -44,8 +46,10 @@ def paths() -> dict[str, Callable[[int], object]]:
     trivial = xlogmem.DeviceRuntime(resource=xlogmem.ForeignMemoryResource(nothing.capsule))
     pool = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 24))
     tables = {runtime: _loops.Allocator.table(runtime) for runtime in (trivial, pool)}
-    stream = trivial.acquire_stream()
-    blocks = [trivial.allocate(256, stream) for _ in range(16)]
+    held = [trivial.allocate(256, trivial.acquire_stream()) for _ in range(16)]         # the index is not empty
+    used = xlogmem.DeviceRuntime(resource=xlogmem.ForeignMemoryResource(nothing.capsule))
+    stream = used.acquire_stream()
+    blocks = [used.allocate(256, stream) for _ in range(64)]
     adopted = xlogmem.DeviceRuntime()
     own = adopted.acquire_stream()
     bases = [(1 << 45) + 512 * number for number in range(10_000)]
@@ -53,7 +57,7 @@ def paths() -> dict[str, Callable[[int], object]]:
     wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(MANY)])
 
     def table(runtime: xlogmem.DeviceRuntime) -> Callable[[int], object]:
-        return lambda rounds: tables[runtime].pairs(1 << 16, [0], rounds)
+        return lambda rounds: held and tables[runtime].pairs(1 << 16, [0], rounds)
 
     def uses(count: int) -> Callable[[int], object]:
         return _loops.Uses([(0, [(block, 3) for block in range(count)])], [stream], blocks).run
@@ -61,7 +65,25 @@ def paths() -> dict[str, Callable[[int], object]]:
     def look_up(rounds: int) -> object:
         return kept and _loops.lookups(adopted, wanted, rounds)
 
-    return dict(zip(PATHS, (table(trivial), table(pool), uses(1), uses(16), look_up), strict=True))
+    pool_stream = pool.acquire_stream()
+
+    def allocate_and_free(rounds: int) -> None:
+        for _ in range(rounds):
+            pool.allocate(1 << 16, pool_stream).free()
+
+    def python_uses(*rounds_of: tuple[xlogmem.Stream, dict[str, Any]]) -> Callable[[int], object]:
+        def run(rounds: int) -> None:
+            for _ in range(rounds):
+                for on, arguments in rounds_of:
+                    with xlogmem.use(on, **arguments):
+                        pass
+
+        return run
+
+    return dict(zip(PATHS, (
+        table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
+        python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks})),
+        python_uses((stream, {"write": blocks[1]}), (trivial.acquire_stream(), {"read": blocks[1]}))), strict=True))
 
 
 def work() -> None:
@@ -128,7 +150,7 @@ def main() -> int:
     from xlogmem import _driver
     from xlogmem.bench import _loops
 
-    toolchain = f"{_loops.COMPILER}, {_driver.BUILD}"
+    toolchain = f"{_loops.COMPILER}, {_driver.BUILD}, Python {sys.version_info[0]}.{sys.version_info[1]}"
     seen = count()
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"toolchain": None, "instructions": {}}
     comparable = recorded["toolchain"] == toolchain

@@ -19,6 +19,9 @@ from xlogmem import DeviceRuntime, DeviceState, _driver, sim
 from xlogmem._kernels import Kernels, check
 from xlogmem.blocks import unfinished_runtimes
 
+# docs/ordering.md, no-call-under-lock: what may be called by a thread that has the GIL.
+WITH_GIL = {"cuStreamIsCapturing", "cuGetErrorName", "cuGetErrorString"}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("XLOGMEM_DEFECT") and _driver.BUILD == "release":
@@ -64,16 +67,20 @@ def _context():
 
 
 @pytest.fixture(autouse=True)
-def _clean_driver(_context):
+def _clean_driver(_context, request):
     """Nothing is left behind by a test: no race, no byte, no event, no change of the current context."""
     if SIMULATED:
         sim.simulator().reset("eager")
+        sim.simulator().watch_gil()
         bytes_before = sim.simulator().live_bytes()
     events_before = _driver.live_events()[0]
     yield
     races = []
     if SIMULATED:
         races += sim.simulator().races()
+        with_gil = sim.simulator().calls_with_gil().keys() - WITH_GIL
+        if request.node.get_closest_marker("with_gil"):
+            with_gil = set()
         sim.simulator().reset("eager")                  # releases callbacks, which hold what they use
     gc.collect()
     if unfinished_runtimes():                           # those that ended and may not wait in their finalizer
@@ -87,6 +94,7 @@ def _clean_driver(_context):
         races += sim.simulator().races()
         sim.simulator().reset("eager")
         assert not races, f"races: {races}"
+        assert not with_gil, f"driver calls that keep other threads from the GIL: {with_gil}"
         assert sim.simulator().live_bytes() == bytes_before, "device memory leaked"
 
 

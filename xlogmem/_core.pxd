@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, mutex, signal, vector
+from xlogmem._cpp cimport atomic, few, flag, mutex, signal, unlikely, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
@@ -21,6 +21,8 @@ cdef enum State:
     RETIRED                     # freed by its owner, and not yet: a window or export is open on it, or it was put off
     FREEING
     FREED
+    LOCAL                       # live, and known to the cache of its stream alone
+    CACHED                      # memory that was freed, in the cache of its stream
 
 cdef enum Outcome:
     LAUNCHED                    # or may have been
@@ -40,6 +42,12 @@ cdef enum OnConflict:
 
 cdef enum:
     NO_THREAD = 0
+
+cdef enum AtOnce:
+    NOT_AT_ONCE                 # nothing was done
+    DONE
+    REFUSED                     # for ever: the failure says why
+    UNFINISHED                  # `prepare_rest` has to follow
 
 cdef enum AfterCall:
     KEEP_STREAM_BUSY
@@ -78,20 +86,20 @@ cdef struct Waiter:
 
 
 cdef cppclass Block:
-    # What every use looks at comes first, in one line of the cache.
+    # What every use looks at comes first, in two lines of the cache.
     uint64_t generation         # identity; 0 while the slot is empty
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
+    uint32_t writers            # windows that write
     uint8_t state
     uint8_t raised              # no unrecorded work can follow: see `free_without_its_stream_unlocks`
-    bint fresh                  # no use on another stream than its own has been filed yet
-    vector[Entry] frontier      # at most one entry for each kind and stream
+    uint8_t fresh               # no use on another stream than its own has been filed yet
+    StreamState* home           # freed here; NULL: the host waits
+    few[Entry] frontier         # at most one entry for each kind and stream
+    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
+    StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
-    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
-    StreamState* home           # freed here; NULL: the host waits
-    uint32_t writers            # windows that write
-    StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t ptr
     size_t nbytes
     bint adopted                # foreign memory: its owner is dropped instead of a free
@@ -104,6 +112,45 @@ cdef cppclass Block:
     Label* freed_by             # the stack of the free, owned; NULL: not wanted, or not freed yet
     Block* next                 # in the list of dropped blocks
     vector[Waiter] waiting      # in the order of the queue
+    atomic[StreamCache*] cache  # where the block is LOCAL or CACHED; NULL: it is known to all
+    Block* next_cached          # of the same size
+    uint64_t position           # of the stream, when the memory was freed last
+
+
+cdef enum:
+    CACHED_SIZES = 16           # of memory that a stream caches
+    CACHED_OF_A_SIZE = 64       # blocks
+    CACHE_SETS = 256
+    CACHE_WAYS = 4
+    NO_HANDLE = ~<size_t>0
+
+
+cdef struct CachedSize:
+    size_t nbytes               # a multiple of the grain; 0: none yet
+    Block* newest
+    uint32_t count
+    uint32_t wanted             # how often it was allocated from the pool, counted up to a few
+
+
+cdef struct CachedPlace:
+    uint64_t ptr
+    Block* block
+
+
+cdef cppclass StreamCache:
+    # Memory that a stream has freed, and the local blocks that are in such memory again: see core/caches.pxi.
+    mutex cache_lock            # a leaf
+    StreamState* stream         # NULL: closed
+    size_t handle
+    size_t cached_bytes
+    uint64_t generation         # the last that was given
+    uint64_t last_generation    # of those that may be
+    uint64_t live_bytes         # of local blocks; the core does not count these
+    uint64_t live_blocks
+    uint64_t allocations
+    uint64_t frees
+    CachedSize sizes[CACHED_SIZES]
+    CachedPlace places[CACHE_SETS * CACHE_WAYS]
 
 
 cdef struct Found:
@@ -135,6 +182,7 @@ cdef struct Request:
 cdef struct Use:
     Block* block
     uint32_t access
+    bint plain                  # all that it was ordered after was the launch stream's own, and is in no snapshot
     size_t first                # its snapshot: window.snapshot[first:end]
     size_t end
 
@@ -159,6 +207,7 @@ cdef cppclass Window:
     StreamState* stream
     HandBack hand_back
     OnConflict on_conflict
+    bint is_strict              # its recorder refuses untracked memory; for messages
     bint is_open
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
@@ -214,6 +263,13 @@ cdef struct CoreCounters:
     uint64_t evictions          # live blocks whose addresses the resource handed out again
 
 
+cdef struct Figures:
+    # With what caches have.
+    uint64_t live_bytes
+    uint64_t live_blocks
+    CoreCounters counters
+
+
 cdef cppclass CoreState:
     # What every allocation and free looks at comes first.
     OrderState* order           # its lock is the lock of everything here
@@ -245,9 +301,13 @@ cdef cppclass CoreState:
     uint32_t overtakers                 # of these
     uint64_t searches
     vector[Window*] stuck               # scratch
+    vector[StreamCache*] caches         # open and closed
+    uint64_t cached_allocations         # from caches that were closed
+    bint wants_cache                    # a stream had none: see `add_cache`
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
+    atomic[Window*] spare_window        # one more of these, without the lock
 
 
 # How a function's name says what it does with the lock: `_locked` needs it, `_unlocks` needs it and drops it meanwhile,
@@ -258,6 +318,10 @@ cdef cppclass CoreState:
 cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
+cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
+                              Allocation* wanted, Block** result) except -1 nogil
+cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil
+cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
@@ -273,8 +337,13 @@ cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
+# With the GIL, and without waiting for anything.  They return an `AtOnce`; see core/at_once.pxi.
+cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1
+cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
+cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
+
 # Inside of these.  The context is current where they need it.
-cdef void want(Allocation* wanted, size_t nbytes, StreamState* stream) noexcept nogil
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
@@ -290,8 +359,12 @@ cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogi
 cdef void note_thread(Window* window) noexcept nogil
 
 # No driver call.
+cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil
+cdef void use_caches(CoreState* core) noexcept nogil
+cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
-cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil
+cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                            bint pin) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
@@ -307,6 +380,19 @@ cdef void return_window(CoreState* core, Window* window) noexcept nogil
 # For finalizers: no lock, no driver call.
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil
 cdef void abandon(CoreState* core, Window* window) noexcept nogil
+
+cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
+    """Whether the block still has this generation.  One that only a cache knows is brought in."""
+    if unlikely(block.cache.load() != NULL):
+        return bring_in_locked(core, block, generation)
+    return block.generation == generation
+
+
+cdef inline bint has_deferred_work(CoreState* core) noexcept nogil:
+    """Whether a call has more to do than its own work."""
+    return (core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
+            or core.resource.stack_depth)
+
 
 # With these the doors of every room begin and end.
 cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:

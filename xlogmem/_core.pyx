@@ -34,21 +34,27 @@ its stream until it releases the export, so for this block that stream counts as
 until then.
 
 Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it no driver call is made, the GIL is
-not acquired and no Python object is touched; and no thread waits for it while it holds the GIL (two short paths try the
-lock and keep the GIL: `Core.find`, `LaunchRecorder.finish`).  Every operation is a C function that runs without the
-GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  An open window, a pin or the state
+not acquired and no Python object is touched; and no thread waits for it while it holds the GIL.  Every operation is a C
+function that runs without the GIL, holds the lock for its bookkeeping alone and drops it around driver calls.  What
+waits for nothing is done with the GIL, if the lock is free (core/at_once.pxi).  An open window, a pin or the state
 FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
 lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
+
+Where a pool hands out memory again that only one stream has used, even that lock is not needed: each stream has a cache
+of what it freed, with a lock of its own, and blocks from there are known to the cache alone until an operation needs
+them (`core/caches.pxi`).
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
 """
 
+from cuda.bindings cimport cydriver as cy
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
 from xlogmem._driver cimport (
     LEAF_LOCK,
+    PER_THREAD,
     Scope,
     enter_context,
     leave_context,
@@ -97,6 +103,7 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    count_of,
     current_thread,
     fence_to_see,
     forbid_context_sync,
@@ -122,6 +129,7 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport (
     HOST_SYNCHRONOUS,
     STREAM_ORDERED,
+    FrontierTable,
     GuardTable,
     settle,
     start_call,
@@ -149,7 +157,10 @@ include "core/contested.pxi"            # a launch that conflicts with one that 
 include "core/circles.pxi"              # what must not wait for ever
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
+include "core/caches.pxi"               # what a stream frees it often allocates again
+include "core/cache_ends.pxi"           # caches are opened, emptied, closed, counted
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed
+include "core/at_once.pxi"              # what a thread does while it has the GIL
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime

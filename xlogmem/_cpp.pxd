@@ -14,8 +14,11 @@ cdef extern from *:
     """
     #include <cstddef>
     #include <cstdlib>
+    #include <cstdint>
+    #include <cstring>
     #include <limits>
     #include <new>
+    #include <type_traits>
     #include <unistd.h>
     #include <vector>
     #ifndef XLOGMEM_MEMORY
@@ -48,6 +51,44 @@ cdef extern from *:
     template <typename T>
     using xlogmem_vector = std::vector<T, xlogmem_allocator<T>>;
 
+    // A vector whose first items lie in its owner: only more than these take memory of their own, and keep it.
+    template <typename T>
+    class xlogmem_few {
+        static_assert(std::is_trivially_copyable<T>::value, "items are copied as bytes");
+        enum : std::uint32_t { WITHIN = 3 };
+        T* items = within;
+        std::uint32_t count = 0, room = WITHIN;
+        T within[WITHIN];
+
+        __attribute__((cold, noinline)) void grow() {
+            T* more = xlogmem_allocator<T>().allocate(std::size_t{room} * 2);
+            std::memcpy(more, items, count * sizeof(T));
+            if (items != within) std::free(items);
+            items = more;
+            room *= 2;
+        }
+
+    public:
+        xlogmem_few() {}
+        ~xlogmem_few() { if (items != within) std::free(items); }
+        xlogmem_few(const xlogmem_few&) = delete;
+        xlogmem_few& operator=(const xlogmem_few&) = delete;
+        T& operator[](std::size_t place) {
+        #ifdef XLOGMEM_CHECKS
+            if (place >= count) std::abort();
+        #endif
+            return items[place];
+        }
+        std::size_t size() const { return count; }
+        T& back() { return (*this)[count - 1]; }
+        T& emplace_back() {
+            if (__builtin_expect(count == room, 0)) grow();
+            return items[count++];
+        }
+        void pop_back() { --count; }
+        void clear() { count = 0; }
+    };
+
     template <typename T>
     static inline T* xlogmem_make_new() {
         T* made = new (std::nothrow) T();
@@ -72,6 +113,15 @@ cdef extern from *:
         void resize(size_t) noexcept
         void clear()
 
+    cdef cppclass few "xlogmem_few" [T] nogil:
+        few()
+        T& operator[](size_t)
+        T& back()
+        size_t size()
+        T& emplace_back() noexcept      # to be filled in: it may have what was there before
+        void pop_back()
+        void clear()
+
 
 cdef extern from *:
     """
@@ -86,15 +136,36 @@ cdef extern from *:
     #include <unistd.h>
     #ifndef XLOGMEM_MUTEX
     #define XLOGMEM_MUTEX
-    // Locked with one atomic instruction, and unlocked with none while no other thread waits for it.
+    // Sleep while the word has this value, or until it is woken or the limit is over; and wake so many sleepers.
+    static inline void xlogmem_futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+                                     const std::timespec* limit = nullptr) {
+        const int error = errno;                                // a thread's errno must not change under it
+        syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, limit,
+                nullptr, 0);
+        errno = error;
+    }
+
+    // Between two looks at what another thread is about to change.
+    static inline void xlogmem_pause() {
+    #if defined(__x86_64__)
+        __builtin_ia32_pause();
+    #elif defined(__aarch64__)
+        asm volatile("isb");
+    #endif
+    }
+
+    // The mutex with three states of Drepper, "Futexes are tricky", with the short spin of Rust's std::sync::Mutex.
+    // SLEEPERS says that threads may sleep.  A thread sleeps only after it has set that, and while that stands.  The
+    // holder gives the lock back with an exchange, so that no thread can set SLEEPERS unseen, and wakes one.  A thread
+    // that was woken takes the lock as SLEEPERS, because it does not know whether more sleep.
     //
-    // A thread that has to wait sets SLEEPERS.  The holder may overwrite that with FREE in the few nanoseconds between
-    // its load and its store, and then wakes no thread: sleepers try again by themselves after a while, so the worst
-    // that this costs is that while.
+    // A thread that comes may take a free lock before one that was woken for it: the sections are shorter than a
+    // wake-up.
     //
     // Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
     class xlogmem_mutex {
         enum : std::uint32_t { FREE, HELD, SLEEPERS };
+        enum { SPINS = 100 };
         std::atomic<std::uint32_t> state{FREE};
     #ifdef XLOGMEM_CHECKS
         std::atomic<pthread_t> owner{};
@@ -105,29 +176,24 @@ cdef extern from *:
         void disown() {}
     #endif
 
-        long futex(int operation, std::uint32_t value, const std::timespec* limit) {
-            return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state), operation | FUTEX_PRIVATE_FLAG, value,
-                           limit, nullptr, 0);
+        // Until it is free, or others sleep already: then this thread will not be the next.
+        std::uint32_t spin() {
+            std::uint32_t seen = state.load(std::memory_order_relaxed);
+            for (int i = 0; seen == HELD && i < SPINS; ++i) {
+                xlogmem_pause();
+                seen = state.load(std::memory_order_relaxed);
+            }
+            return seen;
         }
         __attribute__((cold, noinline)) void wait() {
-            static const std::timespec a_while{0, 100000};      // 100 us
-            for (int i = 0; i < 100; ++i) {
-                if (state.load(std::memory_order_relaxed) == FREE && take()) return;
-        #if defined(__x86_64__)
-                __builtin_ia32_pause();
-        #elif defined(__aarch64__)
-                asm volatile("isb");
-        #endif
+            std::uint32_t seen = spin();
+            if (seen == FREE && take()) return;
+            while (seen == SLEEPERS || state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) {
+                xlogmem_futex(state, FUTEX_WAIT, SLEEPERS);
+                seen = spin();
             }
-            const int error = errno;                            // a thread's errno must not change under it
-            while (state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) futex(FUTEX_WAIT, SLEEPERS, &a_while);
-            errno = error;
         }
-
-        __attribute__((cold, noinline)) void wake() {
-            state.store(FREE, std::memory_order_release);
-            futex(FUTEX_WAKE, 1, nullptr);
-        }
+        __attribute__((cold, noinline)) void wake() { xlogmem_futex(state, FUTEX_WAKE, 1); }
 
         bool take() {
             std::uint32_t expected = FREE;
@@ -154,10 +220,7 @@ cdef extern from *:
         }
         void unlock() {
             disown();
-            if (__builtin_expect(state.load(std::memory_order_relaxed) == HELD, 1))
-                state.store(FREE, std::memory_order_release);
-            else
-                wake();
+            if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0)) wake();
         }
     };
     #ifndef XLOGMEM_CHECKS
@@ -170,23 +233,16 @@ cdef extern from *:
         std::atomic<std::uint32_t> rings{0};
         std::atomic<std::uint32_t> listeners{0};
 
-        long futex(int operation, std::uint32_t value) {
-            return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rings), operation | FUTEX_PRIVATE_FLAG, value,
-                           nullptr, nullptr, 0);
-        }
-
     public:
         std::uint32_t heard() { return rings.load(); }
         void ring() {
             rings.fetch_add(1);
-            if (listeners.load()) futex(FUTEX_WAKE, INT_MAX);
+            if (listeners.load()) xlogmem_futex(rings, FUTEX_WAKE, INT_MAX);
         }
         void wait(std::uint32_t heard) {
-            const int error = errno;                            // a thread's errno must not change under it
             listeners.fetch_add(1);
-            while (rings.load() == heard) futex(FUTEX_WAIT, heard);
+            while (rings.load() == heard) xlogmem_futex(rings, FUTEX_WAIT, heard);
             listeners.fetch_sub(1);
-            errno = error;
         }
     };
 
@@ -220,30 +276,18 @@ cdef extern from *:
     class xlogmem_signal {
         std::atomic<std::uint32_t> raised{0};
 
-        void futex(int operation, std::uint32_t value, const std::timespec* limit) {
-            const int error = errno;                            // a thread's errno must not change under it
-            syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&raised), operation, value, limit, nullptr, 0);
-            errno = error;
-        }
-
     public:
         void set() {
             raised.store(1, std::memory_order_release);
-            futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
+            xlogmem_futex(raised, FUTEX_WAKE, 1);
         }
         void clear() { raised.store(0, std::memory_order_relaxed); }
         bool is_set() { return raised.load(std::memory_order_acquire); }
         // Returns when it is set, and at the latest after so many milliseconds (less than 1,000).
         void wait(long milliseconds) {
             const std::timespec limit{0, milliseconds * 1000000};
-            for (int i = 0; i < 200 && !is_set(); ++i) {
-        #if defined(__x86_64__)
-                __builtin_ia32_pause();
-        #elif defined(__aarch64__)
-                asm volatile("isb");
-        #endif
-            }
-            if (!is_set()) futex(FUTEX_WAIT_PRIVATE, 0, &limit);
+            for (int i = 0; i < 200 && !is_set(); ++i) xlogmem_pause();
+            if (!is_set()) xlogmem_futex(raised, FUTEX_WAIT, 0, &limit);
         }
     };
     #endif
@@ -271,6 +315,41 @@ cdef extern from "<atomic>" namespace "std" nogil:
         void store(bint)
         bint operator bool()
         bint operator!()
+
+
+cdef extern from *:
+    """
+    #define xlogmem_peek(figure) __atomic_load_n(&(figure), __ATOMIC_RELAXED)
+    #define xlogmem_poke(figure, value) __atomic_store_n(&(figure), value, __ATOMIC_RELAXED)
+    """
+    # A figure that changes under a lock and is read without it.
+    uint64_t peek "xlogmem_peek"(uint64_t& figure) noexcept nogil
+    void poke "xlogmem_poke"(uint64_t& figure, uint64_t value) noexcept nogil
+
+
+cdef extern from *:
+    """
+    #ifndef XLOGMEM_COUNTER
+    #define XLOGMEM_COUNTER
+    // Changes under a lock, as a plain number does and as quickly.  Without the lock it may be read: as a hint, because
+    // it may be another one by then.
+    class xlogmem_counter {
+        std::atomic<std::uint32_t> number{0};
+
+    public:
+        xlogmem_counter() = default;
+        xlogmem_counter(const xlogmem_counter& other) : number(std::uint32_t(other)) {}
+        xlogmem_counter(std::uint32_t value) : number(value) {}
+        xlogmem_counter& operator=(const xlogmem_counter& other) { return *this = std::uint32_t(other); }
+        xlogmem_counter& operator=(std::uint32_t value) {
+            number.store(value, std::memory_order_relaxed);
+            return *this;
+        }
+        operator std::uint32_t() const { return number.load(std::memory_order_relaxed); }
+    };
+    #endif
+    """
+    ctypedef uint32_t counter "xlogmem_counter"
 
 
 cdef extern from *:

@@ -6,7 +6,8 @@
 * Functions are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
   refuses drivers older than CUDA 12.0, the newest function used here, so that cannot happen after a successful start;
   if it did, the exception would be raised, where ``noexcept`` would turn it into CUDA_SUCCESS.
-* No lock of another module is held during any call here, and the GIL never is: on a full queue the driver blocks.
+* No lock of another module is held during any call here: on a full queue the driver blocks.  Nor is the GIL, but during
+  `stream_is_capturing` where docs/ordering.md says so (*query-with-gil*), and in `format_driver_failure`.
 
 Nothing here depends on blocks, positions or uses.
 """

@@ -3,7 +3,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag, mutex, vector
+from xlogmem._cpp cimport atomic, counter, flag, mutex, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
 
@@ -41,7 +41,7 @@ cdef cppclass StreamState:
     uint64_t count              # positions taken so far; of a dead stream: its last
     uint64_t thread             # of a per-thread default stream: the only thread in which its handle means it; else 0
     uint32_t index
-    uint32_t busy               # calls in flight that use the handle with the lock released
+    counter busy                # calls in flight that use the handle with the lock released
     uint32_t calls              # of these, driver calls for other streams' sake: unregistering waits for them
     uint32_t blocks             # references from blocks: as their stream, as their home, for each export
     Discipline discipline
@@ -57,12 +57,13 @@ cdef cppclass StreamState:
     Fence* last                 # of a dead stream: its newest fence; NULL once the host has seen it complete
     StreamState* successor      # of a dead stream: where its blocks are freed
     uint32_t predecessors       # dead streams whose successor this is, and whose index is not used again yet
-    uint32_t windows            # open windows of launches on this stream
+    counter windows             # open windows of launches on this stream
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `poll_unlocks` queries, until it is complete
     StreamState* next           # in the list of own streams without a handle
     bint idle                   # it is in that list; the GIL guards it
     uint32_t eager_commits      # adaptive: how many more commits record their fence at once
+    atomic[void*] cache         # of memory that was freed here, see core/caches.pxi; NULL: it has none
     uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
@@ -102,6 +103,13 @@ cdef cppclass OrderState:
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
     atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
+    # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
+    void* core                  # NULL: it does not
+    void (*close_cache)(void* core, StreamState* stream) noexcept nogil
+    bint (*empty_caches)(void* core) noexcept nogil
+    uint64_t (*count_cached)(void* core) noexcept nogil
+    size_t caches_open
+    atomic[size_t] cache_room   # bytes that each may have
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
 
 
@@ -115,8 +123,30 @@ cdef class Ordering:
 cdef inline uint64_t advance(StreamState* stream) noexcept nogil:
     """A new position; of a dead stream its last, which nothing can follow.  With the lock held."""
     if stream.alive:
-        stream.count += 1
+        poke(stream.count, stream.count + 1)
     return stream.count
+
+
+cdef inline uint64_t count_of(StreamState* stream) noexcept nogil:
+    """How many positions were taken, without the lock.  Whatever the caller has queued on the stream comes before the
+    next one: another thread that has taken it records on the stream afterwards, or this one would have seen it."""
+    return peek(stream.count)
+
+
+cdef inline void close_cache_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """The stream keeps no memory that it freed any more."""
+    if stream.cache.load() != NULL:
+        order.close_cache(order.core, stream)
+
+
+cdef inline bint empty_caches_locked(OrderState* order) noexcept nogil:
+    """What streams have cached goes to the pool.  Whether there was anything."""
+    return order.core != NULL and order.empty_caches(order.core)
+
+
+cdef inline uint64_t count_cached_locked(OrderState* order) noexcept nogil:
+    """Allocations from caches, which the pool does not see."""
+    return order.count_cached(order.core) if order.core != NULL else 0
 
 
 cdef inline bint is_of_former(StreamState* source, uint64_t position) noexcept nogil:

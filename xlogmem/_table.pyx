@@ -10,7 +10,6 @@ or the next `open` does.
 Streams come as bare handles.  They become opaque, unless the program named another discipline, because the caller
 enqueues work that is not recorded.  Which registration a handle means is found by `_foreign`.
 """
-import logging
 
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -36,19 +35,22 @@ from xlogmem._core cimport (
     Block,
     CaptureCheck,
     CoreState,
+    StreamCache,
+    allocate_from_cache,
     allocate_in_call,
     drain,
     drop_exception_locked,
+    free_at_into_cache,
     free_block,
     free_found_unlocks,
     free_without_wait,
+    has_deferred_work,
     keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
     mark_lost_if_sticky,
     refuse_lost,
     requeue_free_locked,
-    want,
 )
 from xlogmem._cpp cimport atomic, check, make_new, mutex, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -88,15 +90,15 @@ from xlogmem._order cimport (
     this_thread,
 )
 from xlogmem.blocks cimport Core
-from xlogmem.resources.base cimport Allocation
+from xlogmem.resources.base cimport Allocation, start_call, start_call_on
+
+from xlogmem._log import logger
 
 __all__ = ["table"]
 
 cdef enum:
     LOG_LINES = 32              # kept for the log until a thread has the GIL
     LARGE = 4 << 20             # bytes that count as one more of them
-
-logger = logging.getLogger("xlogmem")
 
 
 include "table/streams.pxi"             # runtimes that are held, and the streams that were named through a hold

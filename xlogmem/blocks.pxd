@@ -1,12 +1,13 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._core cimport Block, CoreState, Found
+from xlogmem._core cimport Block, CoreState, Found, Window
 from xlogmem._cpp cimport vector
 from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
 from xlogmem._foreign cimport StreamRegistry
 from xlogmem._order cimport Ordering, StreamState
+from xlogmem._owned cimport Owned
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool
 
@@ -36,8 +37,14 @@ cdef struct Extent:
     uint64_t last               # of the highest; addresses are cut off where they end
 
 
+cdef enum:
+    RESERVE_WITH_GIL = 16       # windows
+
+
 cdef class Core:
     cdef CoreState state
+    cdef Window* windows[RESERVE_WITH_GIL]      # for the next recorders; the GIL guards these, the core has them too
+    cdef int n_windows
     cdef readonly Ordering ordering
     cdef readonly StreamPool stream_pool
     cdef readonly DeviceMemoryResource resource
@@ -57,7 +64,6 @@ cdef class Core:
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
     cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED
-    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag)
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
@@ -75,7 +81,7 @@ cdef str describe_beyond(Found* found, Extent* extent)
 cdef class DeviceBlock:
     cdef readonly Core core
     cdef Block* block
-    cdef bint released
+    cdef Owned[Block] owned     # the same, until it is freed; of another handle's block nothing
     cdef readonly Stream stream
     cdef readonly str tag
     cdef readonly uint64_t generation

@@ -1,7 +1,7 @@
 """What Python holds of the core: runtimes, blocks, and their identities.
 
-Thin shells.  They check what they are given, release the GIL, call one of `_core`'s operations and turn a failure into
-an exception; the rules are there.
+Thin shells.  They check what they are given, call one of `_core`'s operations, without the GIL unless it can be done at
+once, and turn a failure into an exception; the rules are there.
 """
 import enum
 import warnings
@@ -10,40 +10,50 @@ from collections.abc import Mapping
 cimport cython
 
 from cpython.dict cimport PyDict_GetItem
-from cpython.exc cimport PyErr_SetInterrupt
+from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore, PyErr_SetInterrupt
+from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport UINT64_MAX, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint8_t, uint32_t, uint64_t
 
 from xlogmem._core cimport (
+    DONE,
     FREED,
     LIVE,
+    NOT_AT_ONCE,
     READ,
     READ_WRITE,
+    REFUSED,
     UNKNOWN_ACCESS,
     CoreCounters,
     CoreState,
     Entry,
+    Figures,
     Range,
     Request,
-    add_export,
+    add_export_locked,
     adopt,
     allocate,
+    allocate_at_once,
     block_at,
+    count_all_locked,
     drain_if_abandoned,
     defer_free,
     end_export,
     fence_export,
     find_by_address_locked,
     find_from_locked,
+    free_at_once,
     free_block,
+    free_into_cache,
     hand_over,
+    is_still_locked,
     look,
     reap,
     record_use,
     tear_down,
+    use_caches,
     wait_for_pending,
-    want,
 )
 from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
 from xlogmem._driver cimport (
@@ -59,6 +69,7 @@ from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, fo
 from xlogmem._index cimport destroy
 from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._order cimport (
+    count_cached_locked,
     ADAPTIVE,
     ALLOCATED,
     HAS_READ,
@@ -72,7 +83,14 @@ from xlogmem._order cimport (
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
-from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, GuardTable, refuse_undeclared, settle
+from xlogmem.resources.base cimport (
+    Allocation,
+    DeviceMemoryResource,
+    GuardTable,
+    refuse_undeclared,
+    settle,
+    start_call_on,
+)
 from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner
@@ -81,10 +99,14 @@ from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, Use
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver",
            "unfinished_runtimes"]
 
+cdef extern from "Python.h":
+    size_t PyLong_AsSize_t(object number)       # SIZE_MAX, and an exception is set: it does not fit
+
 include "blocks/resolvers.pxi"              # how objects of other types name their memory
 include "blocks/arrays.pxi"                 # where the memory of an array of another library is
 include "blocks/exports.pxi"                # what consumers released
 include "blocks/handles.pxi"                # Access, BlockState, BlockId, DeviceBlock, BlockView
 include "blocks/ended.pxi"                  # runtimes that ended with something left
+include "blocks/memory.pxi"                 # allocate, free and adopt
 include "blocks/core.pxi"                   # Core: what a runtime is made of
 include "blocks/runtime.pxi"                # Runtime: the operations

@@ -1,5 +1,7 @@
-from xlogmem._core cimport CoreState, Outcome, Window
-from xlogmem.blocks cimport Core, Extent
+from xlogmem._core cimport Outcome, Window
+from xlogmem._failures cimport Failure
+from xlogmem._owned cimport Owned
+from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 
 
@@ -10,19 +12,19 @@ cdef class LaunchRecorder:
     cdef readonly bint preflighted
     cdef bint done
     cdef bint busy              # preflight is running, without the GIL
-    cdef Window* window
-    cdef CoreState* keeper      # of a recorder that its own runtime keeps; `runtime` is None meanwhile
+    cdef Window* window         # NULL: it was never initialised
+    cdef Owned[Window] owned    # the same, and its core, which keeps the recorder while `runtime` is None
     cdef list rejections
     cdef list held              # what resolvers want kept until the use is filed
-    cdef int register(self, object what, int access) except -1
     cdef int refuse_late(self, int access) except -1
-    cdef int add_use(self, object what, int access, object named) except -1
-    cdef int add_memory(self, object what, int access, object named) except -1
     cdef int reject(self, int access, str why) except -1
-    cdef int add_tracked_in(self, Extent* extent, int access) except -1
-    cdef int add_parts(self, object parts, int access, object named) except -1
-    cdef object parts_of(self, object what, object resolver)
-    cdef str explanation(self)
     cdef int open(self) except -1
+    cdef int open_slowly(self, int done, Failure* failure) except -1
+    cdef int refuse_open(self) except -1
     cdef int finish(self, Outcome outcome) except -1
+    cdef int finish_slowly(self) except -1
     cdef int refuse_busy(self) except -1
+
+
+cdef LaunchRecorder record_on(Stream stream)
+cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1

@@ -20,15 +20,15 @@ _What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
 
 @final
 class LaunchRecorder:
-    def __new__(
-        cls,
+    def __init__(
+        self,
         stream: _StreamLike,
         *,
         runtime: Core | None = None,
         mode: str = "strict",
         handback: str = "all",
         on_conflict: str = "wait",
-    ) -> Self: ...
+    ) -> None: ...
     @property
     def runtime(self) -> Core: ...
     @property
@@ -49,7 +49,7 @@ class LaunchRecorder:
     def _take_from(self, runtime: Core) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
 
 def provide_runtimes(get_runtime: Callable[[int], Core]) -> None: ...

@@ -96,6 +96,37 @@ def test_a_full_queue_stops_no_other_thread(_context):
     kernels.close()
 
 
+def test_a_query_for_a_capture_does_not_wait_for_a_full_queue(_context):
+    """docs/ordering.md, query-with-gil: this call may be made by a thread that has the GIL, because it returns while
+    another thread is inside a launch on the same stream, which a full queue keeps."""
+    runtime = DeviceRuntime()
+    kernels = Kernels()
+    full = runtime.acquire_stream()
+    block = runtime.allocate(256, full)
+    queued, finished = [], threading.Event()
+
+    def fill_the_queue():
+        check(cuda.cuCtxSetCurrent(_context))
+        kernels.delay(full.handle, 1500 * MILLISECOND)
+        for number in range(2000):
+            kernels.fill(full.handle, block.ptr, number, 1)
+            queued.append(number)
+        finished.set()
+
+    thread = threading.Thread(target=fill_the_queue)
+    thread.start()
+    while len(queued) < 900:
+        time.sleep(0.001)
+    finished.wait(0.1)                                          # by now its next launch blocks
+    for _ in range(1000):
+        check(cuda.cuStreamIsCapturing(full.handle))
+    assert not finished.is_set(), "the query waited, or the queue was not full"
+    thread.join()
+    block.free()
+    check(cuda.cuCtxSynchronize())
+    kernels.close()
+
+
 def test_freed_memory_comes_back_at_once():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()

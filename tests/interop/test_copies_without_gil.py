@@ -1,4 +1,4 @@
-"""No driver call is made with the GIL held in a fill or copy: each is held up while other threads go on."""
+"""No driver call that may wait is made with the GIL in a fill or copy: each is held up while other threads go on."""
 from __future__ import annotations
 
 import ctypes
@@ -80,6 +80,7 @@ def test_the_gil_is_released_around_every_driver_call(copies, driver, name):
         copies.write()
         made = calls_of(driver, operation)
     reached = 0
+    made.pop("cuStreamIsCapturing")                     # which does not wait: docs/ordering.md, query-with-gil
     for call, nth in [(call, nth) for call, count in made.items() for nth in range(1, count + 1)]:
         copies.write()
         held = driver.hold(call, nth, PATIENCE)
@@ -91,4 +92,4 @@ def test_the_gil_is_released_around_every_driver_call(copies, driver, name):
         in_time = held.release()                        # which this thread can say only with the GIL
         worker.join()
         assert in_time, f"{name} keeps the GIL during {call}"
-    assert reached >= 4
+    assert reached >= 2

@@ -167,6 +167,7 @@ def test_between_two_tries_another_call_may_have_taken_the_room(wanted, gets):
 
 
 @simulated
+@pytest.mark.with_gil
 def test_a_caller_of_the_table_that_has_the_gil_gives_it_up_while_it_waits(driver):
     """The call that it waits for is of a resource in Python."""
     runtime = DeviceRuntime(resource=PoolMemoryResource(Slow(), maximum_pool_size=WHOLE, chunk_size=WHOLE))

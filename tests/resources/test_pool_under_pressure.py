@@ -190,11 +190,11 @@ def test_a_maximum_that_is_far_away_changes_nothing(four):
         return places, x.waits(), seen["waited"], seen["peak_bytes"]
 
     size = 1 << 20
-    without = churn(PoolMemoryResource(None, size))
+    without = churn(PoolMemoryResource(None, size, stream_cache_size=0))
     peak = without[-1]
     assert peak < size // 2
-    assert churn(PoolMemoryResource(None, size, size)) == without
-    places, waits, waited, _ = churn(PoolMemoryResource(None, 3 * peak // 2, 3 * peak // 2))
+    assert churn(PoolMemoryResource(None, size, size, stream_cache_size=0)) == without
+    places, waits, waited, _ = churn(PoolMemoryResource(None, 3 * peak // 2, 3 * peak // 2, stream_cache_size=0))
     assert places != without[0]
     assert waits > without[1]
     assert waited > without[2]

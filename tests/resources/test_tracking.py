@@ -190,6 +190,7 @@ def test_through_the_c_table(upstream):
     hold.close()
 
 
+@pytest.mark.with_gil
 def test_through_the_c_table_in_a_thread_without_python():
     from xlogmem.bench import _loops
 

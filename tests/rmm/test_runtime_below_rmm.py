@@ -170,6 +170,7 @@ def test_adaptors_above():
     runtime.reap_pending()
 
 
+@pytest.mark.with_gil
 def test_a_pool_above_takes_slabs_of_ours():
     runtime = DeviceRuntime()
     ours = RuntimeMemoryResource(runtime)

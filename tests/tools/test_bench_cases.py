@@ -16,6 +16,8 @@ from xlogmem.bench.recorded import recorded
 from xlogmem.bench.settings import Settings
 from xlogmem.sim import Simulator
 
+pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
+
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("case", all_of(), ids=lambda case: case.id)

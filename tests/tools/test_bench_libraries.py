@@ -17,6 +17,8 @@ from xlogmem.bench.recorded import recorded
 from xlogmem.bench.settings import Order
 from xlogmem.bench.world import World
 
+pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
+
 
 @pytest.mark.simulator
 def test_libraries_take_part_as_they_are_called(monkeypatch, driver):

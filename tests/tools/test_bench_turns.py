@@ -9,6 +9,8 @@ from bench_runs import TINY, all_of
 from xlogmem.bench import cases, measure
 from xlogmem.bench.allocators import CPP, PEER
 
+pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
+
 
 class Clockless:
     """A world in which everything is idle."""

@@ -251,8 +251,8 @@ def test_a_planted_defect_counts_until_the_next_is_planted(four, defects):
     x = four()
     block = x.alloc(x.S)
     defects.plant("finish-removes-all")
-    for times in (1, 2):
-        x.use(x.S, (block, "write"))
+    for times, stream in ((1, x.T), (2, x.S)):
+        x.use(stream, (block, "write"))
         assert defects.reached() == times
     defects.plant("free-forgets-readers")
     assert defects.reached() == 0

@@ -33,7 +33,8 @@ class Function:
     @property
     def code(self) -> str:
         """Without text, and without what locks of their own guard, under which no other lock is taken."""
-        return re.sub(r"#.*|\b(?:windows_lock|waits\.table_lock)\.", "", DOCSTRING.sub("", self.body, count=1))
+        body = DOCSTRING.sub("", self.body, count=1)
+        return re.sub(r"#.*|\b(?:windows_lock|cache_lock|waits\.table_lock)\.", "", body)
 
 
 def functions(text: str, where: str) -> Iterator[Function]:

@@ -1,5 +1,6 @@
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -9,6 +10,7 @@ from xlogmem.streams import Stream
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
 
 COMPILER: str
+LOCKS: tuple[str, ...]
 ALLOCATE: int
 FREE: int
 LAUNCH: int
@@ -69,6 +71,24 @@ class Uses(Rounds):
                  blocks: Iterable[DeviceBlock], stride: int = 0) -> None: ...
     def run(self, rounds: int) -> int: ...
 
+@final
+class EmptyUse:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+def empty_use(
+    stream: object,
+    read: object = (),
+    write: object = (),
+    read_write: object = (),
+    *,
+    runtime: object = None,
+    mode: str = "strict",
+    handback: str = "all",
+    on_conflict: str = "wait",
+) -> EmptyUse: ...
 def frees_after_reads(streams: Sequence[Stream], nbytes: int, readers: int, rounds: int) -> int: ...
 
 @disjoint_base
@@ -92,3 +112,5 @@ class Addresses:
     def __new__(cls, addresses: Iterable[int]) -> Self: ...
 
 def lookups(runtime: Core, wanted: Addresses, count: int) -> int: ...
+
+def contended(lock: str, threads: int, milliseconds: int, inside: int = 20, outside: int = 60) -> dict[str, int]: ...

@@ -5,6 +5,8 @@ The pages in ``loops/`` belong to this module: ``NAME.hpp`` has loops in C++, ``
 the loops over the core's own functions, which are what the paths from Python end in.  A method that runs a loop returns
 the nanoseconds that it took.  Only the benchmarks use this module.
 """
+cimport cython
+
 from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cuda.bindings cimport cydriver as cy
@@ -39,12 +41,12 @@ from xlogmem._core cimport (
     return_window,
     prepare,
     take_window,
-    want,
 )
+from xlogmem._cpp cimport mutex
 from xlogmem._failures cimport Failure
 from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.resources.base cimport Allocation
+from xlogmem.resources.base cimport Allocation, start_call_on
 from xlogmem.streams cimport Stream, core_of
 
 from xlogmem import _table
@@ -75,5 +77,7 @@ include "loops/driver.pxi"
 include "loops/programs.pxi"
 include "loops/allocators.pxi"
 include "loops/uses.pxi"
+include "loops/empty.pxi"
 include "loops/scheme.pxi"
 include "loops/lookup.pxi"
+include "loops/locks.pxi"

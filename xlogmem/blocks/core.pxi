@@ -45,6 +45,7 @@ cdef class Core:
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
         finish_ended(self.ordering.context)
         resource.bind(stream_pool)
+        use_caches(&self.state)
 
     def __del__(self):
         """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
@@ -149,7 +150,7 @@ cdef class Core:
         cdef size_t i
         with nogil:
             order.lock.lock()
-            if block.block.generation == block.generation:
+            if is_still_locked(&self.state, block.block, block.generation):
                 writer = block.block.writer
             for i in range(order.streams.size() if writer else 0):
                 if order.streams[i].number + 1 == writer and order.streams[i].alive:
@@ -249,19 +250,6 @@ cdef class Core:
         inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
         return TRACKED if inside else BEYOND
 
-    cdef DeviceBlock handle(self, Block* block, Found* found, Stream stream, str tag):
-        """The handle of what was found; the block itself may be another one by now."""
-        cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
-        handle.core = self
-        handle.block = block
-        handle.released = False
-        handle.stream = stream
-        handle.tag = tag
-        handle.generation = found.generation
-        handle.ptr = found.ptr
-        handle.nbytes = found.nbytes
-        return handle
-
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream):
         cdef BlockId identity = BlockId.__new__(BlockId)
         identity.ptr = ptr
@@ -286,7 +274,7 @@ cdef class Core:
             stream = NULL
         with nogil:
             self.state.order.lock.lock()
-            exported = add_export(block.block, block.generation, stream, export != NULL)
+            exported = add_export_locked(&self.state, block.block, block.generation, stream, export != NULL)
             self.state.order.lock.unlock()
         if not exported:
             raise UseAfterFreeError(block.generation)
@@ -335,39 +323,42 @@ cdef class Core:
         return sum(self._bytes(True))
 
     cdef tuple _bytes(self, bint query):
-        cdef uint64_t live, pending
+        cdef Figures figures
+        cdef uint64_t pending
         with nogil:
             if query:
                 look(&self.state)
             self.state.order.lock.lock()
-            live = self.state.live_bytes
+            count_all_locked(&self.state, &figures)
             pending = self.state.pending_bytes
             self.state.order.lock.unlock()
-        return live, pending
+        return figures.live_bytes, pending
 
     def counters(self):
         """What the runtime has done since it was made, as a dictionary of counts.
 
         ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` counts orderings that were needed and held
-        already, ``covered`` those that an event recorded before was enough for.
+        already, ``covered`` those that an event recorded before was enough for.  ``cached`` counts the allocations that
+        got memory which the same stream had freed, without a call of the resource.
         """
         cdef OrderState* order = self.state.order
-        cdef CoreState* core = &self.state
         cdef OrderCounters ordered
+        cdef uint64_t cached
         cdef CoreCounters counted
-        cdef uint64_t blocks
+        cdef Figures figures
         with nogil:
             order.lock.lock()
             ordered = order.counters
-            counted = core.counters
-            blocks = core.live_blocks
+            count_all_locked(&self.state, &figures)
+            cached = count_cached_locked(order)
             order.lock.unlock()
+        counted = figures.counters
         return {
-            "allocations": counted.allocations, "frees": counted.frees, "deferred_frees": counted.deferred_frees,
-            "failed_frees": counted.failed_frees, "uses": counted.uses, "cancelled": counted.cancelled,
-            "abandoned": counted.abandoned, "conflicts": counted.conflicts,
-            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions, "live_blocks": blocks,
-            "records": ordered.records, "waits": ordered.waits,
+            "allocations": counted.allocations, "cached": cached, "frees": counted.frees,
+            "deferred_frees": counted.deferred_frees, "failed_frees": counted.failed_frees,
+            "uses": counted.uses, "cancelled": counted.cancelled, "abandoned": counted.abandoned, "conflicts": counted.conflicts,
+            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions,
+            "live_blocks": figures.live_blocks, "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }
 

@@ -127,5 +127,8 @@ cdef int delete_tables(CoreState* core) except -1:
         del core.blocks[i]
     for i in range(core.windows.size()):
         del core.windows[i]
+    for i in range(core.caches.size()):
+        forget_at_forks(&core.caches[i].cache_lock)
+        del core.caches[i]
     destroy(&core.index)
     return 0

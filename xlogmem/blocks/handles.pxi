@@ -10,12 +10,12 @@ class Access(enum.Flag):
     @property
     def reads(self):
         """Whether the block's contents matter to the use."""
-        return bool(self & Access.READ)
+        return bool(self.value & 1)
 
     @property
     def writes(self):
         """Whether the use changes the block's contents."""
-        return bool(self & Access.WRITE)
+        return bool(self.value & 2)
 
 
 class BlockState(enum.Enum):
@@ -70,7 +70,7 @@ cdef class BlockId:
 
 
 @cython.final
-@cython.no_gc_clear                         # __dealloc__ needs the core
+@cython.no_gc_clear                         # the end of `owned` needs the core
 @cython.freelist(64)
 cdef class DeviceBlock:
     """One allocation.  Dropping the last reference frees it, after every recorded use; see `DeviceRuntime.deallocate`.
@@ -101,14 +101,6 @@ cdef class DeviceBlock:
     def __init__(self):
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
 
-    def __dealloc__(self):
-        if self.block == NULL or self.released:
-            return
-        if unlikely(<bint>self.core.state.resource.stack_depth):
-            release(self.block.freed_by)                # nothing else touches it: this was the last handle
-            self.block.freed_by = label_of_stack(self.core.state.resource.stack_depth)
-        defer_free(&self.core.state, self.block)
-
     def __reduce__(self):
         raise TypeError("a block cannot be copied: it owns its memory")
 
@@ -116,7 +108,7 @@ cdef class DeviceBlock:
         """Free the block; see `DeviceRuntime.deallocate`."""
         if self.core is None:
             raise StreamMisuseError("the block was never allocated")
-        self.core.deallocate(self, stream)
+        free_handle(self.core, self, stream)
 
     @property
     def id(self):
@@ -146,7 +138,7 @@ cdef class DeviceBlock:
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
-            if self.block.generation == self.generation:
+            if is_still_locked(&self.core.state, self.block, self.generation):
                 state = self.block.state
             order.lock.unlock()
         if state == FREED:
@@ -161,21 +153,18 @@ cdef class DeviceBlock:
         cdef OrderState* order
         cdef vector[Entry] entries
         cdef StreamState* source
-        cdef size_t i, kept = 0
+        cdef size_t i
         if self.core is None:
             return {}
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
-            if self.block.generation == self.generation:
-                entries = self.block.frontier
-                for i in range(entries.size()):
-                    source = order.streams[entries[i].stream]
-                    if not is_of_former(source, entries[i].position):
-                        entries[kept] = entries[i]
-                        entries[kept].stream = source.number
-                        kept += 1
-                entries.resize(kept)
+            if is_still_locked(&self.core.state, self.block, self.generation):
+                for i in range(self.block.frontier.size()):
+                    source = order.streams[self.block.frontier[i].stream]
+                    if not is_of_former(source, self.block.frontier[i].position):
+                        entries.push_back(self.block.frontier[i])
+                        entries.back().stream = source.number
             order.lock.unlock()
         kinds = {ALLOCATED: "allocated", WRITTEN: "written", HAS_READ: "has-read"}
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}

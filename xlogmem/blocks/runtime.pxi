@@ -1,6 +1,7 @@
 # `Runtime`: the operations, as Python calls them.
 #
-# Each checks what it is given, releases the GIL, calls one operation of `_core` and turns a failure into an exception.
+# Each checks what it is given, calls one operation of `_core`, with the GIL if that can be done at once and else
+# without it, and turns a failure into an exception.
 # `DeviceRuntime` (runtime.py) is this class with its parts put together.
 
 @cython.no_gc_clear                         # __dealloc__ of the base needs what the core is made of
@@ -56,38 +57,9 @@ cdef class Runtime(Core):
 
         Notes
         -----
-        Thread-safe; the GIL is released.  The memory is not initialised.
+        Thread-safe; the GIL is released where the driver may have to wait.  The memory is not initialised.
         """
-        cdef Stream ordered
-        cdef Block* block = NULL
-        cdef Allocation wanted
-        cdef DeviceBlock handle
-        cdef Found found
-        cdef Failure failure
-        cdef int failed
-        nbytes = PyNumber_Index(nbytes)
-        if nbytes < 0:
-            raise ValueError(f"nbytes must not be negative, got {nbytes}")
-        if nbytes == 0:
-            raise DriverError("a zero-byte allocation is not supported: request at least one byte")
-        collect_exports()
-        ordered = self.stream_of(stream)
-        want(&wanted, nbytes, ordered.state)
-        self.label(&wanted, tag)
-        with nogil:
-            failed = allocate(&self.state, &wanted, &block, &failure)
-        release(wanted.tag)
-        release(wanted.stack)
-        if failed:
-            self.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
-        self.drop_owners()
-        found.generation = wanted.generation
-        found.ptr = wanted.ptr
-        found.nbytes = wanted.nbytes
-        handle = self.handle(block, &found, ordered, tag)
-        if unlikely(<bint>self.state.has_evicted):
-            self.warn_of_eviction()
-        return handle
+        return allocate_block(self, nbytes, stream, tag)
 
     def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it.
@@ -116,28 +88,11 @@ cdef class Runtime(Core):
         then.  On a stream that is capturing, it is carried out by the first call after the capture; into a pool it is
         carried out at once, because that makes no driver call.  For adopted memory the owner is dropped instead, once
         the stream, or without one the host, is ordered after every use.
-        Thread-safe; the GIL is released.
+        Thread-safe; the GIL is released where the driver may have to wait.
         """
-        cdef StreamState* home = NULL
-        cdef Label* stack
-        cdef Stream given
-        cdef Failure failure
-        cdef int failed
         if block.core is not self:
             raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
-        if block.released:
-            raise UseAfterFreeError(block.generation)
-        if stream is not None:
-            given = self.stream_of(stream)
-            home = given.state
-        stack = stack_for(self.state.resource.stack_depth)
-        with nogil:
-            failed = free_block(&self.state, block.block.slot, block.generation, home, stack, &failure)
-        release(stack)
-        if failed:
-            self.fail(&failure, f"freeing {block!r}")
-        block.released = True
-        self.drop_owners()
+        free_handle(self, block, stream)
 
     def adopt(self, ptr, nbytes, stream=None, *, owner=None, str tag=None):
         """Track foreign memory, so that it can be used like a block.
@@ -165,39 +120,7 @@ cdef class Runtime(Core):
         StreamMisuseError
             The range overlaps a tracked block in part.
         """
-        cdef Range memory
-        cdef Found found
-        cdef Failure failure
-        cdef Stream home = None
-        cdef DeviceBlock block
-        cdef int failed
-        ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
-        if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
-            raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
-        memory.ptr, memory.nbytes = ptr, nbytes
-        memory.stream = NULL
-        memory.owner = NULL
-        memory.tag = label_of_tag(tag)
-        if stream is not None:
-            home = self.stream_of(stream)
-            memory.stream = home.state
-        if owner is not None:
-            memory.owner = <void*>owner
-            Py_INCREF(owner)
-        with nogil:
-            failed = adopt(&self.state, &memory, &found, &failure)
-        release(memory.tag)
-        if owner is not None and (failed or not found.adopted):
-            Py_DECREF(owner)
-        if failed and failure.kind == BLOCK_IS_CONTESTED:
-            raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
-                                    f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
-        if failed:
-            self.fail(&failure, f"adopting {nbytes} bytes")
-        self.drop_owners()
-        block = self.handle(block_at(&self.state, found.slot), &found, home, tag)
-        block.released = not found.adopted
-        return block
+        return adopt_range(self, ptr, nbytes, stream, owner, tag)
 
     def reap_pending(self, *, bint blocking=True):
         """Release the bytes of frees that the device has completed.

@@ -254,8 +254,10 @@ cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) no
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
-    if known == NULL or ptr - base >= known.nbytes:
-        return False
+    if unlikely(known == NULL or ptr - base >= known.nbytes):
+        known = floor_of(&core.index, ptr, &base) if bring_in_all_locked(core) else NULL
+        if known == NULL or ptr - base >= known.nbytes:
+            return False
     fill_found_locked(core.order, base, known, found)
     return True
 
@@ -296,6 +298,8 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
         return 0
     before = forbid_context_sync(not may_sync)
     core.order.lock.lock()
+    if handles_are_gone:
+        stop_caches_locked(core)
     leave_foreign_streams_locked(core.order, owners_live)
     core.order.lock.unlock()
     release_exports_without_stream(core, &ignored)

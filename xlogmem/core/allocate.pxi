@@ -57,12 +57,6 @@ cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- allocate
-cdef void want(Allocation* wanted, size_t nbytes, StreamState* stream) noexcept nogil:
-    """A block that is to be allocated.  Its generation is spent if that fails."""
-    start_call_on(wanted, nbytes, stream)
-    wanted.generation = new_generation()
-
-
 cdef inline uint64_t new_generation() noexcept nogil:
     return generations.fetch_add(1) + 1
 
@@ -70,8 +64,11 @@ cdef inline uint64_t new_generation() noexcept nogil:
 cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil:
     """Get memory from the resource, ordered on the stream, and track it."""
     cdef StreamState* stream = wanted.stream
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     cdef Scope scope
     cdef int failed
+    if cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, CHECK_CAPTURE, wanted, result):
+        return 0
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
         return 1
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
@@ -92,20 +89,34 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
     """`allocate` on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
     its device itself."""
     cdef OrderState* order = core.order
-    cdef int failed = get_bytes_locks(core, wanted, failure)
+    cdef int failed
+    wanted.generation = new_generation()                # spent, if this fails
+    failed = get_bytes_locks(core, wanted, failure)
     if unlikely(failed) and is_out_of_memory(failure) and not never_fits(failure):
         order.lock.unlock()
         failed = allocate_again_locks(core, wanted, failure)
     if after == RELEASE_STREAM:
         wanted.stream.busy -= 1
     if not unlikely(failed):
-        evict_overlapping_locked(core, wanted.ptr, wanted.nbytes)
-        result[0] = new_block_locked(core, wanted)
-        core.live_bytes += wanted.nbytes
-        core.live_blocks += 1
-        core.counters.allocations += 1
+        result[0] = track_locked(core, wanted)
     order.lock.unlock()
+    if unlikely(core.wants_cache):
+        add_cache(core)
     return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogil:
+    """The block of memory that the resource has just handed out."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block
+    evict_overlapping_locked(core, made.ptr, made.nbytes)
+    block = new_block_locked(core, made)
+    core.live_bytes += made.nbytes
+    core.live_blocks += 1
+    core.counters.allocations += 1
+    if core.resource.frontiers != NULL and core.resource.frontiers.grain:
+        want_size_locked(core, made.stream, made.nbytes)
+    return block
 
 
 cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:
@@ -256,11 +267,15 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
     """The bookkeeping of `adopt`; changes nothing if it refuses."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base = 0, following = 0
-    cdef Tracked* below = floor_of(&core.index, memory.ptr, &base)
-    cdef Tracked* above = next_above(&core.index, memory.ptr, &following)
-    cdef bint inside = below != NULL and memory.ptr - base < below.nbytes
+    cdef Tracked* below
+    cdef Tracked* above
     cdef Allocation foreign
     cdef Block* block
+    cdef bint inside
+    bring_in_all_locked(core)
+    below = floor_of(&core.index, memory.ptr, &base)
+    above = next_above(&core.index, memory.ptr, &following)
+    inside = below != NULL and memory.ptr - base < below.nbytes
     result.adopted = False
     if inside and memory.nbytes <= below.nbytes - (memory.ptr - base):
         fill_found_locked(core.order, base, below, result)

@@ -31,7 +31,7 @@ cdef struct Ahead:
 
 cdef inline bint is_gone(Wanted* wanted) noexcept nogil:
     """The block was freed meanwhile."""
-    return wanted.block.generation != wanted.generation
+    return wanted.block.cache.load() != NULL or wanted.block.generation != wanted.generation
 
 
 cdef void note_wanted(Window* window) noexcept nogil:

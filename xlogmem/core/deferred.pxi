@@ -90,6 +90,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
+        bring_in_locked(core, block, 0)                 # nothing else names it, so it is the one that was dropped
         home = block.home
         if block.state == LIVE and (block.windows or block.pins):
             block.state = RETIRED

@@ -4,12 +4,16 @@
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
-cdef bint add_export(Block* block, uint64_t generation, StreamState* stream, bint pin) noexcept nogil:
+cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                            bint pin) noexcept nogil:
     """A consumer may work on the block on `stream` from now on (NULL: on a stream without a known owner); with a pin
     until `end_export`, else until the block is freed.  False if it was freed before."""
+    check(core.order.lock.held(), "the lock is held")
     cdef ExportedStream exported
     cdef size_t i = 0
-    if block.generation != generation or not (block.state == LIVE or (block.state == RETIRED and block.windows)):
+    if not is_still_locked(core, block, generation):
+        return False
+    if not (block.state == LIVE or (block.state == RETIRED and block.windows)):
         return False
     if pin:
         block.pins += 1
@@ -40,7 +44,7 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
     if process_was_forked():
         return 0
     order.lock.lock()
-    if block.generation == generation:                  # else evicted meanwhile: the bytes have another owner
+    if is_still_locked(core, block, generation):        # else evicted meanwhile: the bytes have another owner
         check(block.pins > 0, "an export that ends was begun")
         for i in range(block.exports.size() if stream != NULL else 0):
             if block.exports[i].stream == stream and block.exports[i].pinned:

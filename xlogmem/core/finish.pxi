@@ -3,15 +3,54 @@
 # Filing never fails and makes no driver call (`file_window_locked`).  What may need the driver comes after it
 # (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
+cdef inline bint may_file_plainly(StreamState* stream) noexcept nogil:
+    """Whether what a plain use files needs no closer look at its stream."""
+    return stream.alive and stream.discipline != OPAQUE and stream.unrecorded_until == 0
+
+
+cdef inline bint file_plainly(Window* window, Use* use) noexcept nogil:
+    """What `file_use_locked` does, in short: for plain uses of blocks whose home needs no hand-back, where the new
+    entry takes the place of one that is there.  False: nothing was done."""
+    cdef Block* block = use.block
+    cdef StreamState* stream = window.stream
+    cdef StreamState* home = block.home
+    cdef Entry* entry
+    cdef size_t i
+    if home != stream and (home == NULL or home.discipline == OPAQUE or not home.alive):
+        return False
+    if unlikely(not block.exports.empty()) or (block.fresh and block.stream != stream):
+        return False
+    if use.access & WRITE:
+        entry = &block.frontier[0]
+        if block.frontier.size() != 1 or entry.stream != stream.index or entry.position > window.position:
+            return False
+        entry.kind = WRITTEN
+        entry.position = window.position
+        block.writer = stream.number + 1
+        return True
+    for i in range(block.frontier.size()):
+        entry = &block.frontier[i]
+        if entry.stream == stream.index and entry.kind == HAS_READ:
+            entry.position = window.position
+            return True
+    return False
+
+
 cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
-    """File one use: a write removes its unchanged snapshot, then the new entry is set."""
+    """File one use: a write removes its unchanged snapshot, then the new entry is set.  A plain write removes what its
+    stream has filed, which the new entry stands for; what other streams have filed meanwhile stays."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
     cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
-    if use.access & WRITE:
+    if unlikely(stream != use.block.stream and use.block.fresh):
+        end_freshness_locked(order, window)
+    if use.plain:
+        if use.access & WRITE and stream.discipline != OPAQUE and use.block.exports.empty():
+            remove_own_entries(use.block, stream.index, window.position)
+    elif use.access & WRITE:
         for i in range(use.first, use.end):
             seen = &window.snapshot[i]
             source = order.streams[seen.stream]
@@ -24,6 +63,7 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     file_access(use.block, stream, use.access, window.position)
     if use.access & WRITE:
         use.block.writer = stream.number + 1
+    add_handbacks(window, use)
 
 
 cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil:
@@ -90,44 +130,31 @@ cdef void add_handback(Window* window, Use* use, StreamState* stream) noexcept n
     window.homes.push_back(entry)
 
 
-cdef inline void file_launch_locked(CoreState* core, Window* window) noexcept nogil:
-    """One position for the launch, filed in all its blocks."""
+cdef inline void take_position_locked(CoreState* core, Window* window) noexcept nogil:
+    """One position for the launch, and whether its fence is recorded at once."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = window.stream
     cdef Policy policy = core.order.policy
-    cdef Use* use
-    cdef size_t i
     core.counters.uses += 1
     window.position = advance(stream)
     if unlikely(window.discipline_changes != core.order.discipline_changes):
         keep_changed_entries_locked(core.order, window)
-    for i in range(window.uses.size()):
-        use = &window.uses[i]
-        if unlikely(stream != use.block.stream and use.block.fresh):
-            end_freshness_locked(core.order, window)
-        file_use_locked(core, window, use)
-        add_handbacks(window, use)
     window.record = policy == PRECISE or stream.unowned         # which may be destroyed before a fence is needed
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
         window.record = True
 
 
-cdef inline void close_uses(Window* window) noexcept nogil:
-    """Close the window on every block, and claim retired blocks whose last one this was."""
-    cdef Use* use
-    cdef size_t i
-    for i in range(window.uses.size()):
-        use = &window.uses[i]
-        check(use.block.windows > 0, "a window that closes was open")
-        check(use.block.state == LIVE or use.block.state == RETIRED or use.block.generation == 0,
-              "a block is not freed inside a window")
-        use.block.windows -= 1
-        if use.access & WRITE:
-            use.block.writers -= 1
-        if use.block.state == RETIRED and use.block.windows == 0 and use.block.pins == 0:
-            use.block.state = FREEING                   # claimed in this acquisition: no other thread frees it
-            window.claimed.push_back(use.block)
+cdef inline void close_use(Window* window, Use* use) noexcept nogil:
+    """Close the window on a block, and claim it if it is retired and this was its last one."""
+    cdef Block* block = use.block
+    check(block.windows > 0, "a window that closes was open")
+    check(block.state == LIVE or block.state == RETIRED or block.generation == 0,
+          "a block is not freed inside a window")
+    close_on(use)
+    if unlikely(block.state == RETIRED) and block.windows == 0 and block.pins == 0:
+        block.state = FREEING                           # claimed in this acquisition: no other thread frees it
+        window.claimed.push_back(block)
 
 
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
@@ -135,15 +162,23 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     follow."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = window.stream
+    cdef bint launched = outcome == LAUNCHED
+    cdef bint plainly = launched and may_file_plainly(stream)
+    cdef Use* use
+    cdef size_t i
     window.is_open = False
     window.record = False
     window.homes.clear()
     window.claimed.clear()
-    if outcome == LAUNCHED:
-        file_launch_locked(core, window)
+    if launched:
+        take_position_locked(core, window)
     elif outcome == CANCELLED:
         core.counters.cancelled += 1
-    close_uses(window)
+    for i in range(window.uses.size()):
+        use = &window.uses[i]
+        if launched and not (plainly and use.plain and file_plainly(window, use)):
+            file_use_locked(core, window, use)
+        close_use(window, use)
     stream.windows -= 1
     if unlikely(core.waiting != NULL):
         wake_after_close_locked(core, window)
@@ -229,7 +264,8 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
         return mark_lost_if_sticky(core, 1, failure)
     order.lock.lock()
     block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
-    known = block != NULL and block.generation == request.generation and block.state in (LIVE, RETIRED)
+    known = (block != NULL and is_still_locked(core, block, request.generation)
+             and block.state in (LIVE, RETIRED))
     if not stream.alive:
         failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
     elif known:

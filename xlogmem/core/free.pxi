@@ -110,8 +110,10 @@ cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
     cdef Block* block
-    if known == NULL or base != ptr:
-        return NULL
+    if unlikely(known == NULL or base != ptr):
+        known = floor_of(&core.index, ptr, &base) if bring_in_all_locked(core) else NULL
+        if known == NULL or base != ptr:
+            return NULL
     block = core.blocks[known.slot]
     return block if block.state == LIVE and not block.adopted else NULL
 
@@ -269,6 +271,8 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cdef Allocation freed
     cdef Query query
     cdef size_t i
+    if cache_freed_locked(core, block, home):
+        return
     frontier.clear()
     order.operations += 1
     query.stream = home

@@ -66,6 +66,19 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
             return
 
 
+cdef void remove_own_entries(Block* block, uint32_t stream, uint64_t position) noexcept nogil:
+    """A write at this position of the stream comes after all that is filed there before it."""
+    cdef size_t i = 0
+    cdef Entry* entry
+    while i < block.frontier.size():
+        entry = &block.frontier[i]
+        if entry.stream == stream and entry.position <= position:
+            entry[0] = block.frontier.back()
+            block.frontier.pop_back()
+        else:
+            i += 1
+
+
 # ---------------------------------------------------------------------------------------------- homes
 cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
     """Change the home, and the counts of blocks of both streams."""
@@ -128,6 +141,22 @@ cdef inline bint may_have_unrecorded_work(Block* block, StreamState* source) noe
     return (source.discipline == OPAQUE
             or (block.fresh and source == block.stream and source.discipline != SEALED)
             or (not block.exports.empty() and is_exported(block, source)))
+
+
+cdef inline bint is_plain(Block* block, StreamState* stream) noexcept nogil:
+    """Whether a use on this stream has nothing to wait for, because all entries are the stream's own: what
+    `collect_dependencies_locked` would find, and nothing that it would change.  False where a home has moved, a
+    discipline has changed or the block is exported, without a closer look."""
+    cdef StreamState* home = block.home
+    cdef size_t i
+    if unlikely(stream.unrecorded_until != 0 or not block.exports.empty()):
+        return False
+    if home != stream and home != NULL and (home.unrecorded_until != 0 or not home.alive):
+        return False
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream != stream.index:
+            return False
+    return True
 
 
 cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t access, Query* query) noexcept nogil:

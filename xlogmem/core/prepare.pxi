@@ -7,7 +7,15 @@
 # ---------------------------------------------------------------------------------------------- windows in reserve
 cdef Window* take_window(CoreState* core) noexcept nogil:
     """A window from the reserve, or a new one; empty and closed."""
-    cdef Window* window = NULL
+    cdef Window* window = core.spare_window.exchange(NULL)
+    if unlikely(window == NULL):
+        window = take_listed_window(core)
+    window.requests.clear()
+    return window
+
+
+cdef Window* take_listed_window(CoreState* core) noexcept nogil:
+    cdef Window* window
     core.windows_lock.lock()
     if not core.spare_windows.empty():
         window = core.spare_windows.back()
@@ -18,13 +26,18 @@ cdef Window* take_window(CoreState* core) noexcept nogil:
         window.place = core.windows.size()
         core.windows.push_back(window)
     core.windows_lock.unlock()
-    window.requests.clear()
     return window
 
 
 cdef void return_window(CoreState* core, Window* window) noexcept nogil:
     """Return a window to the reserve, or delete it."""
     check(not window.is_open and not window.is_waiting, "a window that is returned is closed")
+    window = core.spare_window.exchange(window)
+    if unlikely(window != NULL):
+        return_listed_window(core, window)
+
+
+cdef void return_listed_window(CoreState* core, Window* window) noexcept nogil:
     core.windows_lock.lock()
     if core.spare_windows.size() < RESERVE:
         core.spare_windows.push_back(window)
@@ -58,7 +71,7 @@ cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t gen
     if slot >= core.blocks.size():
         return NULL
     block = core.blocks[slot]
-    if block.generation != generation:
+    if not is_still_locked(core, block, generation):
         return NULL
     return block if block.state == LIVE else NULL
 
@@ -70,7 +83,7 @@ cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t ope
     cdef size_t i
     cdef Request* request
     cdef Block* block
-    cdef Use use
+    cdef Use* use
     window.uses.clear()
     for i in range(window.requests.size()):
         request = &window.requests[i]
@@ -82,9 +95,9 @@ cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t ope
             continue
         block.operation = operation
         block.use = window.uses.size()
+        use = &window.uses.emplace_back()
         use.block = block
         use.access = request.access
-        window.uses.push_back(use)
     return 0
 
 
@@ -144,32 +157,65 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
     return failed
 
 
+cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcept nogil:
+    """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  False, and nothing is
+    open, if one of them is stale or not plain, is named twice or has an open window, or a window waits to be opened:
+    `open_uses_locked` then looks closer."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i, k, count = window.requests.size()
+    cdef StreamState* stream = window.stream
+    cdef Request* request
+    cdef Block* block
+    cdef Use* use
+    if core.waiting != NULL:
+        return False
+    window.uses.resize(count)                           # as many as the launch before: nothing moves
+    for i in range(count):
+        request = &window.requests[i]
+        block = find_live_locked(core, request.slot, request.generation)
+        if unlikely(block == NULL or block.windows != 0 or not is_plain(block, stream)):
+            for k in range(i):
+                close_on(&window.uses[k])
+            return False
+        use = &window.uses[i]
+        use.block = block
+        use.access = request.access
+        use.plain = True
+        open_on(window, use)
+    return True
+
+
 cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
     """Validate all requests, then open the windows of their blocks and collect what the launch has to wait for."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
+    cdef StreamState* stream = window.stream
     cdef Query query
     cdef Use* use
     cdef size_t i
     order.operations += 1
-    if not window.stream.alive:
-        return fail_stream(failure, STREAM_IS_DEAD, window.stream.number)
+    if not stream.alive:
+        return fail_stream(failure, STREAM_IS_DEAD, stream.number)
+    window.snapshot.clear()
+    window.dependencies.clear()
+    window.discipline_changes = order.discipline_changes
+    if open_plain_uses_locked(core, window):
+        return 0
     if merge_and_validate_locked(core, window, order.operations, failure):
         return 1
     if unlikely(may_be_contested_locked(core, window)) and refuse_contested_locked(core, window, failure):
         return 1
-    window.snapshot.clear()
-    window.dependencies.clear()
-    window.discipline_changes = order.discipline_changes
-    query.stream = window.stream
+    query.stream = stream
     query.operation = order.operations
     query.dependencies = &window.dependencies
     query.snapshot = &window.snapshot
     for i in range(window.uses.size()):
         use = &window.uses[i]
-        use.first = window.snapshot.size()
-        collect_dependencies_locked(order, use.block, use.access, &query)
-        use.end = window.snapshot.size()
+        use.plain = is_plain(use.block, stream)
+        if not use.plain:
+            use.first = window.snapshot.size()
+            collect_dependencies_locked(order, use.block, use.access, &query)
+            use.end = window.snapshot.size()
         open_on(window, use)
     return 0
 
@@ -184,6 +230,13 @@ cdef inline void open_on(Window* window, Use* use) noexcept nogil:
     block.windows += 1
     if use.access & WRITE:
         block.writers += 1
+
+
+cdef inline void close_on(Use* use) noexcept nogil:
+    """The end of `open_on`."""
+    use.block.windows -= 1
+    if use.access & WRITE:
+        use.block.writers -= 1
 
 
 cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:

@@ -60,7 +60,7 @@ from xlogmem.interop._dlpack cimport (
     pair_of,
 )
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder
+from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 
 from xlogmem.blocks import Access
@@ -181,8 +181,8 @@ cdef class Buffer(ArrayView):
 
     cdef LaunchRecorder new_recorder(self, Stream stream, int access):
         """A recorder with a use of this buffer."""
-        cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-        recorder.add_use(self, access, self)
+        cdef LaunchRecorder recorder = record_on(stream)
+        add_use(recorder, self, access, self)
         return recorder
 
     cdef LaunchRecorder new_hand_over(self, Stream stream, int access):
@@ -215,12 +215,13 @@ cdef class Buffer(ArrayView):
         ValueError
             The buffer is read-only, and this would write.
         """
-        if not isinstance(access, Access) or not access:
+        cdef int flags = access.value if isinstance(access, Access) else 0      # as operators of enum are slow
+        if flags == 0:
             raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
         self.refuse_stale()
-        if access.writes:
+        if flags & WRITE:
             self.refuse_writing("a pointer for writing")
-        return new_pointer(self, self.new_recorder(self.resolve_stream(stream), access.value))
+        return new_pointer(self, self.new_recorder(self.resolve_stream(stream), flags))
 
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.

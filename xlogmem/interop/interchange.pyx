@@ -136,7 +136,7 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
         raise
     if ordered is not None and producer is None:
         core.record_block_use(block, ordered)
-    buffer = new_buffer(device, block, layout, owner if block.released else None)
+    buffer = new_buffer(device, block, layout, owner if block.owned.item == NULL else None)
     if ordered is not None and producer is not None:
         recorder = buffer.new_hand_over(ordered, READ if layout.readonly else READ_WRITE)
         recorder.open()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import struct
-import uuid
 import weakref
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ __all__ = ["BufferToken", "token_of"]
 _FORM = struct.Struct(">4sI16sIIQQ")        # big endian: tokens sort as their fields do
 _MAGIC, _VERSION = b"XLBT", 1
 
-_node = uuid.uuid4().int                    # this process; a child of fork is another, without buffers
+_node = int.from_bytes(os.urandom(16))      # this process; a child of fork is another, without buffers
 _buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()      # that have a token, by number
 
 
@@ -112,7 +111,7 @@ def token_of(buffer: Buffer) -> BufferToken:
 def _in_child() -> None:
     """A forked child is another process, and has none of the buffers."""
     global _node
-    _node = uuid.uuid4().int
+    _node = int.from_bytes(os.urandom(16))
 
 
 os.register_at_fork(after_in_child=_in_child)

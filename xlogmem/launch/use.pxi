@@ -24,6 +24,7 @@ cdef Core owner_of(object what):
     return None
 
 
+@cython.embedsignature(False)               # see quick.pxi
 def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict", str handback="all",
         str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
@@ -63,15 +64,11 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     >>> with xlogmem.use(stream, read=[a, b], write=c):
     ...     kernel[grid, block, stream](a, b, c)
     """
-    cdef LaunchRecorder recorder
     if runtime is None and not isinstance(stream, Stream):
         runtime = owner_of(read) or owner_of(write) or owner_of(read_write)
-    if runtime is None and mode == "strict" and handback == "all" and on_conflict == "wait":
-        recorder = LaunchRecorder.__new__(LaunchRecorder, stream)
-    else:
-        recorder = LaunchRecorder.__new__(LaunchRecorder, stream, runtime=runtime, mode=mode, handback=handback,
-                                          on_conflict=on_conflict)
-    recorder.register(read, READ)
-    recorder.register(write, WRITE)
-    recorder.register(read_write, READ_WRITE)
+    cdef LaunchRecorder recorder = LaunchRecorder(stream, runtime=runtime, mode=mode, handback=handback,
+                                                  on_conflict=on_conflict)
+    register(recorder, read, READ)
+    register(recorder, write, WRITE)
+    register(recorder, read_write, READ_WRITE)
     return recorder

@@ -56,6 +56,7 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
         return 0
     if not stream.alive or (stream.windows and discipline != OPAQUE):
         return fail_stream(failure, STREAM_IS_IN_USE if stream.alive else STREAM_IS_DEAD, stream.number)
+    close_cache_locked(order, stream)
     stream.unrecorded_until = advance(stream)
     order.discipline_changes += 1
     stream.discipline = discipline
@@ -78,6 +79,7 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
     wait_for_calls_unlocks(order, stream)
     if check_unregister(stream, successor, failure):
         return 1
+    close_cache_locked(order, stream)
     advance(stream)                             # unrecorded work so far: fills of fresh blocks, opaque streams
     if is_other_threads_default(stream):
         return unregister_by_sync_unlocks(order, stream, successor, failure)
@@ -90,6 +92,8 @@ cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, Strea
     unpin_locked(order, fence)
     if check_unregister(stream, successor, failure):
         return 1
+    if stream.cache.load() != NULL:             # opened meanwhile
+        return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     if fence.position < stream.count:
         return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     fence.pins += 1                             # the tombstone's, until the host has seen the fence complete
@@ -107,9 +111,12 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
     wait_for_calls_unlocks(order, stream)
     if check_unregister(stream, successor, failure):
         return 1
+    close_cache_locked(order, stream)
     position = advance(stream)
     if sync_context_unlocks(order, failure) or check_unregister(stream, successor, failure):
         return 1
+    if stream.cache.load() != NULL:
+        return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     if position < stream.count:
         return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
     mark_unregistered_locked(order, stream, successor)
@@ -125,6 +132,7 @@ cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, St
     cdef Failure ignored                                # the next stream that comes tries again
     if check_unregister(stream, successor, failure):
         return 1
+    close_cache_locked(order, stream)
     advance(stream)                                     # unrecorded work so far
     if not stream.ring.empty():
         stream.last = stream.ring.back()
@@ -165,6 +173,7 @@ cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noex
             continue
         if not is_other_threads_default(stream) and (stream.thread or (owners_live and not <bint>stream.unowned)):
             continue
+        close_cache_locked(order, stream)
         if is_covered_whole(stream):
             stream.last = stream.ring.back()
             stream.last.pins += 1                       # the tombstone's
@@ -204,6 +213,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
     """The stream is dead: its ring is dropped, its last fence stays."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
+    check(stream.cache.load() == NULL, "a stream with a cache is not unregistered")
     stream.alive.store(False)
     stream.successor = successor
     successor.predecessors += 1

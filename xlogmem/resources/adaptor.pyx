@@ -143,7 +143,9 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
             self.table.evicted = pass_evicted
         if self.upstream.table.frontiers != NULL:
             self.functions = self.upstream.table.frontiers[0]
+            self.functions.grain = 0                    # every call counts
             self.functions.allocate = allocate_unlocks
+            self.functions.allocate_at_once = NULL      # what is admitted would be booked twice
             self.functions.deallocate = deallocate_locked
             self.functions.trim = trim_unlocks
             self.functions.end = end

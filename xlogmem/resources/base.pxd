@@ -39,10 +39,16 @@ cdef struct FrontierTable:
     # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
     # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
     # lock when the runtime ends: it returns everything, or says that something is left.
+    #
+    # `allocate_at_once` does what `allocate` does, without dropping the lock, if there is memory at hand that the
+    # stream is ordered after; else it does nothing.  NULL: never.
     int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
+    bint (*allocate_at_once)(void* self, Allocation* wanted) noexcept nogil
     void (*deallocate)(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil
     int (*end)(void* self) except -1 nogil
+    size_t grain                    # a stream may use memory again without a call, for sizes that round up to the
+    #                                 same multiple of this; 0: every call counts
     uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
 
 

@@ -1,19 +1,17 @@
 """What adaptors report, as plain data, and as text for a person."""
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from xlogmem._log import logger
 from xlogmem._units import format_bytes
 from xlogmem.resources.endings import at_end
 
 __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]
-
-logger = logging.getLogger("xlogmem")
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,7 @@ _reporting: WeakKeyDictionary[Any, int] = WeakKeyDictionary()       # by adaptor
 
 def report_at_exit(adaptor: Any) -> None:
     """Have the end of the process report what is outstanding of it then."""
+    logger()                                            # imported before the end, where it closes its files
     _reporting[adaptor] = os.getpid()
     at_end(_report)
 
@@ -111,5 +110,5 @@ def _report() -> None:
         records = adaptor.outstanding_allocations()
         if records:
             nbytes = sum(record.nbytes for record in records)
-            logger.warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
-                           format_bytes(nbytes), leaks_as_text(records))
+            logger().warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
+                             format_bytes(nbytes), leaks_as_text(records))

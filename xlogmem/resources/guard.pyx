@@ -14,8 +14,6 @@ has seen complete: no rightful work touches them.
 Around a pool the guard watches the pool's blocks, and gives them back with the position behind its own work.  Below a
 pool it sees chunks.
 """
-import logging
-import traceback
 import warnings
 
 cimport cython
@@ -69,6 +67,7 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryRe
 from xlogmem.streams cimport Stream, StreamPool
 
 from xlogmem._guard_kernels import GUARD_PTX
+from xlogmem._log import logger
 from xlogmem._units import parse_bytes, parse_number
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
 from xlogmem.resources.sinks import called_at_once

@@ -5,7 +5,6 @@ The hooks, which may run under the runtime's lock and without the GIL, put recor
 them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it: where the
 ring is full, records are dropped and counted.
 """
-import logging
 import threading
 
 cimport cython
@@ -30,6 +29,7 @@ from xlogmem._labels cimport Label, held, object_of, release
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 
+from xlogmem._log import logger
 from xlogmem._units import parse_number
 from xlogmem.resources.endings import at_end
 from xlogmem.resources.sinks import AllocationRecord, opened

@@ -87,7 +87,8 @@ cdef cppclass PoolState:
     size_t size                     # bytes from upstream, those that are being requested included
     size_t maximum
     size_t chunk_size               # bytes that it expands by, at least; 0: see `next_chunk_size_locked`
-    size_t used                     # bytes handed out
+    size_t cache_size               # bytes that each stream may cache; `LARGEST_REQUEST`: see `set_cache_room_locked`
+    size_t used                     # bytes handed out; with what streams have in caches
     size_t peak
     PoolCounters counters
     vector[uint64_t] callers        # threads inside of calls upstream

@@ -9,7 +9,8 @@ __all__ = ["PoolMemoryResource"]
 @disjoint_base
 class PoolMemoryResource(DeviceMemoryResource):
     def __init__(self, upstream: DeviceMemoryResource | None = None, initial_pool_size: int | None = None,
-                 maximum_pool_size: int | None = None, *, chunk_size: int | None = None, ordinal: int = 0) -> None: ...
+                 maximum_pool_size: int | None = None, *, chunk_size: int | None = None,
+                 stream_cache_size: int | None = None, ordinal: int = 0) -> None: ...
     @property
     def upstream(self) -> DeviceMemoryResource: ...
     @property

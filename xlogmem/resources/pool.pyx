@@ -58,6 +58,8 @@ from xlogmem._order cimport (
     Fence,
     StreamState,
     advance,
+    count_cached_locked,
+    empty_caches_locked,
     forbid_context_sync,
     host_wait_or_sync_unlocks,
     is_of_former,
@@ -99,6 +101,8 @@ cdef extern from *:
 cdef enum:
     SCAN_LIMIT = 16                             # spans of a size class, of which the best is taken
     COLUMN_BITS = 5
+    CACHE_SHARE = 8                             # of a pool: what the streams may have in caches together
+    CACHE_PRESSURE = 16                         # none is cached with more than maximum / CACHE_PRESSURE in use
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
     FREES_PER_FENCE = 16                        # frees on a stream that may be destroyed; of a pool that may expand
@@ -106,6 +110,7 @@ cdef enum:
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none
 cdef size_t LEAST_CHUNK = <size_t>32 << 20      # bytes of a chunk, where no chunk_size was given
+cdef size_t MOST_CACHED = <size_t>32 << 20      # bytes in the cache of a stream
 cdef size_t MOST_CHUNK = <size_t>1 << 30
 
 
@@ -155,6 +160,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     chunk_size : int, optional
         Bytes that it expands by, at least; a larger request gets a chunk of its own size.  By default half of the
         maximum and then the rest, and without a maximum as much as the pool has, between 32 MiB and 1 GiB.
+    stream_cache_size : int, optional
+        Bytes that each stream may keep of what it has freed, for its own next allocations of the same sizes, which then
+        take no lock of the runtime; 0 turns that off.  By default the streams share an eighth of the pool, 32 MiB at
+        most for each, while a sixteenth of `maximum_pool_size` is in use at most.  Other streams get that memory before
+        the pool expands or lets them wait.
     ordinal : int
         The device, where no upstream is given.
 
@@ -180,12 +190,15 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     chunks from upstream, or return them, waits for these calls before it is out of memory.
     """
 
-    def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, ordinal=0):
+    def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None,
+                 stream_cache_size=None, ordinal=0):
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
         initial = parse_bytes("initial_pool_size", 0 if initial_pool_size is None else initial_pool_size)
         maximum = parse_bytes("maximum_pool_size", LARGEST_REQUEST if maximum_pool_size is None else maximum_pool_size)
         chunk = parse_bytes("chunk_size", 0 if chunk_size is None else chunk_size)
+        if stream_cache_size is not None:
+            stream_cache_size = parse_bytes("stream_cache_size", stream_cache_size)
         if maximum < ALIGNMENT:
             raise ValueError(f"maximum_pool_size must be at least {ALIGNMENT} bytes, got {maximum}")
         if initial > maximum:
@@ -203,9 +216,12 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.state.ready = make_new[FreeList]()
         self.state.mixed = make_new[FreeList]()
         self.functions.allocate = allocate_unlocks
+        self.functions.allocate_at_once = allocate_at_once_locked
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
         self.functions.end = release_all
+        self.state.cache_size = LARGEST_REQUEST if stream_cache_size is None else stream_cache_size
+        self.functions.grain = ALIGNMENT if self.state.cache_size else 0
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
@@ -292,6 +308,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                 failures.push_back(failure)
             else:
                 pool.order.lock.lock()
+                empty_caches_locked(pool.order)
                 released = pool.size
                 release_idle_unlocks(pool, keep, NULL, &failures)
                 released -= pool.size

@@ -6,9 +6,9 @@ the first error; it may also raise, and took none then.
 from __future__ import annotations
 
 import io
-import logging
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -67,7 +67,8 @@ def opened(sink: Any, format: str | None) -> Sink:
     """The sink for what a user gave; the errors of `LoggingResourceAdaptor`."""
     if format is not None and format not in FORMATS:
         raise ValueError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
-    if isinstance(sink, logging.Logger):
+    logging = sys.modules.get("logging")                 # a program that has a logger has imported it
+    if logging is not None and isinstance(sink, logging.Logger):
         return Lines(format or "json", lambda line: sink.info("%s", line))
     if isinstance(sink, str | os.PathLike):
         path = os.fspath(sink)

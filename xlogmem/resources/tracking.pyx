@@ -24,16 +24,14 @@ from xlogmem.resources.outstanding cimport (
     undo_free,
 )
 
-import logging
 
+from xlogmem._log import WARNING, logger
 from xlogmem._units import format_bytes
 
 __all__ = ["TrackingResourceAdaptor"]
 
 cdef enum:
     SHOWN = 5                   # stacks in a summary
-
-logger = logging.getLogger("xlogmem")
 
 
 cdef cppclass Tracker:
@@ -207,7 +205,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         """`outstanding_allocations` as text, each with its stack; empty if there are none."""
         return counts().outstanding_as_text(self.outstanding_allocations())
 
-    def log_outstanding(self, level=logging.WARNING):
+    def log_outstanding(self, level=WARNING):
         """Write `outstanding_text` to the logger ``"xlogmem"``; nothing where nothing is outstanding.
 
         Parameters
@@ -217,7 +215,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         """
         text = self.outstanding_text()
         if text:
-            logger.log(level, "Outstanding Allocations:\n%s", text)
+            logger().log(level, "Outstanding Allocations:\n%s", text)
 
     def memory_summary(self):
         """The figures as text, for a person to read: the sum, and the stacks that have most of it."""

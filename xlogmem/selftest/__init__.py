@@ -29,7 +29,7 @@ from xlogmem.selftest.world import World
 __all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
 
 COUNTED = ("overlapping_windows", "conflict_waits", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits",
-           "records", "refusals")
+           "records", "cached", "refusals")
 
 MANY = 8                                    # threads, unless the settings have a number
 
@@ -99,6 +99,8 @@ class Report:
         Allocations that came back at an address last freed on another stream.
     elided_waits : int
         Left out because the order held already, or an event was there.
+    cached : int
+        Allocations of memory that the same stream had freed, from its cache.
     refusals : int
         Errors that a program has to reckon with.
     steps : dict
@@ -119,6 +121,7 @@ class Report:
     elided_waits: int = 0
     waits: int = 0
     records: int = 0
+    cached: int = 0
     refusals: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None

@@ -63,6 +63,8 @@ class Simulator:
             "clear_races": (None, []),
             "calls": (u64, [text]),
             "all_calls": (u64, [text, u64]),
+            "watch_gil": (None, [ctypes.c_int]),
+            "calls_with_gil": (u64, [text, u64]),
             "fail": (None, [text, u64, ctypes.c_int]),
             "drop": (None, [text, u64]),
             "on_call": (None, [text, u64, ctypes.c_int, _Callback, ctypes.c_void_p]),
@@ -130,7 +132,18 @@ class Simulator:
         return self._call("calls", name.encode())
 
     def all_calls(self) -> dict[str, int]:
-        pairs = (line.split() for line in self._text("all_calls").splitlines())
+        return self._counts("all_calls")
+
+    def watch_gil(self, watched: bool = True) -> None:
+        """Whether `calls_with_gil` counts, from now on; a reset does not change that."""
+        self._call("watch_gil", watched)
+
+    def calls_with_gil(self) -> dict[str, int]:
+        """Calls since the last reset by threads that had the GIL: while a driver blocks, no other would run."""
+        return self._counts("calls_with_gil")
+
+    def _counts(self, name: str) -> dict[str, int]:
+        pairs = (line.split() for line in self._text(name).splitlines())
         return {name: int(count) for name, count in pairs}
 
     def fail(self, name: str, nth: int = 1, code: int = 2) -> None:

@@ -52,9 +52,9 @@ cdef int run_deferred(void* _) noexcept:
         del hold
         hold = following
     for i in range(log_lines.size()):
-        logger.error("%s", log_lines[i].text.decode(errors="replace"))
+        logger().error("%s", log_lines[i].text.decode(errors="replace"))
     if left_out:
-        logger.error("and %d more", left_out)
+        logger().error("and %d more", left_out)
     return 0
 
 

@@ -33,12 +33,6 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     schedule_deferred()
 
 
-cdef bint has_deferred_work(CoreState* core) noexcept nogil:
-    """Whether a call has more to do than its own work."""
-    return (core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
-            or core.resource.stack_depth)
-
-
 cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
     """The Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
     stack[0] = NULL
@@ -51,12 +45,18 @@ cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
 cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
+    cdef StreamCache* cache = cache_of_handle(hold, state, stream)
+    cdef CaptureCheck check_capture = CHECK_CAPTURE if state == NULL else CAPTURE_WAS_CHECKED   # as for that stream
     cdef Allocation wanted
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
+    if cache != NULL:
+        start_call(&wanted, nbytes, <cy.CUstream>stream)
+        if allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block):
+            return 0
     if state != NULL and not has_deferred_work(core):
-        want(&wanted, nbytes, state)
+        start_call_on(&wanted, nbytes, state)
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
             return allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
@@ -73,7 +73,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
     core.order.lock.unlock()
     if not failed:
-        want(&wanted, nbytes, state)
+        start_call_on(&wanted, nbytes, state)
         take_stack(core, &wanted.stack)
         failed = allocate_in_call(core, &wanted, RELEASE_STREAM, block, failure)
         release(wanted.stack)
@@ -142,11 +142,14 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     """`block` is the one that was found there, if the free succeeds or not; NULL if none was."""
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
+    cdef StreamCache* cache = cache_of_handle(hold, state, stream)
     cdef CaptureCheck check_capture
     cdef bint capturing = False
     cdef Label* stack
     cdef Scope scope
     cdef int failed
+    if cache != NULL and free_at_into_cache(core, cache, named_handle(stream), ptr):
+        return 0
     if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
             and not has_deferred_work(core)):
         failed = free_without_wait(core, ptr, state, block, failure)    # xlogmem itself makes no driver call

@@ -5,6 +5,10 @@
 # cached handle is trusted where no other stream can have it: own streams, default streams, streams whose owner is held.
 # For the rest the driver is queried each time; see `_foreign`.
 
+cdef enum:
+    NAMED = 64                  # handles whose caches are found without a lock
+
+
 cdef struct CachedStream:
     # What a handle meant, the last time that it came through this hold.
     cy.CUstream handle
@@ -18,6 +22,7 @@ cdef cppclass RuntimeHold:
     CoreState* core
     void* owner                 # the Core, a strong reference
     vector[CachedStream] cached         # under the core's lock
+    atomic[StreamCache*] caches[NAMED]  # by a hash of the handle, which the cache compares
     atomic[StreamState*] legacy         # the legacy default stream once it was named: busy until the hold is closed
     RuntimeHold* next           # in the list of those that were closed
 
@@ -31,6 +36,23 @@ cdef StreamState* default_stream(RuntimeHold* hold, void* stream) noexcept nogil
     if <size_t>stream > LEGACY:
         return NULL
     return hold.legacy.load()
+
+
+cdef inline size_t named_handle(void* stream) noexcept nogil:
+    """As a cache has it: zero names the legacy default stream too."""
+    return <size_t>stream if stream != NULL else <size_t>LEGACY
+
+
+cdef inline atomic[StreamCache*]* place_of_handle(RuntimeHold* hold, size_t handle) noexcept nogil:
+    return &hold.caches[<uint32_t>((handle >> 4) * <uint32_t>2654435761) >> 26]
+
+
+cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, void* stream) noexcept nogil:
+    """What a stream has cached, as far as this hold knows; `state` is the default stream's, if that is meant.  Caches
+    live as long as the runtime, and a stream that has one is known by its handle."""
+    if state != NULL:
+        return <StreamCache*>state.cache.load()
+    return place_of_handle(hold, <size_t>stream)[0].load()
 
 
 cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
@@ -58,6 +80,8 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturi
     if failed:
         return 1
     known = cached_stream_locked(hold, handle)
+    if known != NULL and known.cache.load() != NULL:
+        place_of_handle(hold, <size_t>handle)[0].store(<StreamCache*>known.cache.load())
     if known != NULL and (capturing[0] or <size_t>handle <= PER_THREAD or not known.unowned):
         known.busy += 1
         result[0] = known

@@ -44,7 +44,10 @@ def used_by_xlogmem(pattern: Pattern, policy: str) -> Iterator[Candidate]:
     yield Candidate(name, CPP, OURS, _loops.Uses(pattern.uses, on, blocks, pattern.stride).run, most=pattern.most,
                     before=before)
     if policy == "adaptive":
-        yield Candidate(name, PYTHON, OURS, timed(with_use(pattern, on, blocks)), most=pattern.most, before=before)
+        yield Candidate(name, PYTHON, OURS, timed(with_use(xlogmem.use, pattern, on, blocks)), most=pattern.most,
+                        before=before)
+        yield Candidate("empty context manager", PYTHON, PEER, timed(with_use(_loops.empty_use, pattern, on, blocks)),
+                        "does nothing, with the same arguments: the least that Python could take", pattern.most)
 
 
 def nothing() -> None:
@@ -62,9 +65,8 @@ def settle(streams: list[Any], blocks: list[Any], spare: Any) -> None:
                 pass
 
 
-def with_use(pattern: Pattern, streams: list[Any], blocks: list[Any]) -> Callable[[], None]:
+def with_use(use: Callable[..., Any], pattern: Pattern, streams: list[Any], blocks: list[Any]) -> Callable[[], None]:
     """The round as a program writes it."""
-    use = xlogmem.use
     names = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}
     rounds: list[list[tuple[Any, dict[str, Any]]]] = []
     for base in range(0, pattern.blocks if pattern.stride else 1, pattern.stride or 1):

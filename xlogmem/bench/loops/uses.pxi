@@ -80,7 +80,7 @@ cdef class Uses(Rounds):
         cdef CoreState* core = &self.runtime.state
         cdef vector[StreamState*] states
         cdef Failure failure
-        cdef Request request
+        cdef Request* request
         cdef Window* window
         cdef size_t base = 0, _, j, k
         cdef uint64_t before, took
@@ -93,9 +93,10 @@ cdef class Uses(Rounds):
                 for j in range(self.uses.size()):
                     window = window_on(core, states[self.uses[j].stream])
                     for k in range(self.uses[j].first, self.uses[j].end):
-                        request = self.requests[base + self.accesses[k].block]
+                        request = &window.requests.emplace_back()       # a copy that is changed stalls the processor
+                        request.slot = self.requests[base + self.accesses[k].block].slot
+                        request.generation = self.requests[base + self.accesses[k].block].generation
                         request.access = self.accesses[k].flags
-                        window.requests.push_back(request)
                     failed = launch_nothing(core, window, &failure)
                     if failed:
                         break
@@ -128,7 +129,7 @@ def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
     with nogil:
         before = now()
         for _ in range(rounds):
-            want(&wanted, nbytes, states[0])
+            start_call_on(&wanted, nbytes, states[0])
             failed = allocate(core, &wanted, &block, &failure)
             if failed:
                 break

@@ -260,7 +260,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         raise ValueError("the buffers overlap")
     work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, to.ptr, origin.ptr, origin.nbytes()
     recorder = target.new_recorder(target.resolve_stream(stream), WRITE)
-    recorder.add_use(source, READ, source)
+    add_use(recorder, source, READ, source)
     enqueue(target, recorder, &work, "copying between buffers")
     return 0
 

@@ -3,9 +3,6 @@
 # A report is made inside of calls of the core, which have to be carried out to their end.  So nothing that Python code
 # raises there gets out: an interrupt is pending again once everything is reported, and the rest is written down.
 
-cdef object logger = logging.getLogger("xlogmem")
-
-
 cdef void publish(GuardResourceAdaptor guard) noexcept:
     """Report what was found, and raise nothing."""
     cdef vector[Finding] findings
@@ -25,7 +22,7 @@ cdef void publish(GuardResourceAdaptor guard) noexcept:
             left.push_back(findings[i])
             continue
         drop_finding(&findings[i])
-        interrupted |= run_to_its_end(logger.error, ("%s", violation))
+        interrupted |= run_to_its_end(_log, (violation,))
         if guard.report is not None:
             interrupted |= run_to_its_end(guard.report, (violation,))
     guard.guard.lock.lock()
@@ -49,12 +46,17 @@ cdef bint was_interrupted(object error) noexcept:
     if isinstance(error, KeyboardInterrupt):
         return True
     try:
-        logger.error("reporting a violation failed:\n%s", "".join(traceback.format_exception(error)))
+        from traceback import format_exception          # not imported before it is needed
+        logger().error("reporting a violation failed:\n%s", "".join(format_exception(error)))
     except BaseException as other:                      # a handler or filter of the logger may be the one that fails
         PyErr_SetObject(type(error), error)
         PyErr_WriteUnraisable(None)
         return isinstance(other, KeyboardInterrupt)
     return False
+
+
+def _log(violation):
+    logger().error("%s", violation)
 
 
 def _warn(violation):

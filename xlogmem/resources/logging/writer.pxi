@@ -6,7 +6,6 @@ cdef enum:
 EXIT_WAIT = 5                               # seconds for all logs together
 
 cdef set writers = set()                    # whose threads run
-cdef object logger = logging.getLogger("xlogmem")
 
 
 cdef class LogWriter:
@@ -39,6 +38,7 @@ cdef class LogWriter:
         self.rows.device = device
         sink.is_ending = self.is_ending
         self.thread = threading.Thread(target=self.run, name="xlogmem log", daemon=True)
+        logger()                            # imported by now: at the end logging closes its files
         writers.add(self)
         try:
             at_end(write_what_is_left)
@@ -123,8 +123,8 @@ cdef class LogWriter:
             return 0
         self.reported = True
         try:
-            logger.error("the sink of a log of allocations failed: %r; records that it does not take are counted as "
-                         "dropped", error)
+            logger().error("the sink of a log of allocations failed: %r; records that it does not take are counted as "
+                           "dropped", error)
         except BaseException:
             pass
         return 0

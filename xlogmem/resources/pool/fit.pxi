@@ -4,11 +4,29 @@
 # tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an
 # ordered span is taken only if it wastes little, and free neighbours are coalesced before a larger span is split.
 
+cdef inline bint is_scarce_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Whether memory counts more than the time that caches save, with so many bytes more in use."""
+    check(pool.order.lock.held(), "the lock is held")
+    return pool.used + nbytes > pool.maximum // PRESSURE
+
+
 cdef inline bint is_under_pressure_locked(PoolState* pool, size_t nbytes) noexcept nogil:
     """Whether memory counts more than waits, with so many bytes more in use.  Not while the pool serves a single
     stream: there are no waits."""
     check(pool.order.lock.held(), "the lock is held")
-    return pool.used + nbytes > pool.maximum // PRESSURE and (pool.streams_listed > 1 or pool.mixed.rows != 0)
+    return is_scarce_locked(pool, nbytes) and (pool.streams_listed > 1 or pool.mixed.rows != 0)
+
+
+cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
+    """How much each stream may have in its cache."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t streams = larger(pool.order.caches_open, 1)
+    cdef size_t room = pool.cache_size
+    if room == LARGEST_REQUEST:
+        room = pool.size // CACHE_SHARE // streams if pool.used <= pool.maximum // CACHE_PRESSURE else 0
+        room = MOST_CACHED if room > MOST_CACHED else room
+    if room != pool.order.cache_room.load():
+        pool.order.cache_room.store(room)
 
 
 cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
@@ -95,6 +113,8 @@ cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* strea
     """The free span to be taken, NULL if none fits.  It stays on its free list."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* ordered = find_ordered_fit_locked(pool, nbytes, stream)
+    if (ordered == NULL or is_scarce_locked(pool, nbytes)) and empty_caches_locked(pool.order):
+        ordered = find_ordered_fit_locked(pool, nbytes, stream)
     if ordered != NULL and not (is_under_pressure_locked(pool, nbytes) and wastes_memory(ordered, nbytes)):
         return ordered
     return find_tightest_fit_locked(pool, nbytes, stream, ordered)

@@ -81,13 +81,37 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
         if not (is_out_of_memory(failure) and wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
             return 1
         discard_failure_unlocks(pool, failure)
-    clear_frontier(span)                                # the stream is ordered after it
+    hand_out_locked(pool, span, nbytes, wanted)
+    return 0
+
+
+cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil:
+    """Hand out memory that the stream is ordered after, where that is what `allocate_unlocks` would take first."""
+    cdef PoolState* pool = <PoolState*>self
+    cdef size_t nbytes = wanted.nbytes
+    cdef Span* span
+    check(pool.order.lock.held(), "the lock is held")
+    if nbytes > LARGEST_REQUEST:
+        return False
+    nbytes = rounded(nbytes)
+    span = find_ordered_fit_locked(pool, nbytes, wanted.stream)
+    if span == NULL or is_under_pressure_locked(pool, nbytes):
+        return False
+    take_locked(pool, span, nbytes)
+    hand_out_locked(pool, span, nbytes, wanted)
+    return True
+
+
+cdef inline void hand_out_locked(PoolState* pool, Span* span, size_t nbytes, Allocation* wanted) noexcept nogil:
+    """A span that was taken, and that the stream is ordered after."""
+    check(pool.order.lock.held(), "the lock is held")
+    clear_frontier(span)
     pool.counters.allocations += 1
     pool.used += nbytes
     pool.peak = larger(pool.peak, pool.used)
+    set_cache_room_locked(pool)
     wanted.ptr = span.ptr
     wanted.resource_block = span
-    return 0
 
 
 cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil:
@@ -115,6 +139,7 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > pool.maximum:
         return 0
+    empty_caches_locked(pool.order)
     release_idle_unlocks(pool, 0, stream, &failures)
     pool.order.lock.unlock()
     drop_failures(&failures)

@@ -18,6 +18,9 @@ def allocate(world: World, rng: Random) -> None:
         return
     nbytes = rng.choice(world.sizes)
     with world.on(rng) as stream:
+        if rng.random() < .3:                           # often enough for the cache of the stream
+            for _ in range(4):
+                world.runtime.allocate(nbytes, world.argument(stream, rng)).free()
         block = world.runtime.allocate(nbytes, world.argument(stream, rng))
         item = world.add_item(block, stream)
         world.say(f"{item} = runtime.allocate({nbytes}, {stream})  # {item.ptr:#x}")

@@ -105,7 +105,8 @@ class World(Claims):
         self.limited = rng.random() < .3
         most = self._room() if self.limited else None
         return PoolMemoryResource(upstream, rng.choice([None, 2 * largest]), most,
-                                  chunk_size=rng.choice([largest, 2 * largest, 8 * largest]))
+                                  chunk_size=rng.choice([largest, 2 * largest, 8 * largest]),
+                                  stream_cache_size=rng.choice([None, 0, 8 * largest, 8 * largest]))
 
     def _room(self) -> int:
         """Bytes that are too few for some programs."""

@@ -91,7 +91,7 @@ def check_counters(world: World) -> None:
     counters = runtime.counters()
     world.happened.update(deferred_frees=counters["deferred_frees"], waits=counters["waits"],
                           elided_waits=counters["known"] + counters["covered"], records=counters["records"],
-                          conflict_waits=counters["conflict_waits"])
+                          conflict_waits=counters["conflict_waits"], cached=counters["cached"])
     if (runtime.bytes_outstanding or counters["live_blocks"] or world.owners
             or counters["allocations"] != counters["frees"]):
         world.violation(f"left at the end: {runtime.live_bytes} bytes live, {runtime.pending_bytes} "

@@ -3,6 +3,7 @@
 #include "calls.hpp"
 
 #include <algorithm>
+#include <dlfcn.h>
 #include <map>
 
 namespace sim {
@@ -39,6 +40,13 @@ void run_hooks(Lock& lock, CallSite& site, u64 number, Plan::What what) {
 }
 
 }  // namespace
+
+std::atomic<bool> gil_is_watched{false};
+
+bool has_gil() {
+    static auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+    return check && check();
+}
 
 CallSite& call_site(const char* name) {
     std::lock_guard<std::mutex> guard(names_mutex());

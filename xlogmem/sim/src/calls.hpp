@@ -10,6 +10,7 @@
 
 #include "device.hpp"
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Plan {  // what is to happen at one call
 struct CallSite {
     std::string name;
     u64 count = 0;
+    u64 with_gil = 0;  // of these, since watch_gil(true): by a thread that has Python's GIL
     std::vector<Plan> plans;
     bool works_after_fork = false;  // cuMemAllocAsync "succeeds" in a forked child, as seen on an H200
 };
@@ -37,6 +39,9 @@ void each_call_site(const std::function<void(CallSite&)>& visit);
 // end here with *result.
 bool apply_plans(Lock& lock, CallSite& site, u64 number, CUresult* result);
 void run_hooks_after(Lock& lock, CallSite& site, u64 number);
+
+extern std::atomic<bool> gil_is_watched;
+bool has_gil();  // true too where there is no Python any more, false where there never was
 
 #define CALL(name) \
     ([]() -> CallSite& { \
@@ -51,6 +56,7 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     if (this_thread().driver_thread) return CUDA_ERROR_NOT_PERMITTED;  // called from a host function
     Lock lock(d.mutex);
     u64 number = ++site.count;
+    if (gil_is_watched && has_gil()) site.with_gil++;
     CUresult result;
     if (!site.plans.empty() && apply_plans(lock, site, number, &result)) return result;
     if (needs_init && d.gate) return CUresult(d.gate.load());

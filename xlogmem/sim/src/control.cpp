@@ -60,7 +60,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
     Lock lock(d.mutex);
     each_call_site([](CallSite& site) {
         site.plans.clear();
-        site.count = 0;
+        site.count = site.with_gil = 0;
     });
     run_everything(lock);
     for (Stream* stream : d.streams) d.host.set(stream->slot, stream->queued);
@@ -114,6 +114,17 @@ EXPORT u64 xsim_all_calls(char* buffer, u64 size) {
     std::string text;
     each_call_site([&](CallSite& site) {
         if (site.count) text += site.name + " " + std::to_string(site.count) + "\n";
+    });
+    return give_text(text, buffer, size);
+}
+
+EXPORT void xsim_watch_gil(int watched) { gil_is_watched = watched != 0; }
+
+EXPORT u64 xsim_calls_with_gil(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    std::string text;
+    each_call_site([&](CallSite& site) {
+        if (site.with_gil) text += site.name + " " + std::to_string(site.with_gil) + "\n";
     });
     return give_text(text, buffer, size);
 }

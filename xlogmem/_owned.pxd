@@ -1,0 +1,25 @@
+# A C structure that ends with the Python object which owns it.
+#
+# Cython sets the exception that is under way aside for each `__dealloc__`, and calls each `__del__` through Python.
+# For objects that come and go with every launch that is more work than their end itself, which is a store.  The
+# destructor of a member costs nothing; what it calls has to keep an exception that is under way, if it does more than
+# that.
+
+cdef extern from *:
+    """
+    #ifndef XLOGMEM_OWNED
+    #define XLOGMEM_OWNED
+    template <typename Item>
+    struct xlogmem_owned {
+        Item* item = nullptr;
+        void* object = nullptr;
+        void (*end)(Item*, void*) = nullptr;
+        ~xlogmem_owned() { if (item) end(item, object); }
+    };
+    #endif
+    """
+    cdef cppclass Owned "xlogmem_owned" [Item]:
+        Owned()
+        Item* item              # NULL: nothing has to be done
+        void* object            # for `end`: a Python object that lives until then, by the owner's own reference
+        void (*end)(Item* item, void* object) noexcept

@@ -1,0 +1,164 @@
+# Blocks begin and end, as Python calls it: arguments are checked, the core does it at once or without the GIL, and a
+# handle owns the block until it is freed.
+
+cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
+    """A handle that has no block yet."""
+    cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
+    handle.core = core
+    handle.stream = stream
+    handle.tag = tag
+    return handle
+
+
+cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, size_t nbytes, uint64_t generation,
+                             bint owns) noexcept:
+    """The block itself may be another one by now."""
+    handle.block = block
+    handle.ptr = ptr
+    handle.nbytes = nbytes
+    handle.generation = generation
+    if owns:
+        handle.owned.item = block
+        handle.owned.object = <void*>handle.core
+        handle.owned.end = drop_block
+
+
+cdef void drop_block(Block* block, void* core) noexcept:
+    """The last handle is gone: the next operation frees the block, unless the cache of its stream takes it."""
+    cdef int depth = (<Core>core).state.resource.stack_depth
+    cdef PyObject* kind
+    cdef PyObject* error
+    cdef PyObject* traceback
+    if unlikely(depth != 0):
+        PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
+        keep_stack_of_drop(block, depth)
+        PyErr_Restore(kind, error, traceback)
+    elif free_into_cache(&(<Core>core).state, block, 0, NULL):
+        return
+    defer_free(&(<Core>core).state, block)
+
+
+cdef void keep_stack_of_drop(Block* block, int depth) noexcept:
+    """Nothing else touches the block: this was the last handle."""
+    release(block.freed_by)
+    block.freed_by = NULL
+    block.freed_by = label_of_stack(depth)
+
+
+# ---------------------------------------------------------------------------------------------- allocate
+cdef inline size_t bytes_wanted(object nbytes) except 0:
+    cdef size_t wanted
+    if PyLong_CheckExact(nbytes):
+        wanted = PyLong_AsSize_t(nbytes)
+        if 0 < wanted < SIZE_MAX:
+            return wanted
+        PyErr_Clear()
+    return parse_bytes_wanted(nbytes)
+
+
+cdef size_t parse_bytes_wanted(object nbytes) except 0:
+    nbytes = PyNumber_Index(nbytes)
+    if nbytes < 0:
+        raise ValueError(f"nbytes must not be negative, got {nbytes}")
+    if nbytes == 0:
+        raise DriverError("a zero-byte allocation is not supported: request at least one byte")
+    return nbytes
+
+
+cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
+    cdef Allocation wanted
+    cdef Failure failure
+    cdef DeviceBlock handle
+    cdef Stream ordered
+    cdef Block* block = NULL
+    cdef size_t size = bytes_wanted(nbytes)
+    cdef int done
+    collect_exports()
+    ordered = core.stream_of(stream)
+    handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
+    start_call_on(&wanted, size, ordered.state)
+    if tag is not None or core.state.resource.stack_depth:
+        core.label(&wanted, tag)
+    done = allocate_at_once(&core.state, &wanted, &block, &failure)
+    if done == NOT_AT_ONCE:
+        with nogil:
+            done = REFUSED if allocate(&core.state, &wanted, &block, &failure) else DONE
+    release(wanted.tag)
+    release(wanted.stack)
+    if done == REFUSED:
+        core.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
+    core.drop_owners()
+    fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
+    if unlikely(<bint>core.state.has_evicted):
+        core.warn_of_eviction()
+    return handle
+
+
+# ---------------------------------------------------------------------------------------------- free
+cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
+    """Free a block of this core; see `Runtime.deallocate`."""
+    cdef StreamState* home = NULL
+    cdef Stream given
+    cdef int done = NOT_AT_ONCE
+    if block.owned.item == NULL:
+        raise UseAfterFreeError(block.generation)
+    if stream is not None:
+        given = core.stream_of(stream)
+        home = given.state
+    if free_into_cache(&core.state, block.block, block.generation, home):
+        done = DONE
+    elif core.state.resource.stack_depth == 0:
+        done = free_at_once(&core.state, block.block.slot, block.generation, home)
+    if done == NOT_AT_ONCE:
+        free_slowly(core, block, home)
+    block.owned.item = NULL                             # the handle owns nothing any more
+    return core.drop_owners()
+
+
+cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
+    cdef Label* stack = stack_for(core.state.resource.stack_depth)
+    cdef Failure failure
+    cdef int failed
+    with nogil:
+        failed = free_block(&core.state, block.block.slot, block.generation, home, stack, &failure)
+    release(stack)
+    if failed:
+        core.fail(&failure, f"freeing {block!r}")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- adopt
+cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
+    cdef Range memory
+    cdef Found found
+    cdef Failure failure
+    cdef Stream home = None
+    cdef DeviceBlock handle
+    cdef int failed
+    ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
+    if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
+        raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
+    memory.ptr, memory.nbytes = ptr, nbytes
+    memory.stream = NULL
+    memory.owner = NULL
+    memory.tag = label_of_tag(tag)
+    if stream is not None:
+        home = core.stream_of(stream)
+        memory.stream = home.state
+    if owner is not None:
+        memory.owner = <void*>owner
+        Py_INCREF(owner)
+    with nogil:
+        failed = adopt(&core.state, &memory, &found, &failure)
+    release(memory.tag)
+    if owner is not None and (failed or not found.adopted):
+        Py_DECREF(owner)
+    if failed and failure.kind == BLOCK_IS_CONTESTED:
+        raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
+                                f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
+    if failed:
+        core.fail(&failure, f"adopting {nbytes} bytes")
+    core.drop_owners()
+    handle = new_handle(core, home, tag)
+    fill_handle(handle, block_at(&core.state, found.slot), found.ptr, found.nbytes, found.generation, found.adopted)
+    return handle

@@ -1,0 +1,177 @@
+# At once: what a thread does while it has the GIL.
+#
+# To release the GIL and take it again costs more than preparing a use, and where many threads do it they queue up for
+# the GIL.  So an operation that certainly waits for nothing is done with the GIL: the lock is free (it is tried, never
+# waited for), finalizers have left nothing, no stream has to wait, and the resource finds the memory by itself.
+#
+# One driver call is made with the GIL: the query whether a stream captures, which reads what the driver knows and
+# queues nothing.  It might have to wait for another call on the same stream that a full queue keeps.  So it is made
+# with the GIL only while no window is open on the stream, in which a thread may be launching, and no call of ours is in
+# flight there.  On the default streams it is not: their state depends on other streams.
+#
+# Every function here returns NOT_AT_ONCE without having changed anything, and then the ordinary operation follows,
+# without the GIL.  That also says what is wrong.  The callers have the GIL: these functions are not `nogil`.
+
+cdef enum:
+    MOST_AT_ONCE = 256          # requests of a launch: with more, other threads should not wait for the GIL meanwhile
+
+
+cdef inline bint is_work_left(CoreState* core) noexcept nogil:
+    """Whether the ordinary operation would do something else first, or fail."""
+    return core.abandoned.load() != NULL or core.lost.load() or process_was_forked() or (
+        core.dropped.load() != NULL and not drain_at_once(core))
+
+
+cdef inline bint is_quiet(StreamState* stream) noexcept nogil:
+    """Whether no other thread is known to be inside a call on the stream.  Without the lock: it may come to be."""
+    return <bint>stream.alive and stream.windows == 0 and stream.busy == 0 and <size_t>stream.handle > PER_THREAD
+
+
+cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) except -1:
+    """DONE: nothing stands against using the stream now, and it does not capture."""
+    cdef bint capturing = False
+    if is_work_left(core) or not is_quiet(stream):
+        return NOT_AT_ONCE
+    if stream_is_capturing(stream.handle, &capturing, failure):
+        if wants_context(failure):
+            return NOT_AT_ONCE
+        mark_lost_if_sticky(core, 1, failure)
+        return REFUSED
+    return NOT_AT_ONCE if capturing else DONE
+
+
+cdef inline bint wants_context(Failure* failure) noexcept nogil:
+    """Whether the driver may answer once the device's context is current in this thread."""
+    return failure.code in (cy.CUDA_ERROR_INVALID_CONTEXT, cy.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+
+
+# ---------------------------------------------------------------------------------------------- uses
+cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1:
+    """`prepare`.  UNFINISHED: the stream, or the host, has to wait, and `prepare_rest` follows without the GIL."""
+    cdef OrderState* order = core.order
+    cdef int done = NOT_AT_ONCE
+    if window.requests.size() <= MOST_AT_ONCE:
+        done = query_at_once(core, window.stream, failure)
+    if done != DONE:
+        return done
+    note_thread(window)
+    if not order.lock.try_lock():
+        return NOT_AT_ONCE
+    if open_uses_locked(core, window, failure):
+        done = UNFINISHED if window.is_waiting else REFUSED
+    else:
+        window.is_open = True
+        window.stream.windows += 1
+        if not window.dependencies.empty():
+            order.in_flight += 1                        # none of these streams is deleted meanwhile
+            done = UNFINISHED
+    order.lock.unlock()
+    return done
+
+
+cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
+    """The rest of `prepare_at_once`: queue the waits of a window that is open, or wait until it may open."""
+    cdef Scope scope
+    cdef int failed = enter_context(core.order.context, &scope, failure)
+    cdef bint entered = not failed
+    if not window.is_waiting:
+        failed = queue_waits_or_close(core, window, failed, failure)
+    elif failed:
+        core.order.lock.lock()
+        leave_queue_locked(core, window)
+        wake_after_wait_locked(core, window)
+        core.order.lock.unlock()
+    else:
+        failed = wait_and_open(core, window, failure)
+    if entered:
+        leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failure* failure) except -1 nogil:
+    """`failed`: the waits cannot be queued, and the window closes."""
+    cdef OrderState* order = core.order
+    cdef Failure other
+    cdef bint more
+    order.lock.lock()
+    order.in_flight -= 1
+    if not failed:
+        failed = queue_waits_unlocks(order, window, failure)
+    more = failed and file_window_locked(core, window, NOT_PREPARED)
+    order.lock.unlock()
+    if more:
+        finish_rest(core, window, &other)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- what was dropped
+cdef bint drain_at_once(CoreState* core) noexcept nogil:
+    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False: there are others,
+    or many; they are on the list."""
+    cdef Block* block
+    cdef Block* following
+    cdef size_t freed = 0
+    cdef bint drained = True
+    if core.resource.frontiers == NULL or not core.order.lock.try_lock():
+        return False
+    block = core.dropped.exchange(NULL)
+    while block != NULL:
+        following = block.next
+        bring_in_locked(core, block, 0)
+        drained = drained and freed < MOST_AT_ONCE and is_just_dropped(core, block)
+        if drained:
+            free_into_pool_locked(core, block, resolve_home(block))
+            freed += 1
+        else:
+            defer_free(core, block)
+        block = following
+    core.order.lock.unlock()
+    return drained
+
+
+cdef inline bint is_just_dropped(CoreState* core, Block* block) noexcept nogil:
+    """Whether nothing but the drop has happened to the block: no free of it failed, or waits for a window."""
+    return block.state == LIVE and not (block.windows or block.pins or block.adopted)
+
+
+# ---------------------------------------------------------------------------------------------- memory
+cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1:
+    """`allocate`, where the resource has memory at hand that the stream is ordered after."""
+    cdef FrontierTable* frontiers = core.resource.frontiers
+    cdef StreamCache* cache = <StreamCache*>wanted.stream.cache.load()
+    cdef int done = NOT_AT_ONCE
+    if frontiers != NULL and frontiers.allocate_at_once != NULL:
+        done = query_at_once(core, wanted.stream, failure)
+    if done != DONE:
+        return done
+    if cache != NULL and allocate_from_cache(core, cache, <size_t>wanted.stream.handle, CAPTURE_WAS_CHECKED, wanted,
+                                             result):
+        return DONE
+    if not core.order.lock.try_lock():
+        return NOT_AT_ONCE
+    wanted.generation = new_generation()
+    if <bint>wanted.stream.alive and frontiers.allocate_at_once(core.resource.self, wanted):
+        result[0] = track_locked(core, wanted)
+    else:
+        done = NOT_AT_ONCE
+    core.order.lock.unlock()
+    if unlikely(core.wants_cache):
+        add_cache(core)
+    return done
+
+
+cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1:
+    """`free_block` into a resource that keeps frontiers, which makes no driver call at all."""
+    cdef Block* block
+    cdef int done = NOT_AT_ONCE
+    if core.resource.frontiers == NULL or is_work_left(core) or not core.order.lock.try_lock():
+        return NOT_AT_ONCE
+    block = find_live_locked(core, slot, generation)
+    if block != NULL and not (block.windows or block.pins or block.adopted) and (
+            stream == NULL or <bint>stream.alive):
+        if stream != NULL and stream != block.home:
+            move_home_locked(core.order, block, stream)
+        free_into_pool_locked(core, block, resolve_home(block))
+        done = DONE
+    core.order.lock.unlock()
+    return done

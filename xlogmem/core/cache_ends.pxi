@@ -1,0 +1,214 @@
+# Caches are opened, emptied and closed; all with the runtime's lock.
+#
+# The first allocations of a size on a stream come from the pool and are counted; from then on memory of that size is
+# cached there (`caches.pxi`).  Cached memory goes back to the pool with the position behind its free.
+
+cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) noexcept nogil:
+    """The pool has handed out memory on this stream: is it of a size that is allocated there often?"""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache = open_cache_locked(core, stream) if nbytes <= LARGEST_CACHED else NULL
+    cdef Block* replaced = NULL
+    cdef CachedSize* size
+    if cache == NULL:
+        return
+    nbytes = in_grains(core, nbytes)
+    size = cached_size_of(cache, nbytes)
+    cache.cache_lock.lock()
+    if size.nbytes == nbytes:
+        size.wanted += size.wanted < WANTED_AGAIN
+    elif size.wanted > 1:                               # another size has the place, and loses it if this goes on
+        size.wanted -= 1
+    else:
+        replaced = take_cached(cache, size, NULL)
+        size.nbytes = nbytes
+        size.wanted = 1
+    cache.cache_lock.unlock()
+    return_to_pool_locked(core, replaced)
+
+
+cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexcept nogil:
+    """The cache of a stream; NULL where there can be none: the handle of another thread's default stream means another
+    stream, and a stream that may be destroyed is needed by what it cached."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
+    cdef size_t i
+    if cache != NULL:
+        return cache
+    if stream.thread or <bint>stream.unowned or not <bint>stream.alive:
+        return NULL
+    for i in range(core.caches.size()):
+        if core.caches[i].stream == NULL:               # closed; the lock of the runtime guards this
+            cache = core.caches[i]
+            break
+    if cache == NULL:
+        core.wants_cache = True
+        return NULL
+    cache.cache_lock.lock()
+    cache.stream = stream
+    cache.handle = <size_t>stream.handle
+    cache.cache_lock.unlock()
+    stream.cache.store(cache)
+    core.order.caches_open += 1
+    return cache
+
+
+cdef void add_cache(CoreState* core) noexcept nogil:
+    """One more cache, for the next stream that wants one.  Without the lock: forks take its lock from now on."""
+    cdef StreamCache* cache = make_new[StreamCache]()
+    take_at_forks(&cache.cache_lock, LEAF_LOCK)
+    core.order.lock.lock()
+    core.wants_cache = False
+    core.caches.push_back(cache)
+    core.order.lock.unlock()
+
+
+cdef Block* take_cached(StreamCache* cache, CachedSize* size, Block* others) noexcept nogil:
+    """All cached memory of a size, in front of a list.  With both locks."""
+    cdef Block* block = size.newest
+    while block != NULL:
+        size.newest = block.next_cached
+        block.next_cached = others
+        others = block
+        unlist(cache, block)
+        cache.cached_bytes -= size.nbytes
+        block = size.newest
+    size.count = 0
+    return others
+
+
+cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
+    """A list of blocks that were cached, with the position that the next owner of each has to be ordered after."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef vector[Dependency]* frontier = &core.freed_frontier
+    cdef Allocation freed
+    cdef Block* following
+    while block != NULL:
+        following = block.next_cached
+        frontier.clear()
+        frontier.emplace_back()
+        frontier.back().source = block.stream
+        frontier.back().position = next_position(block.stream, block.position)
+        frontier.back().kind = ALLOCATED
+        fill_freed(block, block.stream, &freed)
+        core.resource.frontiers.deallocate(core.resource.self, &freed, frontier)
+        set_home(block, NULL)
+        block.stream.blocks -= 1
+        block.state = FREED
+        core.empty.push_back(block.slot)
+        block = following
+
+
+cdef inline uint64_t next_position(StreamState* stream, uint64_t position) noexcept nogil:
+    """The first position that was taken after the free, of a stream without unrecorded work its newest use."""
+    if stream.discipline == SEALED:
+        return position
+    return position + 1 if stream.count > position else advance(stream)
+
+
+cdef Block* take_all_cached(StreamCache* cache) noexcept nogil:
+    """With the runtime's lock, as the functions below."""
+    cdef Block* cached = NULL
+    cdef size_t i
+    cache.cache_lock.lock()
+    if cache.cached_bytes:
+        for i in range(CACHED_SIZES):
+            cached = take_cached(cache, &cache.sizes[i], cached)
+    cache.cache_lock.unlock()
+    return cached
+
+
+cdef bint empty_caches_of_locked(void* of) noexcept nogil:
+    """All that is cached goes to the pool.  Whether there was anything."""
+    cdef CoreState* core = <CoreState*>of
+    cdef bint found = False
+    cdef Block* cached
+    cdef size_t i
+    check(core.order.lock.held(), "the lock is held")
+    for i in range(core.caches.size()):
+        cached = take_all_cached(core.caches[i])
+        found |= cached != NULL
+        return_to_pool_locked(core, cached)
+    return found
+
+
+cdef void close_cache_of_locked(void* of, StreamState* stream) noexcept nogil:
+    """The stream has no cache any more: what it allocates and frees takes positions again."""
+    cdef CoreState* core = <CoreState*>of
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
+    cdef Block* cached
+    cdef size_t i
+    check(core.order.lock.held(), "the lock is held")
+    cache.cache_lock.lock()
+    cache.handle = NO_HANDLE                            # no new local block, and none is freed, from here on
+    cache.cache_lock.unlock()
+    settle_all_of_locked(core, cache)
+    cached = take_all_cached(cache)
+    cache.cache_lock.lock()
+    for i in range(CACHED_SIZES):
+        cache.sizes[i].nbytes = 0
+        cache.sizes[i].wanted = 0
+    core.counters.allocations += cache.allocations
+    core.cached_allocations += cache.allocations
+    core.counters.frees += cache.frees
+    cache.allocations = cache.frees = 0
+    cache.stream = NULL
+    cache.cache_lock.unlock()
+    stream.cache.store(NULL)
+    core.order.caches_open -= 1
+    return_to_pool_locked(core, cached)
+
+
+cdef void use_caches(CoreState* core) noexcept nogil:
+    """At the beginning of a runtime: streams have caches, if the resource lets some memory stand in for other."""
+    cdef OrderState* order = core.order
+    if core.resource.frontiers == NULL or core.resource.frontiers.grain == 0:
+        return
+    order.lock.lock()
+    order.core = core
+    order.close_cache = close_cache_of_locked
+    order.empty_caches = empty_caches_of_locked
+    order.count_cached = count_cached_of_locked
+    order.lock.unlock()
+
+
+cdef void stop_caches_locked(CoreState* core) noexcept nogil:
+    """At its end there are none any more."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(core.caches.size()):
+        if core.caches[i].stream != NULL:
+            close_cache_of_locked(core, core.caches[i].stream)
+    core.order.core = NULL
+
+
+# ---------------------------------------------------------------------------------------------- figures
+cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil:
+    """The figures of the tables and of all caches, at one moment: for that all caches are stopped."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache
+    cdef size_t i
+    figures.live_bytes = core.live_bytes
+    figures.live_blocks = core.live_blocks
+    figures.counters = core.counters
+    for i in range(core.caches.size()):
+        core.caches[i].cache_lock.lock()
+    for i in range(core.caches.size()):
+        cache = core.caches[i]
+        figures.live_bytes += cache.live_bytes
+        figures.live_blocks += cache.live_blocks
+        figures.counters.allocations += cache.allocations
+        figures.counters.frees += cache.frees
+        cache.cache_lock.unlock()
+
+
+cdef uint64_t count_cached_of_locked(void* of) noexcept nogil:
+    """Allocations that the pool knows nothing of."""
+    cdef CoreState* core = <CoreState*>of
+    cdef uint64_t count = core.cached_allocations
+    cdef size_t i
+    check(core.order.lock.held(), "the lock is held")
+    for i in range(core.caches.size()):
+        core.caches[i].cache_lock.lock()
+        count += core.caches[i].allocations
+        core.caches[i].cache_lock.unlock()
+    return count

@@ -1,0 +1,292 @@
+# Caches: what a stream frees it often allocates again.
+#
+# In front of a pool each stream has a *cache* of memory of a few sizes, which the pool counts as handed out.  A block
+# that only its own stream has used goes there when it is freed on that stream.  The next allocation of its size there
+# takes it again, under the lock of the cache: no lock of the runtime, no search, no driver call.  No other stream can
+# have touched the memory meanwhile, and a stream is ordered after itself.
+#
+# What an allocation takes from a cache is a *local* block: it has a generation and an address, and only the cache knows
+# it.  It has no frontier and is not in the address index.  Any operation that comes with the runtime's lock and needs
+# the block (a use, a free elsewhere, an export, a lookup) brings it in first, and from then on it is like others.
+#
+# `Block.cache` says whose lock guards the identity of a block: NULL, the runtime's; else that cache's.  It changes with
+# both held.  The lock of a cache is a leaf, taken with the runtime's lock or without.
+#
+# Positions.  None is taken here.  A free reads how many positions its stream has taken.  The next one was, or will be,
+# taken after that, so a fence that covers it is recorded after everything that was queued before the free.
+#
+# What is cached is no reserve.  Before a pool expands, or lets a stream wait, or says what it has, all caches are
+# emptied into it.  The cache of a stream is closed before the stream is unregistered or changes its discipline.
+
+cdef enum:
+    GENERATIONS_AT_ONCE = 1024
+    WANTED_AGAIN = 2                        # allocations of a size, before memory of it is cached
+    LARGEST_CACHED = 1 << 20                # bytes: what is larger is worth the search, and a better fit
+
+
+cdef inline size_t in_grains(CoreState* core, size_t nbytes) noexcept nogil:
+    """What the pool has handed out for a request; blocks of one such size can take each other's place."""
+    cdef size_t grain = core.resource.frontiers.grain
+    return (nbytes + grain - 1) & ~(grain - 1)
+
+
+cdef inline CachedSize* cached_size_of(StreamCache* cache, size_t nbytes) noexcept nogil:
+    return &cache.sizes[<uint32_t>((nbytes >> 8) * <uint32_t>2654435761) >> 28]
+
+
+cdef inline CachedPlace* places_of(StreamCache* cache, uint64_t ptr) noexcept nogil:
+    """Where a block of this address may be listed."""
+    return &cache.places[(<uint32_t>((ptr >> 8) * <uint32_t>2654435761) >> 24) * CACHE_WAYS]
+
+
+# ---------------------------------------------------------------------------------------------- without that lock
+cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
+                              Allocation* wanted, Block** result) except -1 nogil:
+    """A local block in memory that the stream with this handle has freed.  If that cannot be had like this, for
+    whatever reason, nothing is done."""
+    cdef bint capturing = False
+    cdef Block* block
+    cdef Failure ignored
+    if wanted.tag != NULL or has_deferred_work(core):
+        return False
+    cache.cache_lock.lock()
+    block = take_local(core, cache, handle, wanted)
+    cache.cache_lock.unlock()
+    if block == NULL:
+        return False
+    if check_capture == CHECK_CAPTURE and (stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored)
+                                           or capturing):
+        return_taken(core, cache, block)
+        return False
+    result[0] = block
+    return True
+
+
+cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted) noexcept nogil:
+    """With the lock of the cache."""
+    check(cache.cache_lock.held(), "the lock of the cache is held")
+    cdef size_t nbytes = in_grains(core, wanted.nbytes)
+    cdef CachedSize* size = cached_size_of(cache, nbytes)
+    cdef Block* block = size.newest
+    if block == NULL or size.nbytes != nbytes or cache.handle != handle:
+        return NULL
+    size.newest = block.next_cached
+    size.count -= 1
+    cache.cached_bytes -= nbytes
+    if unlikely(cache.generation == cache.last_generation):
+        cache.generation = generations.fetch_add(GENERATIONS_AT_ONCE)
+        cache.last_generation = cache.generation + GENERATIONS_AT_ONCE
+    cache.generation += 1
+    block.generation = wanted.generation = cache.generation
+    block.nbytes = wanted.nbytes
+    block.state = LOCAL
+    wanted.ptr = block.ptr
+    cache.live_bytes += block.nbytes
+    cache.live_blocks += 1
+    cache.allocations += 1
+    return block
+
+
+cdef void return_taken(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+    """An allocation was refused after all; it never was."""
+    cache.cache_lock.lock()
+    if block.cache.load() == cache and block.state == LOCAL:
+        cache_local(core, cache, block)
+        cache.allocations -= 1
+        cache.frees -= 1
+    cache.cache_lock.unlock()
+
+
+cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
+    """Free a local block of this generation (0: of any) on its own stream, which NULL means too.  If it is none, or
+    the cache has enough, or another thread is there, nothing is done: finalizers, which call this too, do not wait."""
+    cdef StreamCache* cache = block.cache.load()
+    cdef bint done
+    if cache == NULL or has_deferred_work(core) or not cache.cache_lock.try_lock():
+        return False
+    done = (block.cache.load() == cache and block.state == LOCAL
+            and (generation == 0 or block.generation == generation)
+            and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
+    if done:
+        cache_local(core, cache, block)
+    cache.cache_lock.unlock()
+    return done
+
+
+cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
+    """The same by address, on the stream with this handle."""
+    cdef CachedPlace* places = places_of(cache, ptr)
+    cdef Block* block
+    cdef bint done = False
+    cdef size_t i
+    if has_deferred_work(core):
+        return False
+    cache.cache_lock.lock()
+    if cache.handle == handle:
+        for i in range(CACHE_WAYS):
+            if places[i].ptr == ptr:
+                block = places[i].block
+                done = block.state == LOCAL and has_room(core, cache, block)
+                if done:
+                    cache_local(core, cache, block)
+                break
+    cache.cache_lock.unlock()
+    return done
+
+
+cdef inline bint has_room(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+    """Whether the cache takes one more block of this size."""
+    cdef size_t nbytes = in_grains(core, block.nbytes)
+    cdef CachedSize* size = cached_size_of(cache, nbytes)
+    return (size.nbytes == nbytes and size.count < CACHED_OF_A_SIZE
+            and cache.cached_bytes + nbytes <= core.order.cache_room.load())
+
+
+cdef inline void cache_local(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+    """A local block is freed: its memory is cached."""
+    check(cache.cache_lock.held(), "the lock of the cache is held")
+    cache.live_bytes -= block.nbytes
+    cache.live_blocks -= 1
+    cache.frees += 1
+    if cache.stream.discipline != SEALED:               # no unrecorded work there: the former position is enough
+        block.position = count_of(cache.stream)
+    put_in(core, cache, block)
+
+
+cdef inline void put_in(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+    cdef size_t nbytes = in_grains(core, block.nbytes)
+    cdef CachedSize* size = cached_size_of(cache, nbytes)
+    block.generation = 0
+    block.state = CACHED
+    block.next_cached = size.newest
+    size.newest = block
+    size.count += 1
+    cache.cached_bytes += nbytes
+
+
+# ---------------------------------------------------------------------------------------------- in and out
+cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
+    """A local block of this generation (0: of any) becomes like others.  False if it is not local, or another one."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache = block.cache.load()
+    cdef bint found = False
+    if cache != NULL:
+        cache.cache_lock.lock()
+        if block.state == LOCAL and (generation == 0 or block.generation == generation):
+            settle_local_locked(core, cache, block)
+            found = True
+        cache.cache_lock.unlock()
+    return found
+
+
+cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+    """With both locks.  The allocation entry is the position of the free before: whatever the owner has queued since is
+    unrecorded, and raised as for every fresh block."""
+    check(core.order.lock.held() and cache.cache_lock.held(), "both locks are held")
+    cdef Entry* entry
+    unlist(cache, block)
+    cache.live_bytes -= block.nbytes
+    cache.live_blocks -= 1
+    core.live_bytes += block.nbytes
+    core.live_blocks += 1
+    block.frontier.clear()
+    entry = &block.frontier.emplace_back()
+    entry.kind = ALLOCATED
+    entry.stream = block.stream.index
+    entry.position = block.position
+    block.fresh = True
+    block.raised = False
+    block.writer = 0
+    block.operation = 0
+    block.state = LIVE
+    link_locked(core, block)
+
+
+cdef void unlist(StreamCache* cache, Block* block) noexcept nogil:
+    """The block is not the cache's any more.  With both locks."""
+    cdef CachedPlace* places = places_of(cache, block.ptr)
+    cdef size_t i
+    for i in range(CACHE_WAYS):
+        if places[i].block == block:
+            places[i].block = NULL
+            places[i].ptr = 0
+    block.cache.store(NULL)
+
+
+cdef bint bring_in_all_locked(CoreState* core) noexcept nogil:
+    """Before a lookup by address says that there is nothing: all local blocks become like others.  Whether there were
+    any."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef bint found = False
+    cdef size_t i
+    for i in range(core.caches.size()):
+        found |= settle_all_of_locked(core, core.caches[i])
+    return found
+
+
+cdef bint settle_all_of_locked(CoreState* core, StreamCache* cache) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef bint found = False
+    cdef size_t i
+    cache.cache_lock.lock()
+    if cache.live_blocks:
+        found = True
+        for i in range(CACHE_SETS * CACHE_WAYS):
+            if cache.places[i].block != NULL and cache.places[i].block.state == LOCAL:
+                settle_local_locked(core, cache, cache.places[i].block)
+    check(cache.live_blocks == 0 and cache.live_bytes == 0, "every local block is listed")
+    cache.cache_lock.unlock()
+    return found
+
+
+cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
+    """A free into the pool: the memory goes to the cache of its stream, if no other stream has used it and the size is
+    allocated often.  Entries of that stream stand for work that itself is ordered after."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache = <StreamCache*>home.cache.load()
+    cdef uint64_t position
+    cdef CachedSize* size
+    cdef size_t nbytes
+    cdef bint done
+    if (cache == NULL or block.stream != home or not block.exports.empty() or not block.waiting.empty()
+            or not is_used_at_home_only(block, &position)):
+        return False
+    nbytes = in_grains(core, block.nbytes)
+    size = cached_size_of(cache, nbytes)
+    cache.cache_lock.lock()
+    done = size.wanted >= WANTED_AGAIN and has_room(core, cache, block) and list_in(cache, block)
+    if done:
+        erase(&core.index, block.ptr)
+        core.live_bytes -= block.nbytes
+        core.live_blocks -= 1
+        core.counters.frees += 1
+        block.position = larger(position, home.unrecorded_until) if home.discipline == SEALED else home.count
+        put_in(core, cache, block)
+    cache.cache_lock.unlock()
+    if done and unlikely(block.tag != NULL or block.freed_by != NULL):
+        drop_labels(block)
+    return done
+
+
+cdef inline bint is_used_at_home_only(Block* block, uint64_t* newest) noexcept nogil:
+    """Whether all of the frontier is the home's own; its newest position."""
+    cdef size_t i
+    newest[0] = 0
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream != block.home.index or is_of_former(block.home, block.frontier[i].position):
+            return False
+        newest[0] = larger(newest[0], block.frontier[i].position)
+    return True
+
+
+cdef bint list_in(StreamCache* cache, Block* block) noexcept nogil:
+    """The block is the cache's from now on, unless too many have its place.  With both locks."""
+    cdef CachedPlace* places = places_of(cache, block.ptr)
+    cdef size_t i
+    for i in range(CACHE_WAYS):
+        if places[i].block == NULL:
+            places[i].block = block
+            places[i].ptr = block.ptr
+            block.cache.store(cache)
+            return True
+    return False

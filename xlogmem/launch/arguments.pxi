@@ -1,0 +1,152 @@
+# Arguments become block identities: blocks at once, other things by their resolver, interface or address.
+#
+# No hold is kept on them.  Code of others runs wherever an argument is not a block, and may call the recorder itself.
+
+ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
+explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
+
+
+cdef int register(LaunchRecorder recorder, object what, int access) except -1:
+    recorder.refuse_late(access)
+    if recorder.window.thread != current_thread():
+        recorder.window.moved = True
+    return add_uses(recorder, <PyObject*>what, access)
+
+
+cdef inline int add_uses(LaunchRecorder recorder, PyObject* what, int access) except -1:
+    """One thing, or each of a list or tuple."""
+    if add_block(recorder, what, access):
+        return 0
+    if isinstance(<object>what, tuple):
+        return add_uses_of_tuple(recorder, <tuple>what, access)
+    if isinstance(<object>what, list):
+        return add_uses_of_list(recorder, <list>what, access)
+    return add_use(recorder, <object>what, access, <object>what)
+
+
+cdef inline bint add_block(LaunchRecorder recorder, PyObject* what, int access) noexcept:
+    """What nearly every argument is: a block of this runtime.  False: something else."""
+    cdef Request* request
+    if Py_TYPE(what) != <PyTypeObject*>DeviceBlock or (<DeviceBlock>what).core is not recorder.runtime:
+        return False
+    request = &recorder.window.requests.emplace_back()
+    request.slot = (<DeviceBlock>what).block.slot
+    request.access = access
+    request.generation = (<DeviceBlock>what).generation
+    return True
+
+
+cdef int add_uses_of_tuple(LaunchRecorder recorder, tuple things, int access) except -1:
+    cdef Py_ssize_t i
+    for i in range(PyTuple_GET_SIZE(things)):
+        if not add_block(recorder, PyTuple_GET_ITEM(things, i), access):
+            thing = <object>PyTuple_GET_ITEM(things, i)
+            add_use(recorder, thing, access, thing)
+    return 0
+
+
+cdef int add_uses_of_list(LaunchRecorder recorder, list things, int access) except -1:
+    """Code of others may change the list meanwhile."""
+    cdef Py_ssize_t i = 0
+    while i < PyList_GET_SIZE(things):
+        if not add_block(recorder, PyList_GET_ITEM(things, i), access):
+            thing = <object>PyList_GET_ITEM(things, i)
+            add_use(recorder, thing, access, thing)
+        i += 1
+    return 0
+
+
+cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1:
+    """Find the blocks behind an object and note their identities.  `named` is what the user gave, of which `what` is a
+    part."""
+    if add_block(recorder, <PyObject*>what, access):
+        return 0
+    resolver = resolver_of(what)
+    if resolver is not None:
+        add_parts(recorder, parts_of(recorder, what, resolver), access, named)
+        return recorder.refuse_late(access)
+    return add_memory(recorder, what, access, named)
+
+
+cdef int add_memory(LaunchRecorder recorder, object what, int access, object named) except -1:
+    """Find the block behind an object without a resolver."""
+    cdef Found found
+    cdef Extent extent
+    cdef Resolved known = recorder.runtime.resolve(what, &found, &extent, METHODS[access])
+    recorder.refuse_late(access)
+    if known == BEYOND and recorder.strict:
+        recorder.reject(access, f"{type(named).__name__} is not in one block: {describe_beyond(&found, &extent)}. Make "
+                        "one of its size, or adopt all of it")
+    elif known == BEYOND:
+        add_tracked_in(recorder, &extent, access)
+    elif known == TRACKED:
+        add_found(recorder, &found, access)
+    elif known == UNTRACKED and recorder.strict:
+        recorder.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of "
+                        f"{recorder.runtime!r}. {explain(recorder) or ADVICE}")
+    elif known == UNTRACKED and explanations:
+        explanation = explain(recorder)
+        if explanation:
+            warnings.warn(explanation, RuntimeWarning, stacklevel=2)
+        recorder.refuse_late(access)
+    return 0
+
+
+cdef inline int add_found(LaunchRecorder recorder, Found* found, int access) except -1:
+    cdef Request* request = &recorder.window.requests.emplace_back()
+    request.slot = found.slot
+    request.access = access
+    request.generation = found.generation
+    return 0
+
+
+cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) except -1:
+    """Register every block that an array reaches, which is not in one block."""
+    cdef Found found
+    cdef uint64_t ptr = extent.first
+    while recorder.runtime.find_from(ptr, extent.last, &found):
+        add_found(recorder, &found, access)
+        if extent.last - found.ptr < found.nbytes:
+            break
+        ptr = found.ptr + found.nbytes
+    return 0
+
+
+cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:
+    """Find the blocks behind the parts of an object, and behind theirs.  Resolvers may name each other in a circle:
+    parts may be as deep as calls may."""
+    cdef list iterators = [parts]                       # the innermost last
+    while iterators:
+        for part in iterators[len(iterators) - 1]:
+            resolver = resolver_of(part)
+            if resolver is None:
+                add_memory(recorder, part, access, named)
+                continue
+            if len(iterators) >= Py_GetRecursionLimit():
+                raise RecursionError(f"{METHODS[access]}: the resolvers of {type(named).__name__} and its parts name "
+                                     f"parts of parts, {len(iterators)} deep: does one of them name itself?")
+            iterators.append(parts_of(recorder, part, resolver))
+            break
+        else:
+            iterators.pop()
+    return 0
+
+
+cdef object parts_of(LaunchRecorder recorder, object what, object resolver):
+    """An iterator over what the resolver names."""
+    if recorder.held is None:
+        recorder.held = []
+    parts = resolver(what, recorder.held.append)
+    try:
+        return iter(parts)
+    except TypeError:
+        raise TypeError(f"the resolver of {type(what).__name__} gave {parts!r}, not an iterable of parts") from None
+
+
+cdef str explain(LaunchRecorder recorder):
+    """Why memory is untracked that should be tracked, if a binding knows."""
+    for function in explanations:
+        explanation = function(recorder.runtime)
+        if explanation:
+            return explanation
+    return None

@@ -1,0 +1,304 @@
+# `LaunchRecorder`: uses are registered, prepared before the launch, and filed after it.
+
+cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
+                     READ_WRITE: "LaunchRecorder.read_write"}
+cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, "count": COUNT_CONFLICTS}
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class LaunchRecorder:
+    """Records what one launch, or one group of launches on one stream, reads and writes.
+
+    Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch,
+    which does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued
+    before the exception was raised, and filing too much is harmless.  Where nothing was launched, say so with `cancel`.
+
+    Parameters
+    ----------
+    stream : stream
+        Where the launch goes: one of the runtime's, or a foreign one, which is registered on first use (see
+        `DeviceRuntime.register_stream`).
+    runtime : DeviceRuntime, optional
+        Whose blocks are meant, for a foreign stream; the default is the process's own for the stream's device.
+    mode : {"strict", "permissive"}
+        What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out
+        memory is not protected.
+    handback : {"all", "writes"}
+        After which uses an opaque home stream of a block (see `Stream.discipline`), or one that it is exported to, is
+        made to wait: after all, or after those that write, for programs that never write in place there.
+    on_conflict : {"wait", "raise", "count"}
+        What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
+        this one cannot be ordered after it.  Wait on the host, at preflight, until it is; refuse at preflight; or let
+        the two race and count it (``counters()["conflicts"]``).  Those that wait go on in the order in which they came,
+        and can be interrupted; others are refused while they wait, too, and those that count do not look at them.  What
+        would wait for ever is refused: a thread for itself, two threads for each other.
+
+    Notes
+    -----
+    A recorder belongs to one thread at a time; different recorders may be used at once.  One that is made in one thread
+    and preflighted in another (``asyncio.to_thread(recorder.preflight)``) may be committed in any: then nothing is
+    refused for its sake, and a wait that does not end is named in a `BlockingWindowWarning`.  A thread that will not
+    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: one that is freed before
+    preflight is reported there, one that is freed between preflight and commit is freed by the commit.
+    """
+
+    def __init__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",
+                 str on_conflict="wait"):
+        if mode not in ("strict", "permissive"):
+            raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
+        if handback not in ("all", "writes"):
+            raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
+        if on_conflict not in ON_CONFLICT:
+            raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose wait, raise or count")
+        if isinstance(stream, Stream):
+            if runtime is not None and runtime is not core_of(<Stream>stream):
+                raise StreamMisuseError(f"{stream!r} belongs to another runtime than {runtime!r}")
+        else:
+            runtime = runtime if runtime is not None else runtime_of(stream)
+            stream = runtime.stream_of(stream)
+        if self.window != NULL:
+            raise RuntimeError("a recorder is initialised once")
+        begin(self, <Stream>stream)
+        self.strict = self.window.is_strict = mode == "strict"
+        self.window.on_conflict = ON_CONFLICT[on_conflict]
+        self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
+
+    # ------------------------------------------------------------------------------------------ recording
+    def read(self, what):
+        """Register something that the launch reads; see `use` for what may be given.  Returns the recorder."""
+        register(self, what, READ)
+        return self
+
+    def write(self, what):
+        """Register something that the launch writes without reading it.  Returns the recorder."""
+        register(self, what, WRITE)
+        return self
+
+    def read_write(self, what):
+        """Register something that the launch reads and writes.  Returns the recorder."""
+        register(self, what, READ_WRITE)
+        return self
+
+    cdef int refuse_late(self, int access) except -1:
+        """Refuse what is registered after the preflight.  Looked at again wherever code of others has run, which may
+        have called it."""
+        self.refuse_busy()
+        if self.preflighted or self.done:
+            raise StreamMisuseError(
+                f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
+                "what was preflighted. Register everything first")
+        return 0
+
+    cdef int reject(self, int access, str why) except -1:
+        """The preflight will raise this."""
+        self.refuse_late(access)
+        self.rejections = self.rejections or []
+        self.rejections.append(f"{METHODS[access]}: {why}")
+        return 0
+
+    # ------------------------------------------------------------------------------------------ the window
+    def preflight(self):
+        """Validate everything, then queue the waits that the launch needs.  Call it before the launch.
+
+        Raises
+        ------
+        StreamMisuseError
+            Something untracked was registered in strict mode, or the stream, or one that has to be waited for, is
+            capturing a graph.  Nothing was queued.
+        UseAfterFreeError
+            A block was freed before.  Nothing was queued.
+        DriverError
+            A wait could not be queued; nothing may be launched.  The call may be repeated, and repeats nothing.
+        """
+        self.open()
+
+    cdef int refuse_busy(self) except -1:
+        cdef Failure failure
+        if self.window == NULL:
+            raise StreamMisuseError("the recorder was never initialised")
+        if self.busy:
+            raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
+        if refuse_forked(&failure):
+            raise_failure(&failure)
+        return 0
+
+    cdef int open(self) except -1:
+        cdef Failure failure
+        cdef int done = DONE
+        if self.window == NULL or self.busy or self.preflighted or self.done or self.rejections is not None:
+            self.refuse_open()
+        if self.window.requests.empty():
+            self.refuse_busy()
+        else:
+            self.busy = True
+            done = prepare_at_once(&self.runtime.state, self.window, &failure)
+            self.busy = False
+        if done != DONE:
+            self.open_slowly(done, &failure)
+        self.preflighted = True
+        return 0
+
+    cdef int refuse_open(self) except -1:
+        """Say why it cannot be preflighted."""
+        self.refuse_busy()
+        if self.preflighted or self.done:
+            raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
+        raise StreamMisuseError("; ".join(self.rejections))
+
+    cdef int open_slowly(self, int done, Failure* failure) except -1:
+        """Without the GIL: what could not be done at once, or the rest of it."""
+        cdef int failed = done == REFUSED
+        if not failed:
+            self.busy = True
+            note_thread(self.window)
+            with nogil:
+                if done == NOT_AT_ONCE:
+                    failed = prepare(&self.runtime.state, self.window, failure)
+                else:
+                    failed = prepare_rest(&self.runtime.state, self.window, failure)
+            self.busy = False
+        if failed:
+            self.runtime.fail(failure, f"preparing a launch on {self.stream!r}")
+        return 0
+
+    def commit(self):
+        """File the launch.  Call it after the launch was queued.  After a successful preflight it always files.
+
+        Raises
+        ------
+        StreamMisuseError
+            There was no successful preflight although something was registered, or the recorder was committed or
+            cancelled before.
+        DriverError
+            An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
+            are filed all the same.
+        """
+        if self.rejections:
+            raise StreamMisuseError("; ".join(self.rejections))
+        if not self.preflighted and self.window != NULL and not self.window.requests.empty():
+            raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
+        self.finish(LAUNCHED)
+
+    def cancel(self):
+        """Say that nothing was launched: close without filing.  Raises StreamMisuseError after a commit or cancel."""
+        self.finish(CANCELLED)
+
+    cdef int finish(self, Outcome outcome) except -1:
+        cdef OrderState* order
+        cdef bint more
+        if self.window == NULL or self.busy or self.done or process_was_forked():
+            self.refuse_busy()
+            raise StreamMisuseError("the recorder was committed or cancelled before")
+        self.done = True
+        held = self.held                                # dropped when everything is filed
+        if held is not None:
+            self.held = None
+        if not self.window.is_open:
+            return 0
+        order = self.runtime.state.order
+        if order.lock.try_lock():
+            more = file_window_locked(&self.runtime.state, self.window, outcome)
+            order.lock.unlock()
+        else:
+            with nogil:
+                order.lock.lock()
+                more = file_window_locked(&self.runtime.state, self.window, outcome)
+                order.lock.unlock()
+        if more:
+            self.finish_slowly()
+        if self.window.thread == NO_THREAD:
+            raise StreamMisuseError(
+                f"the thread that prepared this use on {self.stream!r} ended before the use was finished, and launches "
+                "that waited for it have gone on since: they are ordered after what was on the stream by then, and "
+                "perhaps not after this launch, which is filed now. Prepare and finish in threads that live meanwhile, "
+                "or hold a LaunchRecorder")
+        return 0
+
+    cdef int finish_slowly(self) except -1:
+        """What follows a filing and may call the driver."""
+        cdef Failure failure
+        cdef int failed
+        with nogil:
+            failed = finish_rest(&self.runtime.state, self.window, &failure)
+        if failed:
+            self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
+        return self.runtime.drop_owners()
+
+    @cython.binding(False)
+    def __enter__(self):
+        self.open()
+        return self
+
+    @cython.binding(False)
+    def __exit__(self, kind, exception, traceback, /):
+        if not self.done:
+            self.finish(LAUNCHED)
+
+    def _keep_by_runtime(self):
+        """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
+        before."""
+        self.refuse_busy()
+        cdef OrderState* order = self.runtime.state.order
+        cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
+        stream.core = None
+        with nogil:
+            order.lock.lock()
+            self.window.is_kept = True
+            order.lock.unlock()
+        self.stream = stream
+        self.runtime = None
+
+    def _take_from(self, Core runtime not None):
+        """The end of `_keep_by_runtime`."""
+        self.refuse_busy()
+        cdef OrderState* order = runtime.state.order
+        self.runtime = runtime
+        with nogil:
+            order.lock.lock()
+            self.window.is_kept = False
+            order.lock.unlock()
+
+    @property
+    def mode(self):
+        """``"strict"`` or ``"permissive"``."""
+        return "strict" if self.strict else "permissive"
+
+    @property
+    def recorded_count(self):
+        """How many uses were registered, before uses of one block are merged."""
+        return self.window.requests.size() if self.window != NULL else 0
+
+    def __repr__(self):
+        if self.window == NULL:
+            return "<LaunchRecorder that was never initialised>"
+        return describe_window(self.window, "done" if self.done else "preflighted" if self.preflighted else "recording")
+
+
+cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
+    """Strict, and everything else as it is by default."""
+    cdef Window* window
+    if stream.core is None:
+        core_of(stream)                                 # finds it, or says why there is none
+    recorder.runtime = <Core>stream.core
+    recorder.stream = stream
+    window = window_for(recorder.runtime)
+    window.stream = stream.state
+    window.thread = current_thread()
+    window.moved = window.is_kept = False
+    window.is_strict = True
+    window.on_conflict = WAIT_FOR_CONFLICTS
+    window.hand_back = HAND_BACK_ALL
+    recorder.strict = True
+    recorder.window = recorder.owned.item = window
+    recorder.owned.object = <void*>recorder.runtime
+    recorder.owned.end = end_window
+    return 0
+
+
+cdef LaunchRecorder record_on(Stream stream):
+    """A recorder as `LaunchRecorder` makes it by default."""
+    cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder)
+    begin(recorder, stream)
+    return recorder

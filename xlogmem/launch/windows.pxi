@@ -1,0 +1,41 @@
+# The windows that recorders own.  A runtime keeps some for its next recorders, which the GIL guards: finalizers come
+# and go inside any allocation, so taking one and returning one are single steps.
+
+cdef inline Window* window_for(Core core) noexcept:
+    """A window from the runtime's reserve, or from the core's; empty and closed."""
+    cdef Window* window
+    if core.n_windows == 0:
+        return take_window(&core.state)
+    core.n_windows -= 1
+    window = core.windows[core.n_windows]
+    window.requests.clear()
+    return window
+
+
+cdef void end_window(Window* window, void* core) noexcept:
+    """Its recorder is gone.  One that is open is filed by the next call to the runtime, or by the runtime's end."""
+    cdef PyObject* kind
+    cdef PyObject* error
+    cdef PyObject* traceback
+    if window.is_open:
+        if not process_is_closing():
+            PyErr_Fetch(&kind, &error, &traceback)      # the one that is under way stays
+            warn_of_dropped(window)
+            PyErr_Restore(kind, error, traceback)
+        abandon(&(<Core>core).state, window)
+    elif (<Core>core).n_windows < RESERVE_WITH_GIL:
+        (<Core>core).windows[(<Core>core).n_windows] = window
+        (<Core>core).n_windows += 1
+    else:
+        return_window(&(<Core>core).state, window)
+
+
+cdef void warn_of_dropped(Window* window) noexcept:
+    """A warning that is an error cannot be raised by a finalizer: it is printed."""
+    warnings.warn(f"{describe_window(window, 'preflighted')} was dropped between preflight and commit; its uses are "
+                  "filed as if launched. Call commit() or cancel()", ResourceWarning, stacklevel=2)
+
+
+cdef str describe_window(Window* window, str state):
+    return (f"<LaunchRecorder {'strict' if window.is_strict else 'permissive'} on stream {window.stream.number}: "
+            f"{window.requests.size()} uses, {state}>")
