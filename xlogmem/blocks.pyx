@@ -48,6 +48,7 @@ from xlogmem._core cimport (
     free_into_cache,
     hand_over,
     is_still_locked,
+    keep_stack_of_free,
     look,
     reap,
     record_use,

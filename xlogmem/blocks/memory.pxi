@@ -31,18 +31,21 @@ cdef void drop_block(Block* block, void* core) noexcept:
     cdef PyObject* traceback
     if unlikely(depth != 0):
         PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
-        keep_stack_of_drop(block, depth)
+        keep_stack_of_drop(&(<Core>core).state, block, depth)
         PyErr_Restore(kind, error, traceback)
     elif free_into_cache(&(<Core>core).state, block, 0, NULL):
         return
     defer_free(&(<Core>core).state, block)
 
 
-cdef void keep_stack_of_drop(Block* block, int depth) noexcept:
-    """Nothing else touches the block: this was the last handle."""
-    release(block.freed_by)
-    block.freed_by = NULL
-    block.freed_by = label_of_stack(depth)
+cdef void keep_stack_of_drop(CoreState* core, Block* block, int depth) noexcept:
+    """No handle names the block, but an allocation may evict it meanwhile: hence the lock."""
+    cdef Label* stack = label_of_stack(depth)
+    core.order.lock.lock()
+    if block.state != FREED:
+        keep_stack_of_free(block, stack)
+    core.order.lock.unlock()
+    release(stack)
 
 
 # ---------------------------------------------------------------------------------------------- allocate
