@@ -82,8 +82,8 @@ def paths() -> dict[str, Callable[[int], object]]:
 
     return dict(zip(PATHS, (
         table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
-        python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks})),
-        python_uses((stream, {"write": blocks[1]}), (trivial.acquire_stream(), {"read": blocks[1]}))), strict=True))
+        python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
+        python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]}))), strict=True))
 
 
 def work() -> None:

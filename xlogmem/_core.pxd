@@ -303,7 +303,7 @@ cdef cppclass CoreState:
     vector[Window*] stuck               # scratch
     vector[StreamCache*] caches         # open and closed
     uint64_t cached_allocations         # from caches that were closed
-    bint wants_cache                    # a stream had none: see `add_cache`
+    flag wants_cache                    # a stream had none: see `add_cache`
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs

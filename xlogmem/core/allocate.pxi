@@ -100,7 +100,7 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
     if not unlikely(failed):
         result[0] = track_locked(core, wanted)
     order.lock.unlock()
-    if unlikely(core.wants_cache):
+    if unlikely(<bint>core.wants_cache):
         add_cache(core)
     return mark_lost_if_sticky(core, failed, failure)
 

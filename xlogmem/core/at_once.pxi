@@ -155,7 +155,7 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
     else:
         done = NOT_AT_ONCE
     core.order.lock.unlock()
-    if unlikely(core.wants_cache):
+    if unlikely(<bint>core.wants_cache):
         add_cache(core)
     return done
 

@@ -41,7 +41,7 @@ cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexce
             cache = core.caches[i]
             break
     if cache == NULL:
-        core.wants_cache = True
+        core.wants_cache.store(True)
         return NULL
     cache.cache_lock.lock()
     cache.stream = stream
@@ -57,7 +57,7 @@ cdef void add_cache(CoreState* core) noexcept nogil:
     cdef StreamCache* cache = make_new[StreamCache]()
     take_at_forks(&cache.cache_lock, LEAF_LOCK)
     core.order.lock.lock()
-    core.wants_cache = False
+    core.wants_cache.store(False)
     core.caches.push_back(cache)
     core.order.lock.unlock()
 

@@ -123,6 +123,8 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
     """
     cdef Scope scope
     cdef int failed
+    if not has_deferred_work(core) and prepare_plainly(core, window):
+        return 0
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
@@ -133,6 +135,21 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
             failed = wait_and_open(core, window, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef bint prepare_plainly(CoreState* core, Window* window) except -1 nogil:
+    """The short way of a launch that has nothing to wait for: it needs no context.  False: nothing was done."""
+    cdef bint capturing = False, plain
+    cdef Failure ignored
+    if not <bint>window.stream.alive or stream_is_capturing(window.stream.handle, &capturing, &ignored) or capturing:
+        return False
+    core.order.lock.lock()
+    plain = <bint>window.stream.alive and open_plain_uses_locked(core, window)
+    if plain:
+        window.is_open = True
+        window.stream.windows += 1
+    core.order.lock.unlock()
+    return plain
 
 
 cdef int open_window(CoreState* core, Window* window, Failure* failure) except -1 nogil:
@@ -158,7 +175,7 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
 
 
 cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcept nogil:
-    """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  False, and nothing is
+    """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  False, and none is
     open, if one of them is stale or not plain, is named twice or has an open window, or a window waits to be opened:
     `open_uses_locked` then looks closer."""
     check(core.order.lock.held(), "the lock is held")
@@ -167,6 +184,9 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     cdef Request* request
     cdef Block* block
     cdef Use* use
+    window.discipline_changes = core.order.discipline_changes
+    window.snapshot.clear()
+    window.dependencies.clear()
     if core.waiting != NULL:
         return False
     window.uses.resize(count)                           # as many as the launch before: nothing moves
@@ -196,9 +216,6 @@ cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failu
     order.operations += 1
     if not stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, stream.number)
-    window.snapshot.clear()
-    window.dependencies.clear()
-    window.discipline_changes = order.discipline_changes
     if open_plain_uses_locked(core, window):
         return 0
     if merge_and_validate_locked(core, window, order.operations, failure):

@@ -68,7 +68,7 @@ cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) exc
     if process_was_forked():
         failure.kind = PROCESS_WAS_FORKED
         return 1
-    if _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current)):
+    if _check(failure, "cuCtxGetCurrent", query_context(&current)):
         return 1
     if current == context:
         return 0

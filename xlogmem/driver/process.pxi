@@ -9,6 +9,13 @@ cdef extern from *:
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
+# What each use asks is asked by the driver's own pointers, without the layers of cuda.bindings.
+ctypedef cy.CUresult (*CaptureQuery)(cy.CUstream stream, cy.CUstreamCaptureStatus* status) noexcept nogil
+ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
+
+cdef CaptureQuery query_capture = NULL
+cdef ContextQuery query_context = NULL
+
 cdef flag closing                           # threads that wait at the end of the process look, too
 cdef bint initialized = False
 cdef object starting = ProcessLock()
@@ -91,7 +98,24 @@ cdef int start_driver() except -1:
     if version < OLDEST_DRIVER:
         raise DriverNotFoundError(
             f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or later")
+    find_queries()
     return 0
+
+
+cdef int find_queries() except -1:
+    global query_capture, query_context
+    query_capture = <CaptureQuery>driver_function(b"cuStreamIsCapturing")
+    query_context = <ContextQuery>driver_function(b"cuCtxGetCurrent")
+
+
+cdef void* driver_function(bytes name) except NULL:
+    """The driver's pointer of a function that has been there since CUDA 12.0."""
+    cdef void* function = NULL
+    cdef cy.CUresult result = cy.cuGetProcAddress(name, &function, OLDEST_DRIVER, 0, NULL)
+    if result != cy.CUDA_SUCCESS or function == NULL:
+        raise DriverNotFoundError(f"the CUDA driver has no {name.decode()}: cuGetProcAddress gave "
+                                  f"{error_name(result)[0]}", call="cuGetProcAddress", code=int(result))
+    return function
 
 
 # ---------------------------------------------------------------------------------------------- driver and devices

@@ -58,7 +58,7 @@ cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failu
     answers this query with an error of its own, and invalidates nothing (CUDA driver API, cuStreamIsCapturing).
     """
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
-    cdef cy.CUresult result = cy.cuStreamIsCapturing(stream, &status)
+    cdef cy.CUresult result = query_capture(stream, &status)
     if result == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
         capturing[0] = True
         return 0

@@ -6,7 +6,8 @@
 # For the rest the driver is queried each time; see `_foreign`.
 
 cdef enum:
-    NAMED = 64                  # handles whose caches are found without a lock
+    NAMED = 256                 # places of handles whose caches are found without a lock
+    WAYS = 4                    # places that a handle may have
 
 
 cdef struct CachedStream:
@@ -17,12 +18,18 @@ cdef struct CachedStream:
     uint32_t index
 
 
+cdef cppclass NamedCache:
+    # Written under the core's lock and read without: a reader may see the cache of another handle, which it compares.
+    atomic[size_t] handle       # 0: empty
+    atomic[StreamCache*] cache
+
+
 cdef cppclass RuntimeHold:
     # What callers of the table know as an xlogmem_runtime.
     CoreState* core
     void* owner                 # the Core, a strong reference
     vector[CachedStream] cached         # under the core's lock
-    atomic[StreamCache*] caches[NAMED]  # by a hash of the handle, which the cache compares
+    NamedCache named[NAMED]             # by a hash of the handle
     atomic[StreamState*] legacy         # the legacy default stream once it was named: busy until the hold is closed
     RuntimeHold* next           # in the list of those that were closed
 
@@ -43,16 +50,37 @@ cdef inline size_t named_handle(void* stream) noexcept nogil:
     return <size_t>stream if stream != NULL else <size_t>LEGACY
 
 
-cdef inline atomic[StreamCache*]* place_of_handle(RuntimeHold* hold, size_t handle) noexcept nogil:
-    return &hold.caches[<uint32_t>((handle >> 4) * <uint32_t>2654435761) >> 26]
+cdef inline NamedCache* places_of_handle(RuntimeHold* hold, size_t handle) noexcept nogil:
+    """The first of the places that it may have."""
+    return &hold.named[(<uint32_t>((handle >> 4) * <uint32_t>2654435761) >> 26) * WAYS]
+
+
+cdef void name_cache_locked(RuntimeHold* hold, size_t handle, StreamCache* cache) noexcept nogil:
+    """The cache of a handle is found without the lock from now on.  Where more streams than places meet, one loses."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef NamedCache* places = places_of_handle(hold, handle)
+    cdef NamedCache* place = places
+    cdef size_t i
+    for i in range(WAYS):
+        if places[i].handle.load() in (0, handle):
+            place = &places[i]
+            break
+    place.cache.store(cache)
+    place.handle.store(handle)
 
 
 cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, void* stream) noexcept nogil:
     """What a stream has cached, as far as this hold knows; `state` is the default stream's, if that is meant.  Caches
     live as long as the runtime, and a stream that has one is known by its handle."""
+    cdef NamedCache* places
+    cdef size_t i
     if state != NULL:
         return <StreamCache*>state.cache.load()
-    return place_of_handle(hold, <size_t>stream)[0].load()
+    places = places_of_handle(hold, <size_t>stream)
+    for i in range(WAYS):
+        if places[i].handle.load() == <size_t>stream:
+            return places[i].cache.load()
+    return NULL
 
 
 cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
@@ -81,7 +109,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturi
         return 1
     known = cached_stream_locked(hold, handle)
     if known != NULL and known.cache.load() != NULL:
-        place_of_handle(hold, <size_t>handle)[0].store(<StreamCache*>known.cache.load())
+        name_cache_locked(hold, <size_t>handle, <StreamCache*>known.cache.load())
     if known != NULL and (capturing[0] or <size_t>handle <= PER_THREAD or not known.unowned):
         known.busy += 1
         result[0] = known
