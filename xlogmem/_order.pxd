@@ -106,7 +106,7 @@ cdef cppclass OrderState:
     # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
     void* core                  # NULL: it does not
     void (*close_cache)(void* core, StreamState* stream) noexcept nogil
-    bint (*empty_caches)(void* core) noexcept nogil
+    bint (*empty_caches)(void* core, StreamState* stream) noexcept nogil
     uint64_t (*count_cached)(void* core) noexcept nogil
     size_t caches_open
     atomic[size_t] cache_room   # bytes that each may have
@@ -139,9 +139,9 @@ cdef inline void close_cache_locked(OrderState* order, StreamState* stream) noex
         order.close_cache(order.core, stream)
 
 
-cdef inline bint empty_caches_locked(OrderState* order) noexcept nogil:
-    """What streams have cached goes to the pool.  Whether there was anything."""
-    return order.core != NULL and order.empty_caches(order.core)
+cdef inline bint empty_caches_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """What a stream (NULL: every stream) has cached goes to the pool.  Whether there was anything."""
+    return order.core != NULL and order.empty_caches(order.core, stream)
 
 
 cdef inline uint64_t count_cached_locked(OrderState* order) noexcept nogil:

@@ -22,6 +22,7 @@ from xlogmem._kernels import check
 
 pytestmark = pytest.mark.simulator
 SIZE = 512
+MIB = 1 << 20                                           # the largest that is cached
 ROOM = 64 << 20                                         # bytes of a pool that is not scarce here
 
 
@@ -146,6 +147,33 @@ def test_cached_memory_is_no_reserve(four, driver, dropped):
     driver.clear_races()
     assert block.ptr in [other.ptr for other in others]
     assert x.ordered(late, x.T) == (not dropped)
+
+
+def test_a_stream_takes_what_it_has_cached_before_it_waits(x):
+    for _ in range(4):
+        own = x.alloc(x.S, MIB)
+        own.free()
+    rest = x.alloc(x.T, ROOM - MIB)                     # nothing is left that S need not wait for
+    late = x.work(x.T, (rest, WRITE))
+    rest.free()
+    again = x.alloc(x.S, SIZE)
+    assert own.ptr <= again.ptr < own.ptr + MIB
+    assert not x.ordered(late, x.S)
+
+
+def test_streams_in_turn_come_to_have_memory_of_their_own(x):
+    """They begin with one after the other's, and would go on like that if caches were emptied before each wait."""
+    streams = [x.runtime.acquire_stream() for _ in range(8)]
+
+    def rounds(count):
+        before = x.runtime.counters()
+        for _ in range(count):
+            for stream in streams:
+                x.runtime.allocate(SIZE, stream).free()
+        return {name: x.runtime.counters()[name] - before[name] for name in ("waits", "cached")}
+
+    assert rounds(6)["waits"] > 0
+    assert rounds(10) == {"waits": 0, "cached": 10 * len(streams)}
 
 
 def test_a_trim_returns_what_is_cached(x):

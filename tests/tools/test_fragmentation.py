@@ -20,7 +20,7 @@ pytestmark = pytest.mark.simulator
 BENCHMARKS = ROOT / "benchmarks"
 BOUNDS: dict[str, tuple[Callable[[], Iterable[logs.Event]], float, float]] = {
     "random sizes": (lambda: logs.random_sizes(random.Random(0), 1, 4000), 13.5, 14),
-    "random sizes, 8 streams": (lambda: logs.random_sizes(random.Random(0), 8, 4000), 17, 16.5),
+    "random sizes, 8 streams": (lambda: logs.random_sizes(random.Random(0), 8, 4000), 17, 17),
     "ORC-like bursts": (lambda: logs.orc_bursts(random.Random(0), 2, 1000), 0, 12),
     "queries": (lambda: logs.queries(random.Random(0), 1, 40), 6.5, 7),
     "queries, 4 streams": (lambda: logs.queries(random.Random(0), 4, 40), 10, 10),

@@ -117,14 +117,16 @@ cdef Block* take_all_cached(StreamCache* cache) noexcept nogil:
     return cached
 
 
-cdef bint empty_caches_of_locked(void* of) noexcept nogil:
-    """All that is cached goes to the pool.  Whether there was anything."""
+cdef bint empty_caches_of_locked(void* of, StreamState* stream) noexcept nogil:
+    """All that a stream (NULL: every stream) has cached goes to the pool.  Whether there was anything."""
     cdef CoreState* core = <CoreState*>of
     cdef bint found = False
     cdef Block* cached
     cdef size_t i
     check(core.order.lock.held(), "the lock is held")
     for i in range(core.caches.size()):
+        if stream != NULL and core.caches[i].stream != stream:
+            continue
         cached = take_all_cached(core.caches[i])
         found |= cached != NULL
         return_to_pool_locked(core, cached)

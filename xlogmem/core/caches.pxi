@@ -15,8 +15,8 @@
 # Positions.  None is taken here.  A free reads how many positions its stream has taken.  The next one was, or will be,
 # taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
-# What is cached is no reserve.  Before a pool expands, or lets a stream wait, or says what it has, all caches are
-# emptied into it.  The cache of a stream is closed before the stream is unregistered or changes its discipline.
+# What is cached is no reserve.  Before a pool expands, or says what it has, all caches are emptied into it; before it
+# makes a stream wait, the cache of that stream.  The cache of a stream is closed before the stream is unregistered or changes its discipline.
 
 cdef enum:
     GENERATIONS_AT_ONCE = 1024

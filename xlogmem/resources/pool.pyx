@@ -308,7 +308,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                 failures.push_back(failure)
             else:
                 pool.order.lock.lock()
-                empty_caches_locked(pool.order)
+                empty_caches_locked(pool.order, NULL)
                 released = pool.size
                 release_idle_unlocks(pool, keep, NULL, &failures)
                 released -= pool.size

@@ -37,7 +37,7 @@ cdef dict figures_of(PoolState* pool):
     else:
         with nogil:
             pool.order.lock.lock()
-            empty_caches_locked(pool.order)             # what streams have there is free
+            empty_caches_locked(pool.order, NULL)       # what streams have there is free
             counters = pool.counters
             counters.allocations += count_cached_locked(pool.order)
             size, used, peak, chunks = pool.size, pool.used, pool.peak, pool.chunks.size()

@@ -109,12 +109,29 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
     return best if best != NULL else find_by_full_scan_locked(pool, nbytes)
 
 
-cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """The free span to be taken, NULL if none fits.  It stays on its free list."""
+cdef inline Span* choose_between_locked(PoolState* pool, size_t nbytes, StreamState* stream,
+                                        Span* ordered) noexcept nogil:
+    """The best span that the stream is ordered after, or the tightest."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* ordered = find_ordered_fit_locked(pool, nbytes, stream)
-    if (ordered == NULL or is_scarce_locked(pool, nbytes)) and empty_caches_locked(pool.order):
-        ordered = find_ordered_fit_locked(pool, nbytes, stream)
     if ordered != NULL and not (is_under_pressure_locked(pool, nbytes) and wastes_memory(ordered, nbytes)):
         return ordered
     return find_tightest_fit_locked(pool, nbytes, stream, ordered)
+
+
+cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """The free span to be taken, NULL if none fits.  It stays on its free list.
+
+    Before the stream has to wait it gives back what it has cached, and before the pool expands all streams do.  If all
+    did before each wait, streams would take the same memory from each other in turn, and never come to have any.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    cdef bint scarce = is_scarce_locked(pool, nbytes)
+    cdef Span* ordered = find_ordered_fit_locked(pool, nbytes, stream)
+    cdef Span* found
+    if (ordered == NULL or scarce) and empty_caches_locked(pool.order, <StreamState*>NULL if scarce else stream):
+        ordered = find_ordered_fit_locked(pool, nbytes, stream)
+    found = choose_between_locked(pool, nbytes, stream, ordered)
+    if found == NULL and empty_caches_locked(pool.order, NULL):
+        ordered = find_ordered_fit_locked(pool, nbytes, stream)
+        found = choose_between_locked(pool, nbytes, stream, ordered)
+    return found

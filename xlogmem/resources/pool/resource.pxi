@@ -139,7 +139,7 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > pool.maximum:
         return 0
-    empty_caches_locked(pool.order)
+    empty_caches_locked(pool.order, NULL)
     release_idle_unlocks(pool, 0, stream, &failures)
     pool.order.lock.unlock()
     drop_failures(&failures)
