@@ -322,6 +322,9 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
                               Allocation* wanted, Block** result) except -1 nogil
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
+cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
+                             size_t nbytes, Block** result) except -1 nogil
+cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil

@@ -162,5 +162,6 @@ include "core/cache_ends.pxi"           # caches are opened, emptied, closed, co
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
 include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed
+include "core/by_handle.pxi"            # what the C table does in one acquisition of the lock
 include "core/at_once.pxi"              # what a thread does while it has the GIL
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime

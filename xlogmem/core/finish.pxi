@@ -21,8 +21,10 @@ cdef inline bint file_plainly(Window* window, Use* use) noexcept nogil:
     if unlikely(not block.exports.empty()) or (block.fresh and block.stream != stream):
         return False
     if use.access & WRITE:
+        if block.frontier.size() != 1:
+            return False
         entry = &block.frontier[0]
-        if block.frontier.size() != 1 or entry.stream != stream.index or entry.position > window.position:
+        if entry.stream != stream.index or entry.position > window.position:
             return False
         entry.kind = WRITTEN
         entry.position = window.position

@@ -53,7 +53,8 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef int failed
     if cache != NULL:
         start_call(&wanted, nbytes, <cy.CUstream>stream)
-        if allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block):
+        if (allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block)
+                or allocate_by_handle(core, cache, named_handle(stream), check_capture, nbytes, block)):
             return 0
     if state != NULL and not has_deferred_work(core):
         start_call_on(&wanted, nbytes, state)
@@ -148,7 +149,8 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     cdef Label* stack
     cdef Scope scope
     cdef int failed
-    if cache != NULL and free_at_into_cache(core, cache, named_handle(stream), ptr):
+    if cache != NULL and (free_at_into_cache(core, cache, named_handle(stream), ptr)
+                          or free_by_handle(core, cache, named_handle(stream), ptr)):
         return 0
     if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
             and not has_deferred_work(core)):

@@ -1,0 +1,54 @@
+# What callers of the C table do on a stream that has a cache, where the cache does not have it.
+#
+# The cache tells which stream the handle means, and a pool often has memory that the stream is ordered after.  Then one
+# acquisition of the lock is enough, and no context: the only driver call is the query whether the stream captures.
+# Where more is needed nothing is done, and the ordinary way follows.
+
+cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* cache, size_t handle) noexcept nogil:
+    """The stream that the handle means; NULL if the cache was closed, and may be another stream's by now."""
+    check(core.order.lock.held(), "the lock is held")   # with which caches are opened and closed
+    return cache.stream if cache.handle == handle and cache.stream.alive else NULL
+
+
+cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
+                             size_t nbytes, Block** result) except -1 nogil:
+    """A block in memory that the pool has at hand, on the stream with this handle."""
+    cdef FrontierTable* frontiers = core.resource.frontiers
+    cdef bint capturing = False, done = False
+    cdef StreamState* stream
+    cdef Allocation wanted
+    cdef Failure ignored
+    if has_deferred_work(core) or frontiers.allocate_at_once == NULL:
+        return False
+    if check_capture == CHECK_CAPTURE and (stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored)
+                                           or capturing):
+        return False
+    core.order.lock.lock()
+    stream = stream_of_cache_locked(core, cache, handle)
+    if stream != NULL:
+        start_call_on(&wanted, nbytes, stream)
+        wanted.generation = new_generation()            # spent, if there is no memory
+        if frontiers.allocate_at_once(core.resource.self, &wanted):
+            result[0] = track_locked(core, &wanted)
+            done = True
+    core.order.lock.unlock()
+    return done
+
+
+cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
+    """Free the block at an address into the pool, on the stream with this handle."""
+    cdef StreamState* stream
+    cdef Block* block
+    cdef bint done = False
+    if has_deferred_work(core):
+        return False
+    core.order.lock.lock()
+    stream = stream_of_cache_locked(core, cache, handle)
+    block = live_block_at_locked(core, ptr) if stream != NULL else NULL
+    if block != NULL and not (block.windows or block.pins):
+        if block.home != stream:
+            move_home_locked(core.order, block, stream)
+        free_into_pool_locked(core, block, resolve_home(block))
+        done = True
+    core.order.lock.unlock()
+    return done
