@@ -78,8 +78,15 @@ def all_work(most: int) -> Iterator[tuple[str, Work, int, Work | None]]:
         yield (name, lambda i, of=of, on=on: lambda n: of.pairs(MIB, [on[i].handle], n), count,
                lambda i, of=of, on=on: lambda n: of.each_pair(MIB, [on[i].handle], n))
     yield "use, C++", lambda i: _loops.Uses([(0, [(0, 3)])], [streams[i]], [blocks[i]]).run, 2_000_000, None
+    yield "nothing, Python", lambda i: python_nothing, 4_000_000, None
     yield "pool pair, Python", lambda i: python_pairs(pool, streams[i]), 400_000, None
     yield "use, Python", lambda i: python_uses(streams[i], blocks[i]), 400_000, None
+
+
+def python_nothing(n: int) -> None:
+    """What the interpreter's own lock leaves of the throughput."""
+    for _ in range(n):
+        abs(n)
 
 
 def python_pairs(runtime: xlogmem.DeviceRuntime, stream: xlogmem.Stream) -> Callable[[int], None]:

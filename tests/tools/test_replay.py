@@ -185,6 +185,7 @@ def test_the_table_is_shown_though_a_file_cannot_be_written(tmp_path, monkeypatc
 
 
 # ---------------------------------------------------------------------------------------------- least pools
+@pytest.mark.simulator                                  # on a GPU it depends on what is complete at each allocation
 def test_the_least_pool_suffices_and_one_step_less_does_not():
     for log in (logs.random_sizes(random.Random(1), 4, 2000), logs.queries(random.Random(1), 2, 10)):
         program = Programs(list(log))
