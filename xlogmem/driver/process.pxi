@@ -9,7 +9,7 @@ cdef extern from *:
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
-# What each use asks is asked by the driver's own pointers, without the layers of cuda.bindings.
+# Each use makes two queries.  They go by the driver's own pointers, without the layers of cuda.bindings.
 ctypedef cy.CUresult (*CaptureQuery)(cy.CUstream stream, cy.CUstreamCaptureStatus* status) noexcept nogil
 ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
 

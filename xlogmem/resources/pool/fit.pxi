@@ -121,7 +121,7 @@ cdef inline Span* choose_between_locked(PoolState* pool, size_t nbytes, StreamSt
 cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
     """The free span to be taken, NULL if none fits.  It stays on its free list.
 
-    Before the stream has to wait it gives back what it has cached, and before the pool expands all streams do.  If all
+    Before the stream has to wait it returns what it has cached, and before the pool expands all streams do.  If all
     did before each wait, streams would take the same memory from each other in turn, and never come to have any.
     """
     check(pool.order.lock.held(), "the lock is held")
