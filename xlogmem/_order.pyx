@@ -42,13 +42,17 @@ from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
     OUTER_LOCK,
+    Scope,
     context_synchronize,
+    enter_context,
     event_is_done,
     event_record,
     event_synchronize,
     forget_at_forks,
     give_event,
+    leave_context,
     process_is_closing,
+    stream_destroy,
     stream_is_capturing,
     stream_wait,
     take_at_forks,
@@ -165,7 +169,9 @@ cdef class Ordering:
         cdef StreamState* stream
         cdef size_t i, k
         with nogil:
-            unlist_order(&self.state)
+            unlist_order(&self.state)                   # other runtimes look at these streams before they wait
+            if not process_is_closing():
+                destroy_own(&self.state)
         forget_at_forks(&self.state.lock)
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]

@@ -2,7 +2,7 @@
 
 The state behind a handle (positions, clocks, fences) is `_order`'s; nothing here decides what comes after what.
 
-Own streams are not destroyed while their pool exists.  One whose last handle is dropped returns to the pool, and is
+Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to the pool, and is
 handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
 """
 cimport cython
@@ -16,14 +16,12 @@ from xlogmem._driver cimport (
     context_of,
     enter_context,
     leave_context,
-    process_is_closing,
     process_was_forked,
     stream_create,
-    stream_destroy,
     stream_device,
 )
 from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
-from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked, unlist_order
+from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked
 
 from xlogmem import _driver
 from xlogmem._stream_owners import owns_stream

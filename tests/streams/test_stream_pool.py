@@ -1,6 +1,8 @@
 """The stream pool: limits, failures and ids."""
 from __future__ import annotations
 
+import gc
+
 import pytest
 from cuda.bindings import driver as cuda
 
@@ -85,3 +87,18 @@ def test_the_pool_of_a_resource_keeps_its_threshold(driver):
         block.free()
     assert driver.calls("cuMemAllocFromPoolAsync") == 2
     assert driver.calls("cuMemAllocAsync") == driver.calls("cuDeviceGetDefaultMemPool") == 0
+
+
+@pytest.mark.simulator
+def test_streams_outlive_the_variable_of_their_pool(driver):
+    """They are destroyed with the last handle, whether a runtime used the pool or not."""
+    pool = StreamPool()
+    streams = [pool.acquire(), pool.default]
+    made = driver.calls("cuStreamDestroy")
+    del pool
+    gc.collect()
+    assert driver.calls("cuStreamDestroy") == made
+    for stream in streams:
+        check(cuda.cuStreamQuery(stream.handle))
+    del streams, stream
+    assert driver.calls("cuStreamDestroy") == made + 2

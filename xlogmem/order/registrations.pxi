@@ -267,3 +267,17 @@ cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil:
             release_tombstone_unlocks(order, order.streams[order.settled], False, &ignored)
             queried += 1
     return 0
+
+
+cdef int destroy_own(OrderState* order) except -1 nogil:
+    """The streams that xlogmem has made, when nothing refers to any of them."""
+    cdef Failure ignored
+    cdef Scope scope
+    cdef size_t i
+    if enter_context(order.context, &scope, &ignored):
+        return 0
+    for i in range(order.streams.size()):
+        if order.streams[i].driver_id == 0:
+            stream_destroy(order.streams[i].handle, &ignored)
+    leave_context(&scope)
+    return 0

@@ -1,24 +1,9 @@
-# A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed with
-# the pool.  `Stream.__dealloc__` pushes a stream without handles on a list, and the next `acquire` sorts that.
+# A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed when
+# the pool, its runtime and all handles are.  `Stream.__dealloc__` pushes a stream without handles on a list, and the next `acquire` sorts that.
 #
 # The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and the others
 # go on.  They may come whenever the GIL is released, and finalizers at any allocation, so each change is one step.
 
-cdef int destroy_own(OrderState* order) except -1 nogil:
-    cdef Failure ignored
-    cdef Scope scope
-    cdef size_t i
-    unlist_order(order)                             # other runtimes look at these streams before they wait
-    if enter_context(order.context, &scope, &ignored):
-        return 0
-    for i in range(order.streams.size()):
-        if order.streams[i].driver_id == 0:
-            stream_destroy(order.streams[i].handle, &ignored)
-    leave_context(&scope)
-    return 0
-
-
-@cython.no_gc_clear                         # __dealloc__ needs the ordering
 cdef class StreamPool:
     """Makes the streams of one runtime.
 
@@ -46,7 +31,7 @@ cdef class StreamPool:
 
     Notes
     -----
-    Thread-safe.  The CUDA streams are destroyed with the pool, which lives as long as any of its streams or blocks.
+    Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
     """
 
     def __init__(self, ordinal=0, *, max_streams=16):
@@ -61,12 +46,6 @@ cdef class StreamPool:
 
     def __reduce__(self):
         raise TypeError("a stream pool cannot be copied: it owns its streams")
-
-    def __dealloc__(self):
-        cdef Ordering ordering = self.ordering
-        if ordering is not None and not process_is_closing():
-            with nogil:
-                destroy_own(&ordering.state)
 
     cdef Stream make(self, int discipline, int priority):
         cdef cy.CUstream handle = NULL
