@@ -120,18 +120,22 @@ def counted(dump: Path) -> int:
     return total
 
 
+def record(folder: Path) -> list[Path]:
+    """Run all paths under callgrind.  Of each there are three dumps: until its first mark, the few rounds, the many."""
+    out = folder / "out"
+    subprocess.run(
+        ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-before=xlogmem_bench_mark",
+         sys.executable, str(Path(__file__).resolve()), "--work"],
+        check=True, env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "XLOGMEM_SIM_QUIET": "1",
+                                      "XLOGMEM_SIM_ARENA": str(1 << 32), "XLOGMEM_SIM_MEMORY": str(1 << 31),
+                                      "PYTHONDONTWRITEBYTECODE": "1"}, timeout=580)
+    return [Path(f"{out}.{number}") for number in range(1, 3 * len(PATHS) + 1)]
+
+
 def count() -> dict[str, float]:
     """Instructions for one round of each path."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "out")
-        subprocess.run(
-            ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-before=xlogmem_bench_mark",
-             sys.executable, str(Path(__file__).resolve()), "--work"],
-            check=True, env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "XLOGMEM_SIM_QUIET": "1",
-                                          "XLOGMEM_SIM_ARENA": str(1 << 32), "XLOGMEM_SIM_MEMORY": str(1 << 31),
-                                          "PYTHONDONTWRITEBYTECODE": "1"}, timeout=580)
-        parts = [counted(Path(f"{out}.{number}")) for number in range(1, 3 * len(PATHS) + 1)]
-    # Of each path: until its first mark, the few rounds, the many.
+        parts = [counted(dump) for dump in record(Path(folder))]
     return {name: round((parts[3 * place + 2] - parts[3 * place + 1]) / (MANY - FEW), 1)
             for place, name in enumerate(PATHS)}
 
