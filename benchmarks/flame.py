@@ -6,7 +6,7 @@
 
 Valgrind's callgrind counts on the simulated driver, as for benchmarks/instructions.py; the figures are instructions for
 one round.  The width of a bar is the share of xlogmem's own instructions.  What the interpreter does between the calls
-is not in the tree, nor is the simulated driver, whose share is no driver's.
+is not in the tree, nor is the simulated driver: a real one takes other times.
 """
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Every CUDA call that xlogmem makes, and nothing else; only the names of error codes are queried in `_failures`.
 
-* Calls go through ``cuda.bindings.cydriver``, but for two queries that each use makes (`find_queries`).  The CUDA runtime library is never used: it would bring a second
-  notion of the current device, and it does not run on the simulated driver.
+* Calls go through ``cuda.bindings.cydriver``, but for two queries that each use makes (`find_queries`).  The CUDA runtime
+  library is never used: it would bring a second notion of the current device, and it does not run on the simulated
+  driver.
 * A function returns 0, or 1 with a `Failure` filled in: see `_failures`.
 * Functions are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
   refuses drivers older than CUDA 12.0, the newest function used here, so that cannot happen after a successful start;

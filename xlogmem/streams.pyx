@@ -2,8 +2,8 @@
 
 The state behind a handle (positions, clocks, fences) is `_order`'s; nothing here decides what comes after what.
 
-Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to the pool, and is
-handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
+Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to
+the pool, and is handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
 """
 cimport cython
 

@@ -32,18 +32,18 @@ def hold(x):
     hold.close()
 
 
-def made_by(driver, call):
+def made_by(driver, call, *arguments):
     before = driver.all_calls()
-    result = call()
+    result = call(*arguments)
     after = driver.all_calls()
     return result, {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
 
 
 def test_the_only_driver_call_is_the_query_of_the_capture(x, hold, driver):
     for nbytes in range(3 * KIB, 40 * KIB, KIB):                # sizes that no cache has
-        ptr, calls = made_by(driver, lambda: hold.allocate(nbytes, x.S.handle))
+        ptr, calls = made_by(driver, hold.allocate, nbytes, x.S.handle)
         assert calls == {"cuStreamIsCapturing": 1}
-        _, calls = made_by(driver, lambda: hold.free(ptr, x.S.handle))
+        _, calls = made_by(driver, hold.free, ptr, x.S.handle)
         assert calls == {}
     assert x.runtime.live_bytes == 0
 

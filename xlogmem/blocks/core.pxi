@@ -356,8 +356,8 @@ cdef class Core:
         return {
             "allocations": counted.allocations, "cached": cached, "frees": counted.frees,
             "deferred_frees": counted.deferred_frees, "failed_frees": counted.failed_frees,
-            "uses": counted.uses, "cancelled": counted.cancelled, "abandoned": counted.abandoned, "conflicts": counted.conflicts,
-            "conflict_waits": counted.conflict_waits, "evictions": counted.evictions,
+            "uses": counted.uses, "cancelled": counted.cancelled, "abandoned": counted.abandoned,
+            "conflicts": counted.conflicts, "conflict_waits": counted.conflict_waits, "evictions": counted.evictions,
             "live_blocks": figures.live_blocks, "records": ordered.records, "waits": ordered.waits,
             "host_waits": ordered.host_waits, "known": ordered.elided, "covered": ordered.covered,
         }

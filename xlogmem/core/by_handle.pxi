@@ -1,7 +1,7 @@
 # What callers of the C table do on a stream that has a cache, where the cache does not have it.
 #
-# The cache has the stream that the handle means, and a pool often has memory that the stream is ordered after.  Then one
-# acquisition of the lock is enough, and no context: the only driver call is the query whether the stream captures.
+# The cache has the stream that the handle means, and a pool often has memory that the stream is ordered after.  Then
+# one acquisition of the lock is enough, and no context: the only driver call is the query whether the stream captures.
 # Where more is needed nothing is done, and the ordinary way follows.
 
 cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* cache, size_t handle) noexcept nogil:

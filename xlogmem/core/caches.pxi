@@ -16,7 +16,8 @@
 # taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
 # What is cached is no reserve.  Before a pool expands, or says what it has, all caches are emptied into it; before it
-# makes a stream wait, the cache of that stream.  The cache of a stream is closed before the stream is unregistered or changes its discipline.
+# makes a stream wait, the cache of that stream.  The cache of a stream is closed before the stream is unregistered or
+# changes its discipline.
 
 cdef enum:
     GENERATIONS_AT_ONCE = 1024

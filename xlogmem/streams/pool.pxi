@@ -1,5 +1,6 @@
 # A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed when
-# the pool, its runtime and all handles are.  `Stream.__dealloc__` pushes a stream without handles on a list, and the next `acquire` sorts that.
+# the pool, its runtime and all handles are.  `Stream.__dealloc__` pushes a stream without handles on a list, and the
+# next `acquire` sorts that.
 #
 # The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and the others
 # go on.  They may come whenever the GIL is released, and finalizers at any allocation, so each change is one step.
