@@ -1,6 +1,6 @@
 """Every CUDA call that xlogmem makes, and nothing else; only the names of error codes are queried in `_failures`.
 
-* Calls go through ``cuda.bindings.cydriver``, but for two queries that each use makes (`find_queries`).  The CUDA runtime
+* Calls go through ``cuda.bindings.cydriver``, but for two queries that each use makes (`find_queries`).  CUDA's runtime
   library is never used: it would bring a second notion of the current device, and it does not run on the simulated
   driver.
 * A function returns 0, or 1 with a `Failure` filled in: see `_failures`.

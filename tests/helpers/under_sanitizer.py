@@ -9,7 +9,7 @@ The verdict is the tool's (``--track-stream-ordered-races all`` for the programs
 free of the driver's pools).  So the programs count no events, and those without a recorder go on after a wrong word.
 
 The tool takes waits on streams and of the host for synchronization, but not that `cuEventQuery` has succeeded, after
-which xlogmem makes no stream wait either.  A pool's memory is nearly always older than that, so no program here has one.
+which xlogmem makes no stream wait either.  A pool's memory is nearly always older than that: no program here has one.
 """
 from __future__ import annotations
 
