@@ -8,11 +8,10 @@ cdef inline bint may_file_plainly(StreamState* stream) noexcept nogil:
     return stream.alive and stream.discipline != OPAQUE and stream.unrecorded_until == 0
 
 
-cdef inline bint file_plainly(Window* window, Use* use) noexcept nogil:
+cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) noexcept nogil:
     """What `file_use_locked` does, in short: for plain uses of blocks whose home needs no hand-back, where the new
     entry takes the place of one that is there.  False: nothing was done."""
     cdef Block* block = use.block
-    cdef StreamState* stream = window.stream
     cdef StreamState* home = block.home
     cdef Entry* entry
     cdef size_t i
@@ -24,16 +23,16 @@ cdef inline bint file_plainly(Window* window, Use* use) noexcept nogil:
         if block.frontier.size() != 1:
             return False
         entry = &block.frontier[0]
-        if entry.stream != stream.index or entry.position > window.position:
+        if entry.stream != stream.index or entry.position > position:
             return False
         entry.kind = WRITTEN
-        entry.position = window.position
+        entry.position = position
         block.writer = stream.number + 1
         return True
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
         if entry.stream == stream.index and entry.kind == HAS_READ:
-            entry.position = window.position
+            entry.position = position
             return True
     return False
 
@@ -166,6 +165,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef StreamState* stream = window.stream
     cdef bint launched = outcome == LAUNCHED
     cdef bint plainly = launched and may_file_plainly(stream)
+    cdef uint64_t position
     cdef Use* use
     cdef size_t i
     window.is_open = False
@@ -176,11 +176,13 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         take_position_locked(core, window)
     elif outcome == CANCELLED:
         core.counters.cancelled += 1
+    position = window.position
+    use = window.uses.data()
     for i in range(window.uses.size()):
-        use = &window.uses[i]
-        if launched and not (plainly and use.plain and file_plainly(window, use)):
+        if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
             file_use_locked(core, window, use)
         close_use(window, use)
+        use += 1
     stream.windows -= 1
     if unlikely(core.waiting != NULL):
         wake_after_close_locked(core, window)

@@ -179,9 +179,10 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     open, if one of them is stale or not plain, is named twice or has an open window, or a window waits to be opened:
     `open_uses_locked` then looks closer."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i, k, count = window.requests.size()
+    cdef size_t i, k, count = window.requests.size(), slots = core.blocks.size()
     cdef StreamState* stream = window.stream
-    cdef Request* request
+    cdef Request* request = window.requests.data()
+    cdef Block** blocks = core.blocks.data()
     cdef Block* block
     cdef Use* use
     window.discipline_changes = core.order.discipline_changes
@@ -190,18 +191,22 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     if core.waiting != NULL:
         return False
     window.uses.resize(count)                           # as many as the launch before: nothing moves
+    use = window.uses.data()
     for i in range(count):
-        request = &window.requests[i]
-        block = find_live_locked(core, request.slot, request.generation)
-        if unlikely(block == NULL or block.windows != 0 or not is_plain(block, stream)):
+        block = blocks[request.slot] if request.slot < slots else NULL
+        if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
+                    or block.windows != 0 or not is_plain(block, stream)):
             for k in range(i):
                 close_on(&window.uses[k])
             return False
-        use = &window.uses[i]
         use.block = block
         use.access = request.access
         use.plain = True
-        open_on(window, use)
+        block.window_stream = stream
+        block.windows = 1
+        block.writers = request.access & WRITE != 0
+        request += 1
+        use += 1
     return True
 
 
