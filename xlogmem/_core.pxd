@@ -318,12 +318,13 @@ cdef cppclass CoreState:
 cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
-cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
-                              Allocation* wanted, Block** result) except -1 nogil
+cdef bint may_allocate_at(size_t handle) except -1 nogil
+cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
+                              Block** result) except -1 nogil
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
-cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
-                             size_t nbytes, Block** result) except -1 nogil
+cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
+                             Block** result) noexcept nogil
 cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil

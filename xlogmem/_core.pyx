@@ -51,7 +51,7 @@ valid if the slot still has that generation.
 from cuda.bindings cimport cydriver as cy
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check, larger, make_new, milliseconds, prefetch, push, unlikely
+from xlogmem._cpp cimport check, larger, make_new, milliseconds, poke, prefetch, push, unlikely
 from xlogmem._driver cimport (
     LEAF_LOCK,
     PER_THREAD,

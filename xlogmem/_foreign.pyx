@@ -48,6 +48,7 @@ from xlogmem._order cimport (
     OPAQUE,
     ORDINARY,
     change_discipline_unlocks,
+    disown_locked,
     own_stream_locked,
     register_stream_locked,
     settle_tombstones_unlocks,

@@ -107,7 +107,7 @@ cdef cppclass OrderState:
     void* core                  # NULL: it does not
     void (*close_cache)(void* core, StreamState* stream) noexcept nogil
     bint (*empty_caches)(void* core, StreamState* stream) noexcept nogil
-    uint64_t (*count_cached)(void* core) noexcept nogil
+    uint64_t (*count_cached)(void* core, void* pool) noexcept nogil
     size_t caches_open
     atomic[size_t] cache_room   # bytes that each may have
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
@@ -144,9 +144,9 @@ cdef inline bint empty_caches_locked(OrderState* order, StreamState* stream) noe
     return order.core != NULL and order.empty_caches(order.core, stream)
 
 
-cdef inline uint64_t count_cached_locked(OrderState* order) noexcept nogil:
-    """Allocations from caches, which the pool does not see."""
-    return order.count_cached(order.core) if order.core != NULL else 0
+cdef inline uint64_t count_cached_locked(OrderState* order, void* pool) noexcept nogil:
+    """Allocations from the caches in front of a pool (NULL: whichever), which does not see them."""
+    return order.count_cached(order.core, pool) if order.core != NULL else 0
 
 
 cdef inline bint is_of_former(StreamState* source, uint64_t position) noexcept nogil:
@@ -204,6 +204,7 @@ cdef bint may_be_destroyed(StreamState* stream) noexcept nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
+cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef int unlist_order(OrderState* order) except -1 nogil
 cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,

@@ -5,16 +5,21 @@
 # destructor of a member costs nothing; what it calls has to keep an exception that is under way, if it does more than
 # that.
 
+from libc.stdint cimport uint64_t
+
+
 cdef extern from *:
     """
+    #include <cstdint>
     #ifndef XLOGMEM_OWNED
     #define XLOGMEM_OWNED
     template <typename Item>
     struct xlogmem_owned {
         Item* item = nullptr;
         void* object = nullptr;
-        void (*end)(Item*, void*) = nullptr;
-        ~xlogmem_owned() { if (item) end(item, object); }
+        std::uint64_t number = 0;
+        void (*end)(Item*, void*, std::uint64_t) = nullptr;
+        ~xlogmem_owned() { if (item) end(item, object, number); }
     };
     #endif
     """
@@ -22,4 +27,5 @@ cdef extern from *:
         Owned()
         Item* item              # NULL: nothing has to be done
         void* object            # for `end`: a Python object that lives until then, by the owner's own reference
-        void (*end)(Item* item, void* object) noexcept
+        uint64_t number         # for `end`: which of those that the item was, one after the other
+        void (*end)(Item* item, void* object, uint64_t number) noexcept

@@ -48,6 +48,7 @@ from xlogmem._core cimport (
     free_without_wait,
     has_deferred_work,
     keep_stack_of_free,
+    may_allocate_at,
     keep_unreported_locked,
     live_block_at_locked,
     mark_lost_if_sticky,

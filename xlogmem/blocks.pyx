@@ -56,7 +56,7 @@ from xlogmem._core cimport (
     use_caches,
     wait_for_pending,
 )
-from xlogmem._cpp cimport atomic, make_new, push, unlikely, vector
+from xlogmem._cpp cimport atomic, make_new, peek, push, unlikely, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     PER_THREAD,

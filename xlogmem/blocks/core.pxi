@@ -350,7 +350,7 @@ cdef class Core:
             order.lock.lock()
             ordered = order.counters
             count_all_locked(&self.state, &figures)
-            cached = count_cached_locked(order)
+            cached = count_cached_locked(order, NULL)
             order.lock.unlock()
         counted = figures.counters
         return {

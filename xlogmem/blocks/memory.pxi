@@ -20,20 +20,24 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
     if owns:
         handle.owned.item = block
         handle.owned.object = <void*>handle.core
+        handle.owned.number = generation
         handle.owned.end = drop_block
 
 
-cdef void drop_block(Block* block, void* core) noexcept:
-    """The last handle is gone: the next operation frees the block, unless the cache of its stream takes it."""
+cdef void drop_block(Block* block, void* core, uint64_t generation) noexcept:
+    """The last handle is gone: the next operation frees the block, unless the cache of its stream takes it.  The block
+    may be another one by now, if it was freed through the C table."""
     cdef int depth = (<Core>core).state.resource.stack_depth
     cdef PyObject* kind
     cdef PyObject* error
     cdef PyObject* traceback
+    if peek(block.generation) != generation:
+        return
     if unlikely(depth != 0):
         PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
         keep_stack_of_drop(&(<Core>core).state, block, depth)
         PyErr_Restore(kind, error, traceback)
-    elif free_into_cache(&(<Core>core).state, block, 0, NULL):
+    elif free_into_cache(&(<Core>core).state, block, generation, NULL):
         return
     defer_free(&(<Core>core).state, block)
 

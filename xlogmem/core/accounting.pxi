@@ -294,12 +294,14 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
     cdef bint more = False
     cdef Failure ignored
     cdef Scope scope
+    if handles_are_gone:
+        core.order.lock.lock()
+        stop_caches_locked(core)                        # on a lost device, too: the streams and the pool may go on
+        core.order.lock.unlock()
     if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
         return 0
     before = forbid_context_sync(not may_sync)
     core.order.lock.lock()
-    if handles_are_gone:
-        stop_caches_locked(core)
     leave_foreign_streams_locked(core.order, owners_live)
     core.order.lock.unlock()
     release_exports_without_stream(core, &ignored)

@@ -17,7 +17,7 @@ cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept
         block = core.blocks[core.empty.back()]
         core.empty.pop_back()
     check(block.windows == 0 and block.generation == 0, "an empty slot is empty")
-    block.generation = given.generation
+    poke(block.generation, given.generation)            # read without the lock where a handle is dropped
     block.ptr = given.ptr
     block.nbytes = given.nbytes
     block.stream = stream
@@ -67,7 +67,9 @@ cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* 
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     cdef Scope scope
     cdef int failed
-    if cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, CHECK_CAPTURE, wanted, result):
+    if (cache != NULL and <size_t>stream.handle > PER_THREAD and not has_deferred_work(core)
+            and may_allocate_at(<size_t>stream.handle)
+            and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
         return 0
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
         return 1
@@ -76,7 +78,7 @@ cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* 
         return 1
     drain(core)
     failed = refuse_stream(core, stream, failure)
-    if failed:
+    if failed or (cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
         end_call(core.order, stream)
     else:
         failed = allocate_in_call(core, wanted, RELEASE_STREAM, result, failure)
@@ -243,7 +245,7 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
         core.resource.evicted(core.resource.self, &lost)
     unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
-    block.generation = 0
+    poke(block.generation, 0)
 
 
 # ---------------------------------------------------------------------------------------------- adopt

@@ -144,8 +144,7 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
         done = query_at_once(core, wanted.stream, failure)
     if done != DONE:
         return done
-    if cache != NULL and allocate_from_cache(core, cache, <size_t>wanted.stream.handle, CAPTURE_WAS_CHECKED, wanted,
-                                             result):
+    if cache != NULL and allocate_from_cache(core, cache, <size_t>wanted.stream.handle, wanted, result):
         return DONE
     if not core.order.lock.try_lock():
         return NOT_AT_ONCE

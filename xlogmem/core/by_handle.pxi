@@ -1,8 +1,8 @@
 # What callers of the C table do on a stream that has a cache, where the cache does not have it.
 #
 # The cache has the stream that the handle means, and a pool often has memory that the stream is ordered after.  Then
-# one acquisition of the lock is enough, and no context: the only driver call is the query whether the stream captures.
-# Where more is needed nothing is done, and the ordinary way follows.
+# one acquisition of the lock is enough, and no context: the only driver call is the caller's query whether the stream
+# captures.  Where more is needed nothing is done, and the ordinary way follows.
 
 cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* cache, size_t handle) noexcept nogil:
     """The stream that the handle means; NULL if the cache was closed, and may be another stream's by now."""
@@ -10,18 +10,14 @@ cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* ca
     return cache.stream if cache.handle == handle and cache.stream.alive else NULL
 
 
-cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
-                             size_t nbytes, Block** result) except -1 nogil:
-    """A block in memory that the pool has at hand, on the stream with this handle."""
+cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
+                             Block** result) noexcept nogil:
+    """A block in memory that the pool has at hand, on the stream with this handle, which does not capture."""
     cdef FrontierTable* frontiers = core.resource.frontiers
-    cdef bint capturing = False, done = False
+    cdef bint done = False
     cdef StreamState* stream
     cdef Allocation wanted
-    cdef Failure ignored
     if has_deferred_work(core) or frontiers.allocate_at_once == NULL:
-        return False
-    if check_capture == CHECK_CAPTURE and (stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored)
-                                           or capturing):
         return False
     core.order.lock.lock()
     stream = stream_of_cache_locked(core, cache, handle)

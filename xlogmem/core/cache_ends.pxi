@@ -203,12 +203,14 @@ cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil:
         cache.cache_lock.unlock()
 
 
-cdef uint64_t count_cached_of_locked(void* of) noexcept nogil:
-    """Allocations that the pool knows nothing of."""
+cdef uint64_t count_cached_of_locked(void* of, void* pool) noexcept nogil:
+    """Allocations that this pool (NULL: whichever the caches are in front of) knows nothing of."""
     cdef CoreState* core = <CoreState*>of
     cdef uint64_t count = core.cached_allocations
     cdef size_t i
     check(core.order.lock.held(), "the lock is held")
+    if pool != NULL and pool != core.resource.self:
+        return 0
     for i in range(core.caches.size()):
         core.caches[i].cache_lock.lock()
         count += core.caches[i].allocations

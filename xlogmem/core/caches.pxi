@@ -41,23 +41,25 @@ cdef inline CachedPlace* places_of(StreamCache* cache, uint64_t ptr) noexcept no
 
 
 # ---------------------------------------------------------------------------------------------- without that lock
-cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, CaptureCheck check_capture,
-                              Allocation* wanted, Block** result) except -1 nogil:
-    """A local block in memory that the stream with this handle has freed.  If that cannot be had like this, for
-    whatever reason, nothing is done."""
+cdef bint may_allocate_at(size_t handle) except -1 nogil:
+    """Whether the stream with this handle does not capture, as far as can be said without a context.  Asked before
+    memory is taken: what was taken is not returned."""
     cdef bint capturing = False
-    cdef Block* block
     cdef Failure ignored
+    return not stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored) and not capturing
+
+
+cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
+                              Block** result) except -1 nogil:
+    """A local block in memory that the stream with this handle, which does not capture, has freed.  If that cannot be
+    had like this, for whatever reason, nothing is done."""
+    cdef Block* block
     if wanted.tag != NULL or has_deferred_work(core):
         return False
     cache.cache_lock.lock()
     block = take_local(core, cache, handle, wanted)
     cache.cache_lock.unlock()
     if block == NULL:
-        return False
-    if check_capture == CHECK_CAPTURE and (stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored)
-                                           or capturing):
-        return_taken(core, cache, block)
         return False
     result[0] = block
     return True
@@ -78,7 +80,8 @@ cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle
         cache.generation = generations.fetch_add(GENERATIONS_AT_ONCE)
         cache.last_generation = cache.generation + GENERATIONS_AT_ONCE
     cache.generation += 1
-    block.generation = wanted.generation = cache.generation
+    wanted.generation = cache.generation
+    poke(block.generation, wanted.generation)
     block.nbytes = wanted.nbytes
     block.state = LOCAL
     wanted.ptr = block.ptr
@@ -86,16 +89,6 @@ cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle
     cache.live_blocks += 1
     cache.allocations += 1
     return block
-
-
-cdef void return_taken(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """An allocation was refused after all; it never was."""
-    cache.cache_lock.lock()
-    if block.cache.load() == cache and block.state == LOCAL:
-        cache_local(core, cache, block)
-        cache.allocations -= 1
-        cache.frees -= 1
-    cache.cache_lock.unlock()
 
 
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
@@ -157,7 +150,7 @@ cdef inline void cache_local(CoreState* core, StreamCache* cache, Block* block) 
 cdef inline void put_in(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
     cdef size_t nbytes = in_grains(core, block.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
-    block.generation = 0
+    poke(block.generation, 0)
     block.state = CACHED
     block.next_cached = size.newest
     size.newest = block
@@ -200,6 +193,7 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
     block.writer = 0
     block.operation = 0
     block.state = LIVE
+    evict_overlapping_locked(core, block.ptr, block.nbytes)     # freed memory that was adopted
     link_locked(core, block)
 
 

@@ -306,7 +306,7 @@ cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nog
     check(core.order.lock.held(), "the lock is held")
     unaccount_locked(core, block)
     block.state = FREED
-    block.generation = 0
+    poke(block.generation, 0)
     core.empty.push_back(block.slot)
 
 

@@ -138,10 +138,12 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 
 
 cdef bint prepare_plainly(CoreState* core, Window* window) except -1 nogil:
-    """The short way of a launch that has nothing to wait for: it needs no context.  False: nothing was done."""
+    """The short way of a launch that has nothing to wait for, on a stream whose handle means the same in every context.
+    False: nothing was done."""
     cdef bint capturing = False, plain
     cdef Failure ignored
-    if not <bint>window.stream.alive or stream_is_capturing(window.stream.handle, &capturing, &ignored) or capturing:
+    if (not <bint>window.stream.alive or <size_t>window.stream.handle <= PER_THREAD
+            or stream_is_capturing(window.stream.handle, &capturing, &ignored) or capturing):
         return False
     core.order.lock.lock()
     plain = <bint>window.stream.alive and open_plain_uses_locked(core, window)

@@ -105,7 +105,7 @@ cdef int unregister_former_unlocks(OrderState* order, StreamState* former, Strea
                                    Failure* failure) except -1 nogil:
     """The stream was destroyed, and its handle means another one by now: `successor`, which is busy."""
     check(order.lock.held(), "the lock is held")
-    former.unowned.store(True)                          # its handle is not touched any more
+    disown_locked(order, former)                        # its handle is not touched any more
     return unregister_destroyed_unlocks(order, former, successor, failure)
 
 
@@ -191,7 +191,7 @@ cdef int unregister_foreign(OrderState* order, StreamState* stream, StreamState*
         order.lock.lock()
         settle_tombstones_unlocks(order)
         if gone:
-            stream.unowned.store(True)                  # its handle is not touched any more
+            disown_locked(order, stream)                # its handle is not touched any more
             failed = unregister_by_sync_unlocks(order, stream, successor, failure)
         else:
             failed = unregister_stream_unlocks(order, stream, successor, failure)

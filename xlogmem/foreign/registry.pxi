@@ -194,7 +194,11 @@ cdef class StreamRegistry:
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)
-        entry.state.unowned.store(<size_t>entry.state.handle > LEGACY)
+        if <size_t>entry.state.handle > LEGACY:
+            with nogil:
+                self.ordering.state.lock.lock()
+                disown_locked(&self.ordering.state, entry.state)
+                self.ordering.state.lock.unlock()
         return 0
 
     cdef int sweep(self) except -1:

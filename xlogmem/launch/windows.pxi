@@ -12,7 +12,7 @@ cdef inline Window* window_for(Core core) noexcept:
     return window
 
 
-cdef void end_window(Window* window, void* core) noexcept:
+cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
     """Its recorder is gone.  One that is open is filed by the next call to the runtime, or by the runtime's end."""
     cdef PyObject* kind
     cdef PyObject* error

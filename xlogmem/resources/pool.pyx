@@ -220,7 +220,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
         self.functions.end = release_all
-        self.state.cache_size = LARGEST_REQUEST if stream_cache_size is None else stream_cache_size
+        self.state.cache_size = LARGEST_REQUEST if stream_cache_size is None else min(stream_cache_size, LARGEST_REQUEST - 1)
         self.functions.grain = ALIGNMENT if self.state.cache_size else 0
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state

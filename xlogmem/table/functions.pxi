@@ -46,15 +46,14 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
-    cdef CaptureCheck check_capture = CHECK_CAPTURE if state == NULL else CAPTURE_WAS_CHECKED   # as for that stream
     cdef Allocation wanted
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    if cache != NULL:
+    if cache != NULL and not has_deferred_work(core) and (state != NULL or may_allocate_at(<size_t>stream)):
         start_call(&wanted, nbytes, <cy.CUstream>stream)
-        if (allocate_from_cache(core, cache, named_handle(stream), check_capture, &wanted, block)
-                or allocate_by_handle(core, cache, named_handle(stream), check_capture, nbytes, block)):
+        if (allocate_from_cache(core, cache, named_handle(stream), &wanted, block)
+                or allocate_by_handle(core, cache, named_handle(stream), nbytes, block)):
             return 0
     if state != NULL and not has_deferred_work(core):
         start_call_on(&wanted, nbytes, state)

@@ -39,7 +39,7 @@ cdef dict figures_of(PoolState* pool):
             pool.order.lock.lock()
             empty_caches_locked(pool.order, NULL)       # what streams have there is free
             counters = pool.counters
-            counters.allocations += count_cached_locked(pool.order)
+            counters.allocations += count_cached_locked(pool.order, pool)
             size, used, peak, chunks = pool.size, pool.used, pool.peak, pool.chunks.size()
             found = measure_free_memory_locked(pool)
             pool.order.lock.unlock()

@@ -1,0 +1,215 @@
+"""Caches of streams at the borders of lives: of streams, devices, runtimes, adopted memory and handles."""
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+from c_table import Hold, Refused
+from cuda.bindings import driver as cuda
+from foreign_streams import NON_BLOCKING, ForeignStream
+from four_streams import WRITE
+
+from xlogmem import (
+    AsyncMemoryResource,
+    DeviceLostError,
+    DeviceRuntime,
+    PoolMemoryResource,
+    StreamMisuseError,
+    StreamPool,
+    UseAfterFreeError,
+    use,
+)
+from xlogmem._kernels import check
+
+pytestmark = pytest.mark.simulator
+SIZE = 512
+ROOM = 64 << 20
+ILLEGAL_ADDRESS, INVALID_CONTEXT = 700, 201
+
+
+@pytest.fixture
+def x(four):
+    return four(resource=PoolMemoryResource(initial_pool_size=ROOM))
+
+
+@pytest.fixture
+def hold(x):
+    hold = Hold(x.runtime)
+    yield hold
+    hold.close()
+
+
+def warm(hold, handle):
+    """The stream has SIZE bytes in its cache, at this address."""
+    for _ in range(6):
+        ptr = hold.allocate(SIZE, handle)
+        hold.free(ptr, handle)
+    return ptr
+
+
+def with_handle(handle):
+    """New streams until one has this handle, and all of them."""
+    made = []
+    while not made or int(made[-1]) != handle:
+        made.append(check(cuda.cuStreamCreate(NON_BLOCKING)))
+        assert len(made) < 64
+    return made
+
+
+def test_a_query_that_fails_takes_nothing(x, hold, driver):
+    """Nor does a lookup meanwhile, which brings all local blocks in, leave anything behind."""
+    ptr = warm(hold, x.S.handle)
+    driver.on_call("cuStreamIsCapturing", lambda: x.runtime.find_block(1))
+    driver.fail("cuStreamIsCapturing", code=INVALID_CONTEXT)
+    again = hold.allocate(SIZE, x.S.handle)                     # the device's context is entered, and the query repeated
+    assert x.runtime.live_bytes == SIZE
+    hold.free(again, x.S.handle)
+    assert x.runtime.live_bytes == 0
+    assert hold.allocate(SIZE, x.S.handle) in (ptr, again)
+    hold.free(again, x.S.handle)
+
+
+@pytest.mark.parametrize("after", ["statistics", "trim", "runtime"])
+def test_a_pool_and_its_streams_survive_the_runtime_of_a_lost_device(driver, after):
+    streams, resource = StreamPool(), PoolMemoryResource(initial_pool_size=ROOM)
+    runtime = DeviceRuntime(resource=resource, stream_pool=streams)
+    S = runtime.acquire_stream()
+    for _ in range(6):
+        runtime.allocate(SIZE, S).free()
+    driver.fail("cuStreamIsCapturing", code=ILLEGAL_ADDRESS)
+    with pytest.raises(DeviceLostError):
+        runtime.allocate(ROOM // 2, S)
+    del S, runtime
+    gc.collect()
+    if after == "runtime":
+        other = DeviceRuntime(resource=AsyncMemoryResource(), stream_pool=streams)
+        other.allocate(SIZE, other.acquire_stream()).free()
+    elif after == "trim":
+        assert resource.trim() == ROOM
+    else:
+        assert resource.statistics()["used_bytes"] == 0
+
+
+class Renamed:
+    """Stands for one stream, and then for another."""
+
+    def __init__(self) -> None:
+        self.stream = check(cuda.cuStreamCreate(NON_BLOCKING))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self.stream)
+
+
+@pytest.mark.parametrize("cache", [None, 0])
+def test_a_stream_that_loses_its_owner_loses_its_cache(four, driver, cache):
+    """Its owner names another stream, it is destroyed, and its handle means a new one."""
+    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, stream_cache_size=cache))
+    hold, owner = Hold(x.runtime), Renamed()
+    first, second = owner.stream, check(cuda.cuStreamCreate(NON_BLOCKING))
+    registered = [x.runtime.register_stream(owner)]
+    warm(hold, int(first))
+    owner.stream = second
+    registered.append(x.runtime.register_stream(owner, discipline="ordinary"))
+    ptr = hold.allocate(SIZE, int(first))
+    x.work(SimpleNamespace(handle=int(first)), (SimpleNamespace(ptr=ptr), WRITE))
+    hold.free(ptr, int(first))
+    registered.clear()
+    check(cuda.cuStreamDestroy(first))
+    made = with_handle(int(first))
+    again = hold.allocate(SIZE, int(first))
+    x.kernels.fill(int(first), again, 3, 1)
+    assert driver.races() == []
+    hold.free(again, int(first))
+    hold.close()
+    check(cuda.cuCtxSynchronize())
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))
+
+
+def test_the_cache_of_a_destroyed_stream_is_closed_if_it_cannot_be_unregistered(x, hold, driver):
+    """A window is open on it."""
+    owner = ForeignStream()
+    S, handle = x.runtime.register_stream(owner), owner.handle
+    warm(hold, handle)
+    block = x.alloc(x.T)
+    window = use(S, write=block)
+    window.preflight()
+    owner.destroy()
+    made = with_handle(handle)
+    with pytest.raises(StreamMisuseError, match="in use"):
+        x.runtime.allocate(SIZE, handle)
+    with pytest.raises(Refused, match="in use"):
+        hold.allocate(SIZE, handle)
+    window.cancel()
+    block.free()
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_capture_on_the_runtimes_device_is_seen_from_another(x, driver, device):
+    """The handle of a default stream means the one of the current device."""
+    for _ in range(6):
+        x.runtime.allocate(SIZE, 0).free()
+    block = x.runtime.allocate(SIZE, 0)
+    with use(block.stream, write=block):
+        pass
+    blocking, before = check(cuda.cuStreamCreate(0)), check(cuda.cuCtxGetCurrent())
+    check(cuda.cuStreamBeginCapture(blocking, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(device))))))
+    try:
+        with pytest.raises(StreamMisuseError, match="capturing"):
+            x.runtime.allocate(SIZE, 0)
+        with pytest.raises(StreamMisuseError, match="capturing"):
+            use(block.stream, write=block).preflight()
+    finally:
+        check(cuda.cuCtxSetCurrent(before))
+        check(cuda.cuDevicePrimaryCtxRelease(check(cuda.cuDeviceGet(device))))
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(blocking))))
+    check(cuda.cuStreamDestroy(blocking))
+
+
+def test_freed_memory_that_was_adopted_gives_way_to_its_next_owner(x):
+    """As without caches: it is a mistake of the program, and the new block is the right one."""
+    for _ in range(6):
+        freed = x.runtime.allocate(SIZE, x.S)
+        freed.free()
+    adopted = x.runtime.adopt(freed.ptr, SIZE, stream=x.T)
+    block = x.runtime.allocate(SIZE, x.S)
+    assert block.ptr == adopted.ptr
+    x.use(x.S, (block, WRITE))
+    with pytest.raises(UseAfterFreeError):
+        adopted.free()
+    with pytest.warns(RuntimeWarning, match="adopted after a free"):
+        x.runtime.allocate(SIZE, x.S).free()
+    assert x.runtime.counters()["evictions"] == 1
+    assert x.runtime.find_block(block.ptr).generation == block.generation
+
+
+def test_a_pool_below_a_pool_counts_its_own_allocations():
+    below = PoolMemoryResource(initial_pool_size=ROOM)
+    above = PoolMemoryResource(below)
+    runtime = DeviceRuntime(resource=above)
+    S = runtime.acquire_stream()
+    for _ in range(100):
+        runtime.allocate(SIZE, S).free()
+    assert (below.statistics()["allocations"], above.statistics()["allocations"]) == (1, 100)
+
+
+@pytest.mark.parametrize("cache", [None, 0])
+def test_a_handle_whose_block_was_freed_by_its_address_frees_no_other(four, cache):
+    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, stream_cache_size=cache))
+    hold = Hold(x.runtime)
+    warm(hold, x.S.handle)
+    former = x.runtime.allocate(SIZE, x.S)
+    hold.free(former.ptr, x.S.handle)
+    block = x.runtime.allocate(SIZE, x.S)
+    assert block.ptr == former.ptr
+    del former
+    x.runtime.reap_pending()
+    other = x.runtime.allocate(SIZE, x.S)
+    assert other.ptr != block.ptr
+    other.free()
+    assert x.runtime.live_bytes == SIZE
+    hold.close()
