@@ -119,8 +119,9 @@ def test_many_dropped_blocks_are_not_freed_with_the_gil(driver):
     blocks = [pooled.allocate(64, stream) for _ in range(300)]
     blocks.clear()
     with queries_with_gil(driver, 0):
-        pooled.allocate(64, stream)
+        block = pooled.allocate(64, stream)
     assert pooled.counters()["live_blocks"] == 1
+    block.free()
 
 
 def test_threads_that_use_streams_of_their_own_keep_the_gil(driver, _context):

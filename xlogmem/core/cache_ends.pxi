@@ -6,10 +6,10 @@
 cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) noexcept nogil:
     """The pool has handed out memory on this stream: is it of a size that is allocated there often?"""
     check(core.order.lock.held(), "the lock is held")
-    cdef StreamCache* cache = open_cache_locked(core, stream)
+    cdef StreamCache* cache = open_cache_locked(core, stream) if nbytes <= LARGEST_CACHED else NULL
     cdef Block* replaced = NULL
     cdef CachedSize* size
-    if cache == NULL or nbytes > LARGEST_CACHED:
+    if cache == NULL:
         return
     nbytes = in_grains(core, nbytes)
     size = cached_size_of(cache, nbytes)

@@ -42,8 +42,8 @@ cdef inline CachedPlace* places_of(StreamCache* cache, uint64_t ptr) noexcept no
 
 # ---------------------------------------------------------------------------------------------- without that lock
 cdef bint may_allocate_at(size_t handle) except -1 nogil:
-    """Whether the stream with this handle does not capture, as far as can be said without a context.  Asked before
-    memory is taken: what was taken is not returned."""
+    """Whether the stream with this handle does not capture, as far as can be said without a context.  Before memory
+    is taken: what was taken is not returned."""
     cdef bint capturing = False
     cdef Failure ignored
     return not stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored) and not capturing

@@ -94,6 +94,8 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
     if nbytes > LARGEST_REQUEST:
         return False
     nbytes = rounded(nbytes)
+    if is_scarce_locked(pool, nbytes):
+        empty_caches_locked(pool.order, NULL)
     span = find_ordered_fit_locked(pool, nbytes, wanted.stream)
     if span == NULL or is_under_pressure_locked(pool, nbytes):
         return False
