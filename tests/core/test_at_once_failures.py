@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -148,8 +149,13 @@ def test_a_context_that_cannot_be_entered_leaves_no_window(four, driver, conflic
         recorder.preflight()
     if other is not None:
         other.commit()
-    with use(x.V, write=block, on_conflict="raise"):    # nothing is open, and nothing waits
-        pass
+
+    def launch() -> None:
+        with use(x.V, write=block, on_conflict="raise"):
+            pass
+
+    with ThreadPoolExecutor(1) as threads:              # nothing is open, and nothing waits, for another thread either
+        threads.submit(launch).result(PATIENCE)
     recorder.preflight()
     recorder.commit()
     block.free()

@@ -1,6 +1,6 @@
 """What Compute Sanitizer is shown on a GPU, beside the suite: `.ci/gpu` runs this under it.
 
-    python tests/helpers/under_sanitizer.py programs [COUNT]        random programs, recorded: it has to be silent
+    python tests/helpers/under_sanitizer.py programs [COUNT]        random programs, recorded: nearly silent, see below
     python tests/helpers/under_sanitizer.py unrecorded [COUNT]      the same without a recorder: it has to be loud
     python tests/helpers/under_sanitizer.py out-of-bounds           a kernel writes behind a block: loud
     python tests/helpers/under_sanitizer.py events                  who holds events of runtimes that should be gone
@@ -10,6 +10,7 @@ free of the driver's pools).  So the programs count no events, and those without
 
 The tool takes waits on streams and of the host for synchronization, but not that `cuEventQuery` has succeeded, after
 which xlogmem makes no stream wait either.  A pool's memory is nearly always older than that: no program here has one.
+What is left are a few frees; without a recorder there are a hundred times as many.
 """
 from __future__ import annotations
 
