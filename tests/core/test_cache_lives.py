@@ -62,7 +62,7 @@ def test_a_query_that_fails_takes_nothing(x, hold, driver):
     ptr = warm(hold, x.S.handle)
     driver.on_call("cuStreamIsCapturing", lambda: x.runtime.find_block(1))
     driver.fail("cuStreamIsCapturing", code=INVALID_CONTEXT)
-    again = hold.allocate(SIZE, x.S.handle)                     # the device's context is entered, and the query repeated
+    again = hold.allocate(SIZE, x.S.handle)             # the device's context is entered, and the query repeated
     assert x.runtime.live_bytes == SIZE
     hold.free(again, x.S.handle)
     assert x.runtime.live_bytes == 0

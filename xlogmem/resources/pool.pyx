@@ -220,7 +220,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.functions.deallocate = deallocate_locked
         self.functions.trim = trim_unlocks
         self.functions.end = release_all
-        self.state.cache_size = LARGEST_REQUEST if stream_cache_size is None else min(stream_cache_size, LARGEST_REQUEST - 1)
+        self.state.cache_size = LARGEST_REQUEST
+        if stream_cache_size is not None:
+            self.state.cache_size = min(stream_cache_size, LARGEST_REQUEST - 1)
         self.functions.grain = ALIGNMENT if self.state.cache_size else 0
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
