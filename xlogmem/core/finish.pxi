@@ -167,7 +167,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef bint plainly = launched and may_file_plainly(stream)
     cdef uint64_t position
     cdef Use* use
-    cdef size_t i
+    cdef size_t _
     window.is_open = False
     window.record = False
     window.homes.clear()
@@ -178,7 +178,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         core.counters.cancelled += 1
     position = window.position
     use = window.uses.data()
-    for i in range(window.uses.size()):
+    for _ in range(window.uses.size()):
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
             file_use_locked(core, window, use)
         close_use(window, use)
