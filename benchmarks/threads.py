@@ -1,6 +1,6 @@
 """How threads keep each other waiting: pairs and uses in one thread and in several, each on a stream of its own.
 
-    python benchmarks/threads.py [--processes 10] [--threads 1 8 16] [--json FILE]
+    python benchmarks/threads.py [--processes 10] [--threads 1 8 16] [--work "pool pair, C++"] [--json FILE]
 
 A figure is worth something here only if every process has it: memory lies elsewhere in each, and locks have luck.  So
 the table shows the worst process beside the median.  `throughput` is that of all threads over that of one thread in the
@@ -37,14 +37,16 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--scale", type=float, default=1, help="of the number of repetitions")
+    parser.add_argument("--work", action="append", help="only this; can be repeated")
     parser.add_argument("--json", help="all figures, to this file")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     threads = sorted({1, *options.threads})
     if options.one:
-        json.dump(one_process(threads, options.scale), sys.stdout)
+        json.dump(one_process(threads, options.scale, options.work), sys.stdout)
         return 0
-    command = [sys.executable, __file__, "--one", "--scale", str(options.scale), "--threads", *map(str, threads)]
+    command = [sys.executable, __file__, "--one", "--scale", str(options.scale), "--threads", *map(str, threads),
+               *(argument for name in options.work or () for argument in ("--work", name))]
     processes = [json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
                  for _ in range(options.processes)]
     show(processes)
@@ -55,11 +57,11 @@ def main() -> int:
     return 0
 
 
-def one_process(threads: list[int], scale: float) -> list[dict[str, Any]]:
+def one_process(threads: list[int], scale: float, chosen: list[str] | None) -> list[dict[str, Any]]:
     gc.disable()
     return [{"work": name, "threads": n, **figures}
             for name, work, count, clocked in all_work(max(threads))
-            for n in threads
+            for n in (threads if chosen is None or name in chosen else ())
             for figures in [in_threads(work, clocked, n, max(1, int(count * scale / n)))]]
 
 

@@ -42,6 +42,7 @@ from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
     OUTER_LOCK,
+    PER_THREAD,
     Scope,
     context_synchronize,
     enter_context,

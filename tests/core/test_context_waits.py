@@ -206,3 +206,17 @@ def test_an_ended_runtime_waits_for_the_end_of_a_capture_that_can_be_seen(driver
     x.runtime.reap_pending()
     assert unfinished_runtimes() == 0
     x.close()
+
+
+def test_a_capture_on_the_default_stream_of_this_thread_is_seen(four):
+    """No runtime has heard of that stream."""
+    x = four()
+    release_without_stream(x)
+    check(cuda.cuStreamBeginCapture(2, RELAXED))
+    x.runtime.reap_pending(blocking=True)               # puts it off
+    assert x.runtime.live_bytes == 512
+    result, graph = cuda.cuStreamEndCapture(2)
+    assert int(result) == 0, "the capture was ended"
+    check(cuda.cuGraphDestroy(graph))
+    x.runtime.reap_pending(blocking=True)
+    assert x.runtime.live_bytes == 0

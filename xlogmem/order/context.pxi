@@ -129,9 +129,18 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure)
     order.in_flight -= 1
     if not refused:
         order.lock.unlock()
-        refused = refuse_captures_elsewhere(order, failure)
+        refused = refuse_own_capture(failure) or refuse_captures_elsewhere(order, failure)
         order.lock.lock()
     return refused
+
+
+cdef int refuse_own_capture(Failure* failure) except -1 nogil:
+    """This thread's default stream may capture without having been named.  Without the lock."""
+    cdef bint capturing = False
+    cdef Failure ignored
+    if stream_is_capturing(<cy.CUstream><size_t>PER_THREAD, &capturing, &ignored) or not capturing:
+        return 0
+    return fail_stream(failure, SOURCE_IS_CAPTURING, <uint64_t>PER_THREAD)
 
 
 cdef int refuse_captures_elsewhere(OrderState* order, Failure* failure) except -1 nogil:
