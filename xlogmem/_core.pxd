@@ -2,11 +2,12 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, few, flag, mutex, signal, unlikely, vector
+from xlogmem._cpp cimport atomic, few, flag, unlikely, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
 from xlogmem._labels cimport Label
+from xlogmem._locks cimport mutex, signal
 from xlogmem._order cimport Dependency, OrderState, StreamState
 from xlogmem.resources.base cimport Allocation, ResourceTable
 
@@ -307,7 +308,6 @@ cdef cppclass CoreState:
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
-    atomic[Window*] spare_window        # one more of these, without the lock
 
 
 # How a function's name says what it does with the lock: `_locked` needs it, `_unlocks` needs it and drops it meanwhile,

@@ -1,4 +1,4 @@
-# The C++ containers and locks of the core, declared without `except +`.
+# The C++ containers of the core, declared without `except +`.
 #
 # Cython's own declarations turn a C++ exception into a Python one, which takes the GIL.  xlogmem's tables change under
 # a lock, where the GIL may not be taken, and callers of the C table are written in C.  The only exception that could
@@ -123,183 +123,6 @@ cdef extern from *:
         void clear()
 
 
-cdef extern from *:
-    """
-    #include <atomic>
-    #include <cerrno>
-    #include <climits>
-    #include <cstdint>
-    #include <ctime>
-    #include <linux/futex.h>
-    #include <pthread.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    #ifndef XLOGMEM_MUTEX
-    #define XLOGMEM_MUTEX
-    // Sleep while the word has this value, or until it is woken or the limit is over; and wake so many sleepers.
-    static inline void xlogmem_futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
-                                     const std::timespec* limit = nullptr) {
-        const int error = errno;                                // a thread's errno must not change under it
-        syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, limit,
-                nullptr, 0);
-        errno = error;
-    }
-
-    // Between two looks at what another thread is about to change.
-    static inline void xlogmem_pause() {
-    #if defined(__x86_64__)
-        __builtin_ia32_pause();
-    #elif defined(__aarch64__)
-        asm volatile("isb");
-    #endif
-    }
-
-    // The mutex with three states of Drepper, "Futexes are tricky", with the short spin of Rust's std::sync::Mutex.
-    // SLEEPERS says that threads may sleep.  A thread sleeps only after it has set that, and while that stands.  The
-    // holder gives the lock back with an exchange, so that no thread can set SLEEPERS unseen, and wakes one.  A thread
-    // that was woken takes the lock as SLEEPERS, because it does not know whether more sleep.
-    //
-    // A thread that comes may take a free lock before one that was woken for it: the sections are shorter than a
-    // wake-up.
-    //
-    // Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
-    class xlogmem_mutex {
-        enum : std::uint32_t { FREE, HELD, SLEEPERS };
-        enum { SPINS = 100 };
-        std::atomic<std::uint32_t> state{FREE};
-    #ifdef XLOGMEM_CHECKS
-        std::atomic<pthread_t> owner{};
-        void own() { owner.store(pthread_self(), std::memory_order_relaxed); }
-        void disown() { owner.store({}, std::memory_order_relaxed); }
-    #else
-        void own() {}
-        void disown() {}
-    #endif
-
-        // Until it is free, or others sleep already: then this thread will not be the next.
-        std::uint32_t spin() {
-            std::uint32_t seen = state.load(std::memory_order_relaxed);
-            for (int i = 0; seen == HELD && i < SPINS; ++i) {
-                xlogmem_pause();
-                seen = state.load(std::memory_order_relaxed);
-            }
-            return seen;
-        }
-        __attribute__((cold, noinline)) void wait() {
-            std::uint32_t seen = spin();
-            if (seen == FREE && take()) return;
-            while (seen == SLEEPERS || state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) {
-                xlogmem_futex(state, FUTEX_WAIT, SLEEPERS);
-                seen = spin();
-            }
-        }
-        __attribute__((cold, noinline)) void wake() { xlogmem_futex(state, FUTEX_WAKE, 1); }
-
-        bool take() {
-            std::uint32_t expected = FREE;
-            return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
-        }
-
-    public:
-        bool try_lock() {
-            if (!take()) return false;
-            own();
-            return true;
-        }
-        void lock() {
-            if (__builtin_expect(!take(), 0)) wait();
-            own();
-        }
-        bool held() {
-        #ifdef XLOGMEM_CHECKS
-            return state.load(std::memory_order_relaxed) != FREE
-                   && owner.load(std::memory_order_relaxed) == pthread_self();
-        #else
-            return true;
-        #endif
-        }
-        void unlock() {
-            disown();
-            if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0)) wake();
-        }
-    };
-    #ifndef XLOGMEM_CHECKS
-    static_assert(sizeof(xlogmem_mutex) == sizeof(std::uint32_t), "a futex is a word of 32 bits");
-    #endif
-
-    // Rung where something changes that other threads wait for.  One that waits took `heard` under the lock that guards
-    // the change, and then dropped the lock: a ring in between is not missed.
-    class xlogmem_bell {
-        std::atomic<std::uint32_t> rings{0};
-        std::atomic<std::uint32_t> listeners{0};
-
-    public:
-        std::uint32_t heard() { return rings.load(); }
-        void ring() {
-            rings.fetch_add(1);
-            if (listeners.load()) xlogmem_futex(rings, FUTEX_WAKE, INT_MAX);
-        }
-        void wait(std::uint32_t heard) {
-            listeners.fetch_add(1);
-            while (rings.load() == heard) xlogmem_futex(rings, FUTEX_WAIT, heard);
-            listeners.fetch_sub(1);
-        }
-    };
-
-    // Put an item on a list that other threads take as a whole.  Takes no lock, so finalizers may call it.
-    template <typename Item>
-    static inline void xlogmem_push(std::atomic<Item*>& head, Item* item) {
-        item->next = head.load();
-        while (!head.compare_exchange_weak(item->next, item)) {}
-    }
-    #endif
-    """
-    cdef cppclass mutex "xlogmem_mutex" nogil:
-        mutex()
-        void lock() noexcept
-        bint try_lock() noexcept
-        void unlock() noexcept
-        bint held() noexcept            # by this thread; in release builds always true
-
-    cdef cppclass bell "xlogmem_bell" nogil:
-        bell()
-        uint32_t heard() noexcept
-        void ring() noexcept            # wakes all
-        void wait(uint32_t heard) noexcept      # until it is rung again; without a lock and without the GIL
-
-
-cdef extern from *:
-    """
-    #ifndef XLOGMEM_SIGNAL
-    #define XLOGMEM_SIGNAL
-    // Set by one thread, waited for by another, which has to look at times whether there is still anything to wait for.
-    class xlogmem_signal {
-        std::atomic<std::uint32_t> raised{0};
-
-    public:
-        void set() {
-            raised.store(1, std::memory_order_release);
-            xlogmem_futex(raised, FUTEX_WAKE, 1);
-        }
-        void clear() { raised.store(0, std::memory_order_relaxed); }
-        bool is_set() { return raised.load(std::memory_order_acquire); }
-        // Returns when it is set, and at the latest after so many milliseconds (less than 1,000).
-        void wait(long milliseconds) {
-            const std::timespec limit{0, milliseconds * 1000000};
-            for (int i = 0; i < 200 && !is_set(); ++i) xlogmem_pause();
-            if (!is_set()) xlogmem_futex(raised, FUTEX_WAIT, 0, &limit);
-        }
-    };
-    #endif
-    """
-    cdef cppclass signal "xlogmem_signal" nogil:
-        signal()
-        void set() noexcept
-        void clear() noexcept
-        bint is_set() noexcept
-        void wait(long milliseconds) noexcept
-
-
 cdef extern from "<atomic>" namespace "std" nogil:
     cdef cppclass atomic[T]:
         atomic()
@@ -353,6 +176,16 @@ cdef extern from *:
 
 
 cdef extern from *:
+    """
+    #ifndef XLOGMEM_PUSH
+    #define XLOGMEM_PUSH
+    template <typename Item>
+    static inline void xlogmem_push(std::atomic<Item*>& head, Item* item) {
+        item->next = head.load();
+        while (!head.compare_exchange_weak(item->next, item)) {}
+    }
+    #endif
+    """
     # Put an item in front of a list that is taken as a whole.  Takes no lock, so finalizers may call it.
     void push "xlogmem_push"[T](atomic[T*]& head, T* item) noexcept nogil
 
@@ -395,6 +228,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
+    #include <ctime>
     static inline uint64_t xlogmem_milliseconds() {
         std::timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -403,16 +237,6 @@ cdef extern from *:
     """
     # A clock that only rises.
     uint64_t milliseconds "xlogmem_milliseconds"() noexcept nogil
-
-
-cdef inline uint64_t read_under(mutex* lock, uint64_t* figure) noexcept:
-    """A figure of now.  With the GIL, which is released meanwhile."""
-    cdef uint64_t now
-    with nogil:
-        lock.lock()
-        now = figure[0]
-        lock.unlock()
-    return now
 
 
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:

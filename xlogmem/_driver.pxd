@@ -3,8 +3,9 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport make_new, mutex, vector
+from xlogmem._cpp cimport make_new, vector
 from xlogmem._failures cimport Failure
+from xlogmem._locks cimport mutex
 
 cdef enum:
     # Handles of the default streams.  0 means the legacy one too; everything behind `parse` and the C table has 1.

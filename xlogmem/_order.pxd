@@ -3,9 +3,10 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, counter, flag, mutex, peek, poke, vector
+from xlogmem._cpp cimport atomic, counter, flag, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
+from xlogmem._locks cimport mutex
 
 cdef enum Discipline:
     ORDINARY                    # new blocks are filled here without a record

@@ -55,7 +55,7 @@ from xlogmem._core cimport (
     refuse_lost,
     requeue_free_locked,
 )
-from xlogmem._cpp cimport atomic, check, make_new, mutex, push, unlikely, vector
+from xlogmem._cpp cimport atomic, check, make_new, push, unlikely, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
@@ -80,6 +80,7 @@ from xlogmem._failures cimport (
 )
 from xlogmem._foreign cimport Identified, identify_unlocks
 from xlogmem._labels cimport Label, label_of_stack, release
+from xlogmem._locks cimport mutex
 from xlogmem._order cimport (
     OPAQUE,
     Fence,

@@ -21,6 +21,7 @@ TAKE: int
 GIVE: int
 
 def mark() -> None: ...
+def count_alone(rounds: int) -> None: ...
 
 @disjoint_base
 class Handles:

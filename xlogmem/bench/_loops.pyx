@@ -42,7 +42,6 @@ from xlogmem._core cimport (
     prepare,
     take_window,
 )
-from xlogmem._cpp cimport mutex
 from xlogmem._failures cimport Failure
 from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
@@ -50,6 +49,7 @@ from xlogmem.resources.base cimport Allocation, start_call_on
 from xlogmem.streams cimport Stream, core_of
 
 from xlogmem import _table
+from xlogmem._locks cimport mutex
 from xlogmem.errors import DriverError
 
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]

@@ -7,14 +7,6 @@
 # ---------------------------------------------------------------------------------------------- windows in reserve
 cdef Window* take_window(CoreState* core) noexcept nogil:
     """A window from the reserve, or a new one; empty and closed."""
-    cdef Window* window = core.spare_window.exchange(NULL)
-    if unlikely(window == NULL):
-        window = take_listed_window(core)
-    window.requests.clear()
-    return window
-
-
-cdef Window* take_listed_window(CoreState* core) noexcept nogil:
     cdef Window* window
     core.windows_lock.lock()
     if not core.spare_windows.empty():
@@ -26,18 +18,13 @@ cdef Window* take_listed_window(CoreState* core) noexcept nogil:
         window.place = core.windows.size()
         core.windows.push_back(window)
     core.windows_lock.unlock()
+    window.requests.clear()
     return window
 
 
 cdef void return_window(CoreState* core, Window* window) noexcept nogil:
     """Return a window to the reserve, or delete it."""
     check(not window.is_open and not window.is_waiting, "a window that is returned is closed")
-    window = core.spare_window.exchange(window)
-    if unlikely(window != NULL):
-        return_listed_window(core, window)
-
-
-cdef void return_listed_window(CoreState* core, Window* window) noexcept nogil:
     core.windows_lock.lock()
     if core.spare_windows.size() < RESERVE:
         core.spare_windows.push_back(window)

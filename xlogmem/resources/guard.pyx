@@ -23,7 +23,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport atomic, make_new, read_under, vector
+from xlogmem._cpp cimport atomic, make_new, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Context,
@@ -67,6 +67,7 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryRe
 from xlogmem.streams cimport Stream, StreamPool
 
 from xlogmem._guard_kernels import GUARD_PTX
+from xlogmem._locks cimport read_under
 from xlogmem._log import logger
 from xlogmem._units import parse_bytes, parse_number
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning

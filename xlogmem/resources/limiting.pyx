@@ -8,7 +8,7 @@ cimport cython
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic, mutex
+from xlogmem._cpp cimport atomic
 from xlogmem._driver cimport (
     LEAF_LOCK,
     forget_at_forks,
@@ -19,6 +19,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
 from xlogmem._labels cimport held
+from xlogmem._locks cimport mutex
 from xlogmem.resources.adaptor cimport AdaptorState, ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, read_rows, row_of, take_from

@@ -16,7 +16,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from libc.time cimport localtime_r, time_t, tm
 
-from xlogmem._cpp cimport atomic, milliseconds, mutex, read_under, signal, vector
+from xlogmem._cpp cimport atomic, milliseconds, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
@@ -26,6 +26,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport PYTHON_RAISED, Failure, class_of, format_failure
 from xlogmem._labels cimport Label, held, object_of, release
+from xlogmem._locks cimport mutex, read_under, signal
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 

@@ -5,8 +5,9 @@ grows, rows without bytes are removed, unless their totals are wanted (`keeps_to
 """
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport larger, mutex
+from xlogmem._cpp cimport larger
 from xlogmem._labels cimport held, object_of, release
+from xlogmem._locks cimport mutex
 
 __all__ = []                                # it is for C alone
 

@@ -7,10 +7,11 @@ cimport cython
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport mutex, read_under, vector
+from xlogmem._cpp cimport vector
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks
 from xlogmem._failures cimport Failure
 from xlogmem._labels cimport held, object_of, parse_depth, release
+from xlogmem._locks cimport mutex, read_under
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.outstanding cimport (
