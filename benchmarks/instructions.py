@@ -25,6 +25,7 @@ from typing import Any
 RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
+FIRST = 2500                # rounds: by then what the path keeps is allocated, and its locks have a favourite
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
          "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python")
@@ -54,7 +55,7 @@ def paths() -> dict[str, Callable[[int], object]]:
     own = adopted.acquire_stream()
     bases = [(1 << 45) + 512 * number for number in range(10_000)]
     kept = [adopted.adopt(base, 512, own) for base in bases]
-    wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(MANY)])
+    wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(FIRST)])
 
     def table(runtime: xlogmem.DeviceRuntime) -> Callable[[int], object]:
         return lambda rounds: held and tables[runtime].pairs(1 << 16, [0], rounds)
@@ -90,7 +91,7 @@ def work() -> None:
     from xlogmem.bench import _loops
 
     for run in paths().values():
-        run(FEW)                                        # allocates what the path keeps
+        run(FIRST)
         _loops.mark()
         run(FEW)
         _loops.mark()

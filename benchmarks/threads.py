@@ -74,7 +74,7 @@ def all_work(most: int) -> Iterator[tuple[str, Work, int, Work | None]]:
     streams = [pool.acquire_stream() for _ in range(most)]
     others = [driver.acquire_stream() for _ in range(most)]
     blocks = [pool.allocate(256, stream) for stream in streams]
-    yield "counting, C++", lambda i: _loops.count_alone, 4_000_000, None
+    yield "arithmetic, C++", lambda i: _loops.compute_alone, 4_000_000, None
     for name, of, on, count in (("pool pair, C++", _loops.Allocator.table(pool), streams, 4_000_000),
                                 ("driver's pair, C++", _loops.Allocator.driver(), streams, 200_000),
                                 ("async pair, C++", _loops.Allocator.table(driver), others, 200_000)):

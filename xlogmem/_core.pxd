@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, few, flag, unlikely, vector
+from xlogmem._cpp cimport atomic, few, first_of_line, flag, unlikely, vector
 from xlogmem._driver cimport process_was_forked
 from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
 from xlogmem._index cimport AddressIndex
@@ -88,7 +88,7 @@ cdef struct Waiter:
 
 cdef cppclass Block:
     # What every use looks at comes first, in two lines of the cache.
-    uint64_t generation         # identity; 0 while the slot is empty
+    first_of_line generation    # identity; 0 while the slot is empty
     uint32_t slot
     uint32_t windows            # open windows: while there is one the memory cannot be freed
     uint32_t writers            # windows that write

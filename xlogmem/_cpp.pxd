@@ -239,5 +239,13 @@ cdef extern from *:
     uint64_t milliseconds "xlogmem_milliseconds"() noexcept nogil
 
 
+cdef extern from *:
+    """
+    typedef std::uint64_t xlogmem_first_of_line __attribute__((aligned(64)));
+    """
+    # A first member, of what threads change at the same time: it shares no line of the cache with its neighbours.
+    ctypedef uint64_t first_of_line "xlogmem_first_of_line"
+
+
 cdef inline uint64_t larger(uint64_t a, uint64_t b) noexcept nogil:
     return a if a > b else b

@@ -98,6 +98,7 @@ cdef extern from *:
     // way saves, or less.
     //
     // Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
+    #define XLOGMEM_INLINE inline __attribute__((always_inline))
     class xlogmem_mutex {
         enum : std::uint32_t { FREE, HELD, SLEEPERS };
         enum { SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 64 };
@@ -127,7 +128,7 @@ cdef extern from *:
             std::uint32_t expected = FREE;
             return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
         }
-        void give_back() {
+        __attribute__((noinline)) void give_back() {
             if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0))
                 xlogmem_futex(state, FUTEX_WAKE, 1);
         }
@@ -150,7 +151,7 @@ cdef extern from *:
         }
 
         // ---- the short way
-        bool enter_shortly() {
+        XLOGMEM_INLINE bool enter_shortly() {
             Favourite* mine = favourite.load(std::memory_order_acquire);
             if (mine == nullptr || mine->thread != xlogmem_self()) return false;
             mine->inside.store(1, std::memory_order_relaxed);
@@ -162,7 +163,7 @@ cdef extern from *:
             entered = mine;
             return true;
         }
-        void leave_shortly(Favourite* mine) {
+        XLOGMEM_INLINE void leave_shortly(Favourite* mine) {
             mine->inside.store(0, std::memory_order_release);
             std::atomic_signal_fence(std::memory_order_seq_cst);
             if (__builtin_expect(favourite.load(std::memory_order_relaxed) != mine, 0)) wake_revoker(mine);
@@ -203,11 +204,21 @@ cdef extern from *:
             streak = 0;
             favourite.store(mine, std::memory_order_release);
         }
-        __attribute__((cold, noinline)) void lock_mutex() {
+        __attribute__((noinline)) void lock_mutex() {
             if (!take()) wait();
             Favourite* other = favourite.load(std::memory_order_relaxed);
             if (other != nullptr) revoke(other);
             count();
+        }
+
+        __attribute__((noinline)) bool try_mutex() {
+            if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;
+            if (favourite.load(std::memory_order_relaxed) != nullptr) {
+                give_back();
+                return false;
+            }
+            count();
+            return true;
         }
 
     public:
@@ -222,19 +233,12 @@ cdef extern from *:
             }
         }
         // Without waiting for anything.  A lock that has another favourite is taken from it by `lock` alone.
-        bool try_lock() {
-            if (!enter_shortly()) {
-                if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;
-                if (__builtin_expect(favourite.load(std::memory_order_relaxed) != nullptr, 0)) {
-                    give_back();
-                    return false;
-                }
-                count();
-            }
+        XLOGMEM_INLINE bool try_lock() {
+            if (!enter_shortly() && !try_mutex()) return false;
             own();
             return true;
         }
-        void lock() {
+        XLOGMEM_INLINE void lock() {
             if (!enter_shortly()) lock_mutex();
             own();
         }
@@ -245,7 +249,7 @@ cdef extern from *:
             return true;
         #endif
         }
-        void unlock() {
+        XLOGMEM_INLINE void unlock() {
             disown();
             Favourite* mine = entered;
             if (mine != nullptr) {

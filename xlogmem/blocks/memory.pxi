@@ -72,6 +72,13 @@ cdef size_t parse_bytes_wanted(object nbytes) except 0:
     return nbytes
 
 
+cdef inline Stream stream_for(Core core, object stream):
+    """`Core.stream_of`, in short for what it is mostly given."""
+    if type(stream) is Stream and (<Stream>stream).ordering is core.ordering and (<Stream>stream).state != NULL:
+        return <Stream>stream
+    return core.stream_of(stream)
+
+
 cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
     cdef Allocation wanted
     cdef Failure failure
@@ -80,8 +87,9 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     cdef Block* block = NULL
     cdef size_t size = bytes_wanted(nbytes)
     cdef int done
-    collect_exports()
-    ordered = core.stream_of(stream)
+    if unlikely(released_exports.exports.load() != NULL):
+        collect_exports()
+    ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
     if tag is not None or core.state.resource.stack_depth:
@@ -94,7 +102,8 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     release(wanted.stack)
     if done == REFUSED:
         core.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
-    core.drop_owners()
+    if unlikely(<bint>core.state.has_pending_decrefs):
+        core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
         core.warn_of_eviction()
@@ -110,7 +119,7 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     if block.owned.item == NULL:
         raise UseAfterFreeError(block.generation)
     if stream is not None:
-        given = core.stream_of(stream)
+        given = stream_for(core, stream)
         home = given.state
     if free_into_cache(&core.state, block.block, block.generation, home):
         done = DONE
@@ -119,7 +128,9 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     if done == NOT_AT_ONCE:
         free_slowly(core, block, home)
     block.owned.item = NULL                             # the handle owns nothing any more
-    return core.drop_owners()
+    if unlikely(<bint>core.state.has_pending_decrefs):
+        core.drop_owners()
+    return 0
 
 
 cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:

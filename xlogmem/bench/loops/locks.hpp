@@ -48,6 +48,17 @@ inline void work(std::uint64_t volatile& counter, int steps)
   for (int i = 0; i < steps; ++i) { counter = counter + 1; }
 }
 
+// Each step waits for the one before it, and none for memory.
+inline std::uint64_t compute(std::uint64_t rounds)
+{
+  std::uint64_t number = rounds;
+  for (std::uint64_t i = 0; i < rounds * 32; ++i) {
+    number = number * 6364136223846793005u + 1442695040888963407u;
+    asm volatile("" : "+r"(number));
+  }
+  return number;
+}
+
 // Each thread holds the lock for `inside` steps and works for `outside` steps without it, for so many nanoseconds.
 template <typename Lock>
 contention contend(Lock& lock, std::size_t n_threads, std::uint64_t nanoseconds, int inside, int outside)

@@ -10,7 +10,7 @@ cdef extern from "loops/locks.hpp" namespace "xlogmem_bench" nogil:
         uint64_t longest
     cdef cppclass system_mutex:
         system_mutex(bint)
-    void work(uint64_t&, int)
+    uint64_t compute(uint64_t)
     contention contend[Lock](Lock&, size_t, uint64_t, int, int) except +
 
 LOCKS = ("xlogmem", "pthread", "pthread, adaptive")
@@ -37,10 +37,7 @@ def contended(str lock, size_t threads, uint64_t milliseconds, int inside=20, in
     return found
 
 
-def count_alone(uint64_t rounds):
-    """Count to 100 so many times, on the thread's own stack: what the machine leaves of a thread's speed beside others."""
-    cdef uint64_t counter = 0
-    cdef uint64_t _
+def compute_alone(uint64_t rounds):
+    """Compute in registers for so many rounds of some 50 ns: what the machine leaves of a thread's speed beside others."""
     with nogil:
-        for _ in range(rounds):
-            work(counter, 100)
+        compute(rounds)
