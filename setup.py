@@ -139,8 +139,9 @@ def module(root: Path, path: Path) -> Extension:
     """A module and its pages, which lie in a folder of its name."""
     pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
-                     include_dirs=[include, "xlogmem/include", str((root / path).parent)],
-                     depends=[HEADER, *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
+                     include_dirs=[include, "xlogmem/include", str(root / "xlogmem"), str((root / path).parent)],
+                     depends=[HEADER, str(root / "xlogmem/_mutex.hpp"),
+                              *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
                      define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
 
 

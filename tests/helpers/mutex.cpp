@@ -1,0 +1,137 @@
+// The short way of the lock, at the moments that matter: tests/core/test_mutex.py compiles this with the lock as it is and
+// with defects.  The lock comes from a copy whose favourites hesitate before they say that they are inside.
+//
+// Ends with 0 if all is well, 1 if two threads were inside at once, 2 if a thread sleeps for ever.
+#include <atomic>
+
+static void hesitate();
+
+#include "_mutex.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+using namespace std::chrono_literals;
+
+static xlogmem_mutex the_lock;
+static std::atomic<int> inside{0}, hesitating{0};
+static std::atomic<bool> may_go{true}, leave{false};
+static thread_local bool hesitates = false;
+
+static void hesitate() {
+    if (!hesitates) return;
+    hesitates = false;
+    ++hesitating;
+    while (!may_go) std::this_thread::yield();
+}
+
+static void finish(int code, const char* why) {
+    std::puts(why);
+    std::fflush(stdout);
+    std::_Exit(code);
+}
+
+static void enter() {
+    the_lock.lock();
+    if (++inside != 1) finish(1, "two threads are inside");
+}
+
+static void exit() {
+    --inside;
+    the_lock.unlock();
+}
+
+static void become_favourite() {
+    for (int i = 0; i < 10; ++i) enter(), exit();
+}
+
+static void until(std::atomic<int>& number, int value) {
+    while (number != value) std::this_thread::yield();
+}
+
+// A favourite is inside for a while.  Who comes waits for it, and is woken.
+static void waits() {
+    std::atomic<int> step{0};
+    std::thread favourite([&] {
+        become_favourite();
+        enter();
+        step = 1;
+        std::this_thread::sleep_for(100ms);
+        exit();
+    });
+    until(step, 1);
+    enter();
+    exit();
+    favourite.join();
+}
+
+// Who only tries does not get in meanwhile.
+static void tries() {
+    std::atomic<int> step{0};
+    std::thread favourite([&] {
+        become_favourite();
+        enter();
+        step = 1;
+        while (!leave) std::this_thread::yield();
+        exit();
+    });
+    until(step, 1);
+    if (the_lock.try_lock()) finish(1, "two threads are inside");
+    leave = true;
+    favourite.join();
+    enter();
+    exit();
+    if (!the_lock.try_lock()) finish(2, "a lock that is free cannot be taken");
+    the_lock.unlock();
+}
+
+// A favourite that has looked, and not said yet that it is inside, while another thread takes the lock from it: for once,
+// or (`again`) becomes the favourite itself.
+static void looks(bool again) {
+    may_go = false;
+    std::thread favourite([&] {
+        become_favourite();
+        hesitates = true;
+        enter();
+        exit();
+    });
+    until(hesitating, 1);
+    if (again) become_favourite();
+    enter();
+    may_go = true;
+    std::this_thread::sleep_for(100ms);
+    exit();
+    favourite.join();
+}
+
+// All at once, at any moment.
+static void stress() {
+    std::vector<std::thread> all;
+    for (unsigned self = 0; self < 4; ++self)
+        all.emplace_back([self] {
+            for (unsigned round = 0; round < 3000; ++round) {
+                for (unsigned i = 0; i < (round + self) % 16; ++i) enter(), exit();
+                if (the_lock.try_lock()) {
+                    if (++inside != 1) finish(1, "two threads are inside");
+                    exit();
+                }
+                for (unsigned i = 0; i < (round * 7 + self) % 100; ++i) xlogmem_pause();
+            }
+        });
+    for (auto& one : all) one.join();
+}
+
+int main(int, char** argv) {
+    std::thread([] {
+        std::this_thread::sleep_for(10s);
+        finish(2, "a thread sleeps for ever");
+    }).detach();
+    if (!std::strcmp(argv[1], "waits")) waits();
+    if (!std::strcmp(argv[1], "tries")) tries();
+    if (!std::strcmp(argv[1], "looks")) looks(false);
+    if (!std::strcmp(argv[1], "looks again")) looks(true);
+    if (!std::strcmp(argv[1], "stress")) stress();
+    finish(0, "one thread at a time");
+}

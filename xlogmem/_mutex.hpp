@@ -1,0 +1,255 @@
+// The lock of xlogmem's tables, and what it is made of: a futex, a heavy fence, and a name for the calling thread.
+#pragma once
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <new>
+
+// Sleep while the word has this value, or until it is woken or the limit is over; and wake so many sleepers.
+static inline void xlogmem_futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+                                 const std::timespec* limit = nullptr) {
+    const int error = errno;                                // a thread's errno must not change under it
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, limit, nullptr,
+            0);
+    errno = error;
+}
+
+// Between two looks at what another thread is about to change.
+static inline void xlogmem_pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");
+#endif
+}
+
+// A heavy fence for a light one of all other threads: whatever each of them did before the call is seen after it, and
+// whatever each does after the call sees what came before it.  To the others a compiler barrier is enough for that.
+static inline bool xlogmem_fence_all() {
+    const int error = errno;
+    const bool done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    errno = error;
+    return done;
+}
+static inline bool xlogmem_can_fence_all() {
+    const int error = errno;
+    const bool can = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) && xlogmem_fence_all();
+    errno = error;
+    return can;
+}
+
+static inline std::uintptr_t xlogmem_self() {
+#if defined(__x86_64__)
+    std::uintptr_t self;
+    asm("mov %%fs:0, %0" : "=r"(self));                     // the thread's control block, as the ABI has it
+    return self;
+#else
+    return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+#endif
+}
+
+// The mutex with three states of Drepper, "Futexes are tricky", with the short spin of Rust's std::sync::Mutex, and
+// in front of it a short way for a thread that takes the lock again and again.
+//
+// The mutex.  SLEEPERS says that threads may sleep.  A thread sleeps only after it has set that, and while that
+// stands.  The holder gives the lock back with an exchange, so that no thread can set SLEEPERS unseen, and wakes one.
+// A thread that was woken takes the lock as SLEEPERS, because it does not know whether more sleep.  A thread that
+// comes may take a free lock before one that was woken for it: the sections are shorter than a wake-up.
+//
+// The short way (biased locking by asymmetric Dekker synchronization; see membarrier(2)).  A thread that has taken the
+// mutex STREAK times in a row becomes the lock's *favourite*, and from then on takes it by two plain stores.  Any other
+// thread takes the mutex first, and then ends that.  In short, and `|` is a compiler barrier:
+//
+//     the favourite                      another thread, with the mutex
+//     (1) inside = true                  (4) favourite = none
+//      |                                 (5) a heavy fence
+//     (2) still the favourite?           (6) sleep while `inside`
+//         no: (3), and take the mutex
+//         the section
+//     (3) inside = false
+//      |
+//         still the favourite?  no: wake
+//
+// What a thread does falls before (5) or after it.  Where (2) is before it, so is (1), and (6) sees the section.
+// Where (2) is after it, it sees (4), and there is no section.  So two threads are never inside.  The last line in
+// place of (2), and (3) in place of (1), is why none sleeps for ever: (6) sees (3), or is woken.
+//
+// `inside` is the favourite's own: each has a Favourite, which lives as long as the lock.  A thread that was
+// interrupted before (1) may go on with it at any time.  A thread that ends is not inside, and one that begins where
+// it was, with the same control block, may as well be it.  A lock outlives the calls of it: `unlock` looks at it last.
+//
+// To take a lock from its favourite costs a heavy fence, a microsecond or a few: as much as STREAK times the short
+// way saves, or less.
+//
+// Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
+#define XLOGMEM_INLINE inline __attribute__((always_inline))
+
+class xlogmem_mutex {
+    enum : std::uint32_t { FREE, HELD, SLEEPERS };
+    enum { SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 64 };
+    struct alignas(128) Favourite {                         // two lines: processors fetch them in pairs
+        std::uintptr_t thread;
+        std::atomic<std::uint32_t> inside;
+        Favourite* next;
+    };
+    std::atomic<Favourite*> favourite{nullptr};             // changes with the mutex held
+    Favourite* entered = nullptr;                           // the holder took the short way; the holder's own
+    std::atomic<std::uint32_t> state{FREE};
+    std::uint32_t streak = 0;                               // these four are the holder's own, too
+    std::uint32_t n_favourites = 0;
+    std::uintptr_t last = 0;
+    Favourite* favourites = nullptr;
+#ifdef XLOGMEM_CHECKS
+    std::atomic<std::uintptr_t> holder{0};
+    void own() { holder.store(xlogmem_self(), std::memory_order_relaxed); }
+    void disown() { holder.store(0, std::memory_order_relaxed); }
+#else
+    void own() {}
+    void disown() {}
+#endif
+
+    // ---- the mutex
+    bool take() {
+        std::uint32_t expected = FREE;
+        return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
+    }
+    __attribute__((noinline)) void give_back() {
+        if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0))
+            xlogmem_futex(state, FUTEX_WAKE, 1);
+    }
+    // Until it is free, or others sleep already: then this thread will not be the next.
+    std::uint32_t spin() {
+        std::uint32_t seen = state.load(std::memory_order_relaxed);
+        for (int i = 0; seen == HELD && i < SPINS; ++i) {
+            xlogmem_pause();
+            seen = state.load(std::memory_order_relaxed);
+        }
+        return seen;
+    }
+    void wait() {
+        std::uint32_t seen = spin();
+        if (seen == FREE && take()) return;
+        while (seen == SLEEPERS || state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) {
+            xlogmem_futex(state, FUTEX_WAIT, SLEEPERS);
+            seen = spin();
+        }
+    }
+
+    // ---- the short way
+    XLOGMEM_INLINE bool enter_shortly() {
+        Favourite* mine = favourite.load(std::memory_order_acquire);
+        if (mine == nullptr || mine->thread != xlogmem_self()) return false;
+        mine->inside.store(1, std::memory_order_relaxed);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (__builtin_expect(favourite.load(std::memory_order_relaxed) != mine, 0)) {
+            leave_shortly(mine);
+            return false;
+        }
+        entered = mine;
+        return true;
+    }
+    XLOGMEM_INLINE void leave_shortly(Favourite* mine) {
+        mine->inside.store(0, std::memory_order_release);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (__builtin_expect(favourite.load(std::memory_order_relaxed) != mine, 0)) wake_revoker(mine);
+    }
+    __attribute__((cold, noinline)) void wake_revoker(Favourite* mine) { xlogmem_futex(mine->inside, FUTEX_WAKE, 1); }
+    void revoke(Favourite* other) {
+        favourite.store(nullptr, std::memory_order_relaxed);
+        if (!xlogmem_fence_all() && !xlogmem_can_fence_all()) {
+            std::fputs("xlogmem: membarrier(2) is refused by now, and a lock depends on it\n", stderr);
+            std::abort();
+        }
+        for (int i = 0; i < SPINS && other->inside.load(std::memory_order_acquire); ++i) xlogmem_pause();
+        while (other->inside.load(std::memory_order_acquire)) xlogmem_futex(other->inside, FUTEX_WAIT, 1);
+    }
+    // With the mutex: the same thread as the last time?
+    void count() {
+        const std::uintptr_t self = xlogmem_self();
+        if (self == last) {
+            if (__builtin_expect(++streak == STREAK, 0)) prefer(self);
+        } else {
+            last = self;
+            streak = 0;
+        }
+    }
+    __attribute__((cold, noinline)) void prefer(std::uintptr_t self) {
+        static const bool may_prefer = xlogmem_can_fence_all();
+        Favourite* mine = favourites;
+        if (!may_prefer) return;
+        while (mine != nullptr && mine->thread != self) mine = mine->next;
+        if (mine == nullptr) {
+            if (n_favourites == MOST_FAVOURITES) return;        // threads come and go
+            mine = new (std::nothrow) Favourite{self, {0}, favourites};
+            if (mine == nullptr) return;
+            favourites = mine;
+            ++n_favourites;
+        }
+        streak = 0;
+        favourite.store(mine, std::memory_order_release);
+    }
+    __attribute__((noinline)) void lock_mutex() {
+        if (!take()) wait();
+        Favourite* other = favourite.load(std::memory_order_relaxed);
+        if (other != nullptr) revoke(other);
+        count();
+    }
+
+    __attribute__((noinline)) bool try_mutex() {
+        if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;
+        if (favourite.load(std::memory_order_relaxed) != nullptr) {
+            give_back();
+            return false;
+        }
+        count();
+        return true;
+    }
+
+public:
+    xlogmem_mutex() = default;
+    xlogmem_mutex(const xlogmem_mutex&) = delete;
+    xlogmem_mutex& operator=(const xlogmem_mutex&) = delete;
+    ~xlogmem_mutex() {
+        while (favourites != nullptr) {
+            Favourite* next = favourites->next;
+            delete favourites;
+            favourites = next;
+        }
+    }
+    // Without waiting for anything.  A lock that has another favourite is taken from it by `lock` alone.
+    XLOGMEM_INLINE bool try_lock() {
+        if (!enter_shortly() && !try_mutex()) return false;
+        own();
+        return true;
+    }
+    XLOGMEM_INLINE void lock() {
+        if (!enter_shortly()) lock_mutex();
+        own();
+    }
+    bool held() {
+#ifdef XLOGMEM_CHECKS
+        return holder.load(std::memory_order_relaxed) == xlogmem_self();
+#else
+        return true;
+#endif
+    }
+    XLOGMEM_INLINE void unlock() {
+        disown();
+        Favourite* mine = entered;
+        if (mine != nullptr) {
+            entered = nullptr;
+            leave_shortly(mine);
+        } else {
+            give_back();
+        }
+    }
+};
