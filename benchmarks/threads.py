@@ -6,6 +6,10 @@ A figure is worth something here only if every process has it: memory lies elsew
 the table shows the worst process beside the median.  `throughput` is that of all threads over that of one thread in the
 same process; `p99/median` is the largest of any thread (from C++, the clock's 20 to 40 ns included).  From Python all
 threads share the GIL, and one thread's throughput is the most that there can be.
+
+Two rows are for comparison.  `arithmetic` is what the machine leaves of a thread's speed beside others: two threads on
+one core, of this process or of another tenant, halve each other's.  `driver's pair and work` has 200 ns of arithmetic
+after each of the driver's calls: what threads that do anything between them get from the driver's lock.
 """
 from __future__ import annotations
 
@@ -74,12 +78,14 @@ def all_work(most: int) -> Iterator[tuple[str, Work, int, Work | None]]:
     streams = [pool.acquire_stream() for _ in range(most)]
     others = [driver.acquire_stream() for _ in range(most)]
     blocks = [pool.allocate(256, stream) for stream in streams]
+    raw = _loops.Allocator.driver()
     yield "arithmetic, C++", lambda i: _loops.compute_alone, 4_000_000, None
     for name, of, on, count in (("pool pair, C++", _loops.Allocator.table(pool), streams, 4_000_000),
-                                ("driver's pair, C++", _loops.Allocator.driver(), streams, 200_000),
+                                ("driver's pair, C++", raw, streams, 200_000),
                                 ("async pair, C++", _loops.Allocator.table(driver), others, 200_000)):
         yield (name, lambda i, of=of, on=on: lambda n: of.pairs(MIB, [on[i].handle], n), count,
                lambda i, of=of, on=on: lambda n: of.each_pair(MIB, [on[i].handle], n))
+    yield "driver's pair and work, C++", lambda i: lambda n: raw.pairs(MIB, [streams[i].handle], n, 4), 200_000, None
     yield "use, C++", lambda i: _loops.Uses([(0, [(0, 3)])], [streams[i]], [blocks[i]]).run, 2_000_000, None
     yield "nothing, Python", lambda i: python_nothing, 4_000_000, None
     yield "pool pair, Python", lambda i: python_pairs(pool, streams[i]), 400_000, None
@@ -150,13 +156,13 @@ def time_in_threads(work: Work, n: int, count: int) -> tuple[int, list[Any]]:
 
 def show(processes: list[list[dict[str, Any]]]) -> None:
     print(f"{len(os.sched_getaffinity(0))} cores, {len(processes)} processes: their median, and the worst of them")
-    print(f"{'':20}{'threads':>8}{'ns':>10}{'throughput':>12}{'worst':>8}{'p99/median':>12}{'worst':>8}")
+    print(f"{'':28}{'threads':>8}{'ns':>10}{'throughput':>12}{'worst':>8}{'p99/median':>12}{'worst':>8}")
     for rows in zip(*processes, strict=True):
         alone = [next(row for row in process if row["work"] == rows[0]["work"] and row["threads"] == 1)
                  for process in processes]
         gain = [first["ns"] / row["ns"] for first, row in zip(alone, rows, strict=True)]
         tail = [row["tail"] for row in rows if "tail" in row]
-        print(f"{rows[0]['work']:20}{rows[0]['threads']:8}{statistics.median(row['ns'] for row in rows):10,.0f}"
+        print(f"{rows[0]['work']:28}{rows[0]['threads']:8}{statistics.median(row['ns'] for row in rows):10,.0f}"
               f"{statistics.median(gain):12.2f}{min(gain):8.2f}"
               + (f"{statistics.median(tail):12.1f}{max(tail):8.1f}" if tail else ""))
 

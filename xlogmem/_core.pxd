@@ -8,55 +8,14 @@ from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_s
 from xlogmem._index cimport AddressIndex
 from xlogmem._labels cimport Label
 from xlogmem._locks cimport mutex, signal
+from xlogmem._modes cimport (
+    CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING, HAND_BACK_ALL,
+    HAND_BACK_WRITES, KEEP_STREAM_BUSY, LAUNCHED, LIVE, LOCAL, NOT_AT_ONCE, NOT_PREPARED, NO_THREAD, READ, READ_WRITE,
+    REFUSED, REFUSE_CONFLICTS, RELEASE_STREAM, RETIRED, UNFINISHED, UNKNOWN_ACCESS, WAIT_FOR_CONFLICTS, WAIT_OR_COUNT,
+    WRITE, AccessFlags, AfterCall, AtOnce, CaptureCheck, HandBack, OnConflict, Outcome, State,
+)
 from xlogmem._order cimport Dependency, OrderState, StreamState
 from xlogmem.resources.base cimport Allocation, ResourceTable
-
-cdef enum AccessFlags:
-    UNKNOWN_ACCESS = 0          # work that was queued without a prepare
-    READ = 1
-    WRITE = 2
-    READ_WRITE = 3
-
-cdef enum State:
-    LIVE
-    RETIRED                     # freed by its owner, and not yet: a window or export is open on it, or it was put off
-    FREEING
-    FREED
-    LOCAL                       # live, and known to the cache of its stream alone
-    CACHED                      # memory that was freed, in the cache of its stream
-
-cdef enum Outcome:
-    LAUNCHED                    # or may have been
-    CANCELLED
-    NOT_PREPARED                # the waits could not be queued
-
-cdef enum HandBack:
-    HAND_BACK_ALL
-    HAND_BACK_WRITES
-
-cdef enum OnConflict:
-    # What becomes of a window that conflicts with one that is open on another stream.
-    WAIT_FOR_CONFLICTS          # the host waits until that is closed
-    WAIT_OR_COUNT               # the same, and what would wait for ever opens all the same
-    REFUSE_CONFLICTS
-    COUNT_CONFLICTS             # it opens all the same
-
-cdef enum:
-    NO_THREAD = 0
-
-cdef enum AtOnce:
-    NOT_AT_ONCE                 # nothing was done
-    DONE
-    REFUSED                     # for ever: the failure says why
-    UNFINISHED                  # `prepare_rest` has to follow
-
-cdef enum AfterCall:
-    KEEP_STREAM_BUSY
-    RELEASE_STREAM
-
-cdef enum CaptureCheck:
-    CHECK_CAPTURE
-    CAPTURE_WAS_CHECKED         # the stream was just seen not to capture
 
 
 cdef struct Entry:

@@ -122,7 +122,7 @@ class xlogmem_mutex {
         std::uint32_t expected = FREE;
         return state.compare_exchange_strong(expected, HELD, std::memory_order_acquire, std::memory_order_relaxed);
     }
-    __attribute__((noinline)) void give_back() {
+    __attribute__((noinline)) void release() {
         if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0))
             xlogmem_futex(state, FUTEX_WAKE, 1);
     }
@@ -207,7 +207,7 @@ class xlogmem_mutex {
     __attribute__((noinline)) bool try_mutex() {
         if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;
         if (favourite.load(std::memory_order_relaxed) != nullptr) {
-            give_back();
+            release();
             return false;
         }
         count();
@@ -249,7 +249,7 @@ public:
             entered = nullptr;
             leave_shortly(mine);
         } else {
-            give_back();
+            release();
         }
     }
 };

@@ -53,7 +53,7 @@ DEFECTS = {                                             # what is left out, in p
     "the new holder does not wait for the favourite":
         ("while (other->inside.load(std::memory_order_acquire)) xlogmem_futex(other->inside, FUTEX_WAIT, 1);", "",
          "waits"),
-    "the favourite is not asked to leave": ("if (other != nullptr) revoke(other);", "", "waits"),
+    "the new holder leaves the favourite as it is": ("if (other != nullptr) revoke(other);", "", "waits"),
     "the favourite wakes no one": ("!= mine, 0)) wake_revoker(mine);", "!= mine, 0)) return;", "waits"),
     "a try does not look for a favourite":
         ("if (favourite.load(std::memory_order_relaxed) != nullptr", "if (false", "tries"),

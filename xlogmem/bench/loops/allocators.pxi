@@ -18,7 +18,7 @@ cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
         xlogmem_upstream functions
 
 cdef extern from "loops/pairs.hpp" namespace "xlogmem_bench" nogil:
-    int c_pairs "xlogmem_bench::pairs"(xlogmem_upstream, size_t, void**, size_t, size_t, uint64_t*, uint64_t*,
+    int c_pairs "xlogmem_bench::pairs"(xlogmem_upstream, size_t, void**, size_t, size_t, size_t, uint64_t*, uint64_t*,
                                        xlogmem_error*)
     int pairs_in_threads(xlogmem_upstream, driver, cy.CUcontext, size_t, void**, size_t, size_t, uint64_t*,
                          xlogmem_error*)
@@ -100,15 +100,15 @@ cdef class Allocator:
         Py_INCREF(self)
         return capsule
 
-    def pairs(self, size_t nbytes, streams, size_t count):
-        """Allocate and free, on the streams in turn."""
+    def pairs(self, size_t nbytes, streams, size_t count, size_t work=0):
+        """Allocate and free, on the streams in turn, with some rounds of `compute_alone` after each call."""
         cdef Handles on = Handles(streams)
         cdef xlogmem_error error
         cdef uint64_t took = 0
         cdef int failed
         with nogil:
-            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, NULL, &took,
-                             &error)
+            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, work, NULL,
+                             &took, &error)
         if failed:
             raise_error(&error)
         return took
@@ -122,8 +122,8 @@ cdef class Allocator:
         cdef int failed
         each.resize(count)
         with nogil:
-            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, each.data(), &took,
-                             &error)
+            failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, 0,
+                             each.data(), &took, &error)
             sort(each.begin(), each.end())
         if failed:
             raise_error(&error)

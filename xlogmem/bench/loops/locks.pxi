@@ -10,7 +10,6 @@ cdef extern from "loops/locks.hpp" namespace "xlogmem_bench" nogil:
         uint64_t longest
     cdef cppclass system_mutex:
         system_mutex(bint)
-    uint64_t compute(uint64_t)
     contention contend[Lock](Lock&, size_t, uint64_t, int, int) except +
 
 LOCKS = ("xlogmem", "pthread", "pthread, adaptive")
@@ -35,9 +34,3 @@ def contended(str lock, size_t threads, uint64_t milliseconds, int inside=20, in
     finally:
         del plain
     return found
-
-
-def compute_alone(uint64_t rounds):
-    """Compute in registers for so many rounds of some 50 ns: what the machine leaves of a thread's speed beside others."""
-    with nogil:
-        compute(rounds)

@@ -8,13 +8,16 @@
 #include <thread>
 #include <vector>
 
+#include "compute.hpp"
 #include "driver.hpp"
 
 namespace xlogmem_bench {
 
-// A pair on each of the streams in turn.  `each` (may be null) receives the time of each pair, clock included.
+// A pair on each of the streams in turn, with so many rounds of work after each call.  `each` (may be null) receives the
+// time of each pair, clock included.
 inline int pairs(xlogmem_upstream const& of, std::size_t bytes, void* const* streams, std::size_t n_streams,
-                 std::size_t count, std::uint64_t* each, std::uint64_t* took, xlogmem_error* error)
+                 std::size_t count, std::size_t work, std::uint64_t* each, std::uint64_t* took,
+                 xlogmem_error* error)
 {
   std::size_t turn = 0;
   std::uint64_t ptr;
@@ -23,9 +26,10 @@ inline int pairs(xlogmem_upstream const& of, std::size_t bytes, void* const* str
     void* const stream = streams[turn];
     if (++turn == n_streams) { turn = 0; }
     auto const started = each ? clock::now() : clock::time_point{};
-    if (of.allocate(of.self, bytes, stream, &ptr, error) || of.deallocate(of.self, ptr, bytes, stream, error)) {
-      return 1;
-    }
+    if (of.allocate(of.self, bytes, stream, &ptr, error)) { return 1; }
+    compute(work);
+    if (of.deallocate(of.self, ptr, bytes, stream, error)) { return 1; }
+    compute(work);
     if (each) { each[i] = since(started); }
   }
   *took = since(before);
@@ -54,7 +58,7 @@ inline int pairs_in_threads(xlogmem_upstream const& of, driver const& calls, CUc
         changed.notify_all();
         changed.wait(hold, [&] { return go; });
       }
-      bad = bad || pairs(of, bytes, streams + i, 1, count, nullptr, &ignored, &mine);
+      bad = bad || pairs(of, bytes, streams + i, 1, count, 0, nullptr, &ignored, &mine);
       if (bad) {
         std::lock_guard const hold{lock};
         status = 1;
