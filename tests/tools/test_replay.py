@@ -244,6 +244,7 @@ def test_the_command(tmp_path):
     assert "least pool" in run.output
 
 
+@pytest.mark.with_gil                                   # RMM starts the driver, if no test before has
 @needs_rmm
 @pytest.mark.simulator
 def test_rmms_pool_beside_ours(tmp_path):
