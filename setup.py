@@ -175,13 +175,14 @@ modules = cythonize(
 )
 
 # The simulated driver is a shared library, not a Python module: xlogmem.sim loads it with ctypes.  Because of its
-# soname an unmodified cuda-bindings uses it as the driver.
+# soname an unmodified cuda-bindings uses it as the driver.  The engine of the check judges what is done with it.
+FOLDERS = ("xlogmem/sim/src", "xlogmem/check/engine")
 simulator = Extension(
     "xlogmem.sim._simcuda",
-    sorted(str(path.relative_to(HERE)) for path in HERE.glob("xlogmem/sim/src/*.cpp")),
-    depends=sorted(str(path.relative_to(HERE)) for path in HERE.glob("xlogmem/sim/src/*.[hm]*")),
+    sorted(str(path.relative_to(HERE)) for folder in FOLDERS for path in HERE.glob(f"{folder}/*.cpp")),
+    depends=sorted(str(path.relative_to(HERE)) for folder in FOLDERS for path in HERE.glob(f"{folder}/*.[hm]*")),
     language="c++",
-    include_dirs=[include],
+    include_dirs=[include, "xlogmem"],
     extra_compile_args=["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden",
                         "-pthread", *SYMBOLS, *SANITIZERS],
     extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map", "-pthread",

@@ -14,9 +14,9 @@ synchronize puts in order is reported (``Simulator.races()``), whether or not th
 The kinds of reports: ``RACE write/read``, ``read/write``, ``write/write`` (two uses), ``alloc/use`` (a use on
 another stream, not ordered after the allocation), ``read/free``, ``write/free``, ``alloc/free`` (freed too
 early), ``free/use`` (not ordered with the free), ``USE-AFTER-FREE`` (ordered after it), ``read/reuse`` and
-the like (the address was given out again too early). ``DEAD STREAM`` and
-``DEAD EVENT`` are not races: a call was given the handle of something destroyed, which a GPU's driver may
-answer with a crash.
+the like (the address was given out again too early), ``STALE GRAPH`` (a graph was launched for an earlier owner
+of its memory). ``DEAD STREAM`` and ``DEAD EVENT`` are not races: a call was given the handle of something
+destroyed, which a GPU's driver may answer with a crash.
 
 Devices are each other's peers, under the driver's rules: memory of another device may be touched after
 ``cuCtxEnablePeerAccess``, that of a pool after ``cuMemPoolSetAccess``. A kernel that has no access crashes

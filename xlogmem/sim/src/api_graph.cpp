@@ -1,6 +1,9 @@
 // Entry points: stream capture and the graphs that come out of it.
 #include "calls.hpp"
 #include "capture.hpp"
+#include "watch.hpp"
+
+#include <utility>
 
 using namespace sim;
 
@@ -93,6 +96,7 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph handle,
         if (!graph || !result) return CUDA_ERROR_INVALID_VALUE;
         GraphExec* exec = new GraphExec;
         exec->nodes = graph->nodes;
+        exec->accesses = graph->accesses;
         exec->handle = driver().graph_execs.add(exec);
         *result = reinterpret_cast<CUgraphExec>(exec->handle);
         return CUDA_SUCCESS;
@@ -117,7 +121,10 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         if (!exec) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(find_stream(stream_handle, &stream));
         std::vector<Work> nodes = exec->nodes;  // a copy: a full queue releases the lock
-        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node)));
+        std::shared_ptr<const check::Graph> accesses = exec->accesses;
+        bool launched = false;  // one operation to the engine
+        auto watch = [&] { return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *accesses); };
+        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node), nullptr, watch));
         return CUDA_SUCCESS;
     });
 }

@@ -2,6 +2,7 @@
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
+#include "watch.hpp"
 
 using namespace sim;
 
@@ -23,7 +24,7 @@ CUresult query(Lock& lock, Stream* stream) {
     u64 sequence = stream->queued;
     if (!stream->reached(sequence)) poll(lock, stream);
     if (!stream->reached(sequence)) return CUDA_ERROR_NOT_READY;
-    host_learns(stream->clock);
+    host_learns(queued(stream));
     trim_to_thresholds();
     return CUDA_SUCCESS;
 }
@@ -31,13 +32,12 @@ CUresult query(Lock& lock, Stream* stream) {
 // A stream that waits, or that the host waits for, up to everything queued before now. The legacy default stream's
 // "everything" includes the blocking streams: an empty operation on it collects them.
 CUresult synchronize_stream(Lock& lock, Stream* stream) {
-    u64 sequence = stream->queued;
     if (stream->is_legacy()) {
         Work work;
         work.name = "synchronize";
-        REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
+        REFUSE_IF(submit(lock, stream, std::move(work)));
     }
-    synchronize(lock, stream, sequence, stream->clock);
+    synchronize(lock, stream);
     return CUDA_SUCCESS;
 }
 
@@ -55,7 +55,8 @@ CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (!event->recorded) return CUDA_SUCCESS;
     REFUSE_IF(check_legacy_use(stream));
     make_room(lock, stream);
-    wait_for(lock, stream, event->position, event->clock);
+    wait_for(lock, stream, event->position);
+    driver().engine.wait(*stream->order, event->handle);
     if (driver().config.policy == Policy::Eager) advance(lock, stream);
     return CUDA_SUCCESS;
 }
@@ -103,7 +104,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
         if (stream->capture) return check_not_capturing(stream);
         driver().stream_handles.remove(stream->handle);
-        stream->dead = true;  // what it has queued still runs
+        end_stream(stream);
         return CUDA_SUCCESS;
     });
 }
@@ -209,6 +210,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
         Event* event = made_event(handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         driver().events.remove(event->handle);
+        driver().engine.destroy_event(event->handle);
         delete event;  // queued waits hold the position that they wait for, not the event
         return CUDA_SUCCESS;
     });
@@ -230,9 +232,10 @@ EXPORT CUresult cuEventQuery(CUevent handle) {
         REFUSE_IF(check_unsafe_call());
         if (!event->recorded) return CUDA_SUCCESS;
         Position position = event->position;
+        check::Clock clock = driver().engine.recorded(event->handle);
         if (!position.stream->reached(position.sequence)) poll(lock, position.stream);
         if (!position.stream->reached(position.sequence)) return CUDA_ERROR_NOT_READY;
-        host_learns(event->clock);
+        host_learns(clock);
         trim_to_thresholds();
         return CUDA_SUCCESS;
     });
@@ -244,8 +247,7 @@ EXPORT CUresult cuEventSynchronize(CUevent handle) {
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
         REFUSE_IF(check_not_captured(event));
         REFUSE_IF(check_unsafe_call());
-        Position position = event->position;
-        if (event->recorded) synchronize(lock, position.stream, position.sequence, event->clock);
+        if (event->recorded) synchronize(lock, event->position, driver().engine.recorded(event->handle));
         return CUDA_SUCCESS;
     });
 }

@@ -13,6 +13,7 @@
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
+#include "watch.hpp"
 
 #include <cstring>
 
@@ -61,9 +62,9 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     }
     work.touches(source, bytes, Use::Read);
     work.touches(target, bytes, Use::Write);
-    u64 sequence = 0;
-    REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
-    if (waits) synchronize(lock, stream, sequence, stream->clock);
+    Position position;
+    REFUSE_IF(submit(lock, stream, std::move(work), &position));
+    if (waits) synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
 }
 
@@ -85,9 +86,9 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUs
         }
     };
     work.touches(target, count * width, Use::Write);
-    u64 sequence = 0;
-    REFUSE_IF(submit(lock, stream, std::move(work), &sequence));
-    if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, stream, sequence, stream->clock);
+    Position position;
+    REFUSE_IF(submit(lock, stream, std::move(work), &position));
+    if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
 }
 

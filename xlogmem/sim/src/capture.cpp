@@ -16,6 +16,7 @@ CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode) {
     capture->context = stream->context;
     capture->stream = stream;
     stream->capture = capture;
+    d.engine.begin_capture(*stream->order);
     d.captures.push_back(capture);
     return CUDA_SUCCESS;
 }
@@ -27,10 +28,12 @@ CUresult end_capture(Stream* stream, Graph** graph) {
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread().id)
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     stream->capture = nullptr;
+    std::shared_ptr<const check::Graph> accesses = d.engine.end_capture(*stream->order);
     d.captures.erase(std::find(d.captures.begin(), d.captures.end(), capture));
     if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     Graph* made = new Graph;
     made->nodes = std::move(capture->nodes);
+    made->accesses = std::move(accesses);
     made->handle = d.graphs.add(made);
     *graph = made;
     return CUDA_SUCCESS;

@@ -16,11 +16,13 @@ namespace sim {
 struct Graph {
     u64 handle = 0;
     std::vector<Work> nodes;
+    std::shared_ptr<const check::Graph> accesses;  // what they touch
 };
 
 struct GraphExec {
     u64 handle = 0;
     std::vector<Work> nodes;
+    std::shared_ptr<const check::Graph> accesses;
 };
 
 struct Capture {

@@ -2,7 +2,7 @@
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
-#include "races.hpp"
+#include "watch.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -63,14 +63,13 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
         site.count = site.with_gil = 0;
     });
     run_everything(lock);
-    for (Stream* stream : d.streams) d.host.set(stream->slot, stream->queued);
-    d.host_version++;
+    d.engine.all_is_done();
     d.steps = 0;
     if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
     set_policy(policy_from_name(policy), seed);
     d.config.fills = true;
     reset_memory();
-    clear_races();
+    d.engine.clear_findings();
     d.stream_handles.restart_if_empty();
     d.events.restart_if_empty();
 }
@@ -97,7 +96,7 @@ EXPORT u64 xsim_races(char* buffer, u64 size) {
 
 EXPORT void xsim_clear_races() {
     Lock lock(driver().mutex);
-    clear_races();
+    driver().engine.clear_findings();
 }
 
 EXPORT u64 xsim_calls(const char* name) {

@@ -9,8 +9,9 @@
 #pragma once
 
 #include "base.hpp"
-#include "clock.hpp"
 #include "handles.hpp"
+
+#include "check/engine/engine.hpp"
 
 #include <array>
 #include <atomic>
@@ -50,6 +51,7 @@ struct Context {
 struct Position {
     Stream* stream = nullptr;
     u64 sequence = 0;
+    check::Time time{};  // the same, as the engine counts
 };
 
 // What waits in a stream's queue: something to run, or a wait for another stream's position.
@@ -61,7 +63,6 @@ struct Queued {
 };
 
 struct Stream {
-    std::size_t slot = 0;  // index in every clock
     u64 id = 0;            // cuStreamGetId: never used twice
     u64 handle = 0;        // 0: a default stream
     Context* context = nullptr;
@@ -73,8 +74,8 @@ struct Stream {
     u64 queued = 0;        // number of the newest operation
     u64 done = 0;          // number of the newest finished operation
     std::deque<Queued> queue;
-    Clock clock;
-    u64 host_version = 0;  // the state of the host's clock that was joined last
+    check::Stream* order = nullptr;  // what its operations come after
+    u64 counted = 0;                 // number of the newest that the engine has counted: waits alone are not
     u64 random_priority = 0;
     std::shared_ptr<Capture> capture;
 
@@ -94,7 +95,6 @@ struct Event {
     unsigned flags = 0;
     bool recorded = false;
     Position position;                   // a wait copies it: recording again disturbs no queued wait
-    Clock clock;                         // what the stream was ordered after at the record
     std::shared_ptr<double> time;        // filled when the record runs; none with timing disabled
     std::shared_ptr<Capture> captured;   // recorded on a capturing stream
 };
@@ -154,12 +154,11 @@ struct Driver {
     HandleTable<Event> events{0x2b00000000ull};
     HandleTable<Graph> graphs{0x2d00000000ull};
     HandleTable<GraphExec> graph_execs{0x2e00000000ull};
-    std::vector<Stream*> streams;  // by slot
+    std::vector<Stream*> streams;
     std::vector<std::shared_ptr<Capture>> captures;
     u64 next_id = 1;
 
-    Clock host;            // what the host has synchronised with: one clock for all threads
-    u64 host_version = 1;
+    check::Engine engine;  // what is ordered after what, and which accesses are not
 
     u64 steps = 0;         // operations executed
     u64 next_change = 0;   // the step at which the seeded policy draws new priorities
@@ -173,7 +172,8 @@ Driver& driver();
 
 // streams.cpp
 // ------------------------------------------------------------------------------------------------
-Stream* create_stream(Context* context, unsigned flags, int priority);
+Stream* create_stream(Context* context, unsigned flags, int priority, bool legacy = false);
+void end_stream(Stream* stream);  // what it has queued still runs
 // Handles 0, 1 and 2 are the default streams of the calling thread's current context.
 CUresult find_stream(CUstream handle, Stream** stream);
 // The stream or event that was made with this handle, or nullptr. A handle that is dead is reported: these
@@ -188,16 +188,20 @@ void fault(CUresult error);
 
 // Queues work on a stream, behind whatever the legacy default stream's rules put before it, checks its
 // accesses and, under the eager policy, runs it. On a capturing stream the work goes into the graph instead,
-// and *position stays 0.
-CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position = nullptr);
+// and *position is left alone.
+CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position = nullptr);
+// The same, for what is more to the engine than an operation that touches memory: `watch` reports it there.
+using Watch = std::function<check::Time()>;
+CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, const Watch& watch);
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
-void wait_for(Lock& lock, Stream* stream, Position position, const Clock& clock);
+void wait_for(Lock& lock, Stream* stream, Position position);
 CUresult record_event(Lock& lock, Event* event, Stream* stream);
 
 // The host learns that everything before this position has happened.
-void host_learns(const Clock& clock);
-void synchronize(Lock& lock, Stream* stream, u64 sequence, const Clock& clock);
+void host_learns(const check::Clock& clock);
+void synchronize(Lock& lock, Position position, const check::Clock& clock);
+void synchronize(Lock& lock, Stream* stream);  // with all that is queued on it
 void synchronize_context(Lock& lock, Context* context);
 
 // schedule.cpp

@@ -7,6 +7,7 @@
 #include "memory.hpp"
 
 #include "capture.hpp"
+#include "watch.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -49,9 +50,8 @@ Block* take(FreeList& list, u64 capacity, const Pool* pool, const Stream* stream
         Block* block = blocks[i];
         const Position& freed = block->freed;
         *ordered =
-            !freed.stream || driver().host.covers(freed.stream->slot, freed.sequence) ||
-            (stream && freed.stream == stream) ||
-            (stream && pool && pool->follow_dependencies && stream->clock.covers(freed.stream->slot, freed.sequence));
+            !freed.stream || driver().engine.host_knows(freed.time) || (stream && freed.stream == stream) ||
+            (stream && pool && pool->follow_dependencies && driver().engine.is_before(freed.time, *stream->order));
         bool opportunistic = happened(block) && (!pool || !block->pool || pool->opportunistic);
         if (!*ordered && !opportunistic) continue;
         blocks.erase(blocks.begin() + long(i));
@@ -141,10 +141,6 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     *address = 0;
     if (!bytes) return CUDA_SUCCESS;
     int device = pool->device;
-    if (stream->host_version != driver().host_version) {
-        stream->clock.join(driver().host);
-        stream->host_version = driver().host_version;
-    }
     bool ordered = true;
     Block* block = nullptr;
     PoolAccess access = pool->access;
@@ -170,15 +166,11 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
         block->graph_access = access;
         memory().devices[device].reserved += block->capacity;
     }
-    u64 sequence = 0;
-    if (CUresult error = submit(lock, stream, std::move(work), &sequence)) {
+    auto watch = [&] { return watch_alloc(stream, start, bytes); };
+    if (CUresult error = submit(lock, stream, std::move(work), nullptr, watch)) {
         become_free(block, {});
         return error;
     }
-    if (block->graph_owned)
-        check_alloc({nullptr, 0, "alloc"}, block, false);
-    else
-        check_alloc({stream, sequence, "alloc"}, block, ordered);
     *address = start;
     return CUDA_SUCCESS;
 }
@@ -195,7 +187,7 @@ CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context) {
     become_live(block, bytes, nullptr, device);
     block->owner = context;
     poison(block->address, bytes, 0xCD);
-    check_alloc({nullptr, 0, "alloc"}, block, false);
+    watch_alloc(nullptr, block->address, bytes);
     *address = block->address;
     return CUDA_SUCCESS;
 }
@@ -211,11 +203,11 @@ CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
     u64 bytes = block->capacity;
     work.run = [address, bytes] { poison(address, bytes, 0xDD); };
     bool captured = stream->capture != nullptr;
-    u64 sequence = 0;
-    if (CUresult error = submit(lock, stream, std::move(work), &sequence)) return error;
+    Position position;
+    auto watch = [&] { return watch_free(stream, "free", address); };
+    if (CUresult error = submit(lock, stream, std::move(work), &position, watch)) return error;
     if (captured) return CUDA_SUCCESS;  // a node of the graph: the memory stays the graph's
-    check_free({stream, sequence, "free"}, block);
-    become_free(block, {stream, sequence});
+    become_free(block, position);
     return CUDA_SUCCESS;
 }
 
@@ -227,12 +219,11 @@ CUresult free_now(Lock& lock, u64 address) {
     if (!block->stream_ordered && driver().config.free_waits) {
         for (std::size_t i = 0; i < driver().streams.size(); i++) {
             Stream* stream = driver().streams[i];
-            if (stream->context && stream->context->device == block->device)
-                synchronize(lock, stream, stream->queued, stream->clock);
+            if (stream->context && stream->context->device == block->device) synchronize(lock, stream);
         }
         if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
     }
-    check_free({nullptr, 0, "cuMemFree"}, block);
+    watch_free(nullptr, "cuMemFree", address);
     poison(block->address, block->capacity, 0xDD);
     become_free(block, {});
     return CUDA_SUCCESS;
@@ -291,6 +282,7 @@ void reset_memory() {
     // time.
     for (DeviceMemory& device : m.devices) device.free.clear();
     for (Block* block : m.blocks) delete block;
+    driver().engine.forget_memory();
     m.blocks.clear();
     m.carved = 0;
 }

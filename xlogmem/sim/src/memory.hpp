@@ -6,7 +6,7 @@
 // reuse that hurts most.
 #pragma once
 
-#include "races.hpp"
+#include "device.hpp"
 
 #include <map>
 #include <unordered_map>
@@ -34,9 +34,7 @@ struct Block {
     bool stream_ordered = false;
     bool graph_owned = false;  // allocated while capturing
     PoolAccess graph_access{};  // that of the pool at the capture
-    Access freed_by;
     Position freed;            // usable on every stream once this is reached
-    std::vector<Segment> shadow;
 };
 
 // Free blocks by capacity; the last one freed is at the back.

@@ -1,14 +1,11 @@
 // Streams, contexts and events: how work is queued and what becomes ordered after what.
 //
-// Here the vector clocks move. submit() numbers an operation and stores its number in the stream's clock; a
-// wait joins the event's clock into the waiting stream's; a synchronize joins into the host's, and from there
-// into every stream that gets work later (what the host has seen finish is before anything it starts
-// afterwards).
+// Every operation, wait and synchronize is reported to the engine, which keeps the order; here the queues follow it.
 #include "device.hpp"
 
 #include "capture.hpp"
 #include "memory.hpp"
-#include "races.hpp"
+#include "watch.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -52,7 +49,7 @@ struct ThreadHolder {
         if (!state->own_streams.empty()) {
             Lock lock(driver().mutex);
             for (auto& entry : state->own_streams)
-                if (entry.second.stream->id == entry.second.id) entry.second.stream->dead = true;
+                if (entry.second.stream->id == entry.second.id) end_stream(entry.second.stream);
         }
         delete state;
     }
@@ -70,22 +67,26 @@ ThreadState& this_thread() {
     return *thread_state;
 }
 
-Stream* create_stream(Context* context, unsigned flags, int priority) {
+void end_stream(Stream* stream) {
+    if (!stream->dead) driver().engine.destroy_stream(stream->order);
+    stream->dead = true;
+}
+
+Stream* create_stream(Context* context, unsigned flags, int priority, bool legacy) {
     Driver& d = driver();
     Stream* stream = nullptr;
     // A dead stream whose work is finished, and known to the host to be, is ordered before everything that
-    // comes now. A new stream may take over its slot and go on counting: clocks stay short however many
-    // streams come and go, and events recorded on the dead stream keep their meaning.
+    // comes now. A new stream may take over the object and go on counting: there are few however many streams
+    // come and go, and positions on the dead stream keep their meaning.
     for (Stream* old : d.streams) {
         if (old->dead && old->reached(old->queued) && !old->busy && !old->stalled && !old->capture &&
-            d.host.covers(old->slot, old->queued)) {
+            d.engine.host_knows(newest(old))) {
             stream = old;
             break;
         }
     }
     if (!stream) {
         stream = new Stream;
-        stream->slot = d.streams.size();
         d.streams.push_back(stream);
     }
     stream->dead = false;
@@ -95,11 +96,14 @@ Stream* create_stream(Context* context, unsigned flags, int priority) {
     stream->priority = priority;
     stream->id = d.next_id++;
     stream->random_priority = d.random.next();
+    u64 key = reinterpret_cast<u64>(context);
+    stream->order =
+        legacy ? d.engine.create_legacy(key, stream->id) : d.engine.create_stream(key, stream->id, stream->blocking());
     return stream;
 }
 
 Stream* legacy_stream(Context* context) {
-    if (!context->legacy) context->legacy = create_stream(context, 0, 0);
+    if (!context->legacy) context->legacy = create_stream(context, 0, 0, true);
     return context->legacy;
 }
 
@@ -112,13 +116,13 @@ CUresult current_context(Context** context) {
 
 Stream* made_stream(CUstream handle) {
     auto& table = driver().stream_handles;
-    if (table.is_dead(handle)) report_dead("STREAM", "stream");
+    if (table.is_dead(handle)) report_dead(check::Kind::DeadStream);
     return table.get(handle);
 }
 
 Event* made_event(CUevent handle) {
     auto& table = driver().events;
-    if (table.is_dead(handle)) report_dead("EVENT", "event");
+    if (table.is_dead(handle)) report_dead(check::Kind::DeadEvent);
     return table.get(handle);
 }
 
@@ -153,10 +157,12 @@ void destroy_context(Lock& lock, Context* context) {
     d.events.each([&](Event* event, u64 handle) {
         if (event->context != context) return;
         d.events.remove(handle);
+        d.engine.destroy_event(handle);
         delete event;
     });
     for (Stream* stream : d.streams)
-        if (stream->context == context) stream->dead = true;
+        if (stream->context == context) end_stream(stream);
+    d.engine.destroy_context(reinterpret_cast<u64>(context));
     for (Block* block : memory().blocks) {
         bool belongs = context->primary && block->device == context->device;
         if (block->live && belongs) free_now(lock, block->address);
@@ -181,12 +187,7 @@ namespace {
 // eager.
 u64 push(Stream* stream, Queued&& operation) {
     Driver& d = driver();
-    if (stream->host_version != d.host_version) {
-        stream->clock.join(d.host);
-        stream->host_version = d.host_version;
-    }
     u64 sequence = ++stream->queued;
-    stream->clock.set(stream->slot, sequence);
     bool at_once = d.config.policy == Policy::Eager && stream->queue.empty() && !stream->busy &&
                    !operation.host_function &&
                    (!operation.after.stream || operation.after.stream->reached(operation.after.sequence));
@@ -201,19 +202,27 @@ u64 push(Stream* stream, Queued&& operation) {
     return sequence;
 }
 
-// The legacy default stream waits for every blocking stream of its context, and each of them for it.
+// All that is queued on a stream. Where a wait was queued last, nothing that the engine has counted stands for it.
+Position end_of(Stream* stream) {
+    check::Time time = newest(stream);
+    if (stream->counted != stream->queued) time.number++;
+    return {stream, stream->queued, time};
+}
+
+// The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine has the
+// same rule, for what comes after what.
 void order_with_legacy(Lock& lock, Stream* stream) {
     if (!stream->blocking()) return;
     Stream* legacy = stream->context->legacy;
     if (!legacy) return;
     if (stream != legacy) {
-        wait_for(lock, stream, {legacy, legacy->queued}, legacy->clock);
+        wait_for(lock, stream, end_of(legacy));
         return;
     }
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* other = driver().streams[i];
         if (other != stream && other->context == stream->context && other->blocking())
-            wait_for(lock, stream, {other, other->queued}, other->clock);
+            wait_for(lock, stream, end_of(other));
     }
 }
 
@@ -228,21 +237,29 @@ void make_room(Lock& lock, Stream* stream) {
     stream->stalled--;
 }
 
-void wait_for(Lock& lock, Stream* stream, Position position, const Clock& clock) {
-    if (position.stream == stream) return;
-    bool known = stream->clock.covers(position.stream->slot, position.sequence);
-    // Also where the position is covered: the other stream may have learned more behind its last operation, by a wait
-    // for what had happened, which queues nothing.
-    stream->clock.join(clock);
-    if (known || position.stream->reached(position.sequence)) return;
+void wait_for(Lock& lock, Stream* stream, Position position) {
+    if (position.stream == stream || position.stream->reached(position.sequence)) return;
+    if (driver().engine.is_before(position.time, *stream->order)) return;
     Queued wait;
     wait.name = "wait";
     wait.after = position;
     push(stream, std::move(wait));
 }
 
-CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position) {
-    if (stream->capture) return capture_work(stream, std::move(work));
+CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position) {
+    Work touched;  // without what it runs, which is moved away before
+    touched.name = work.name;
+    touched.ranges = work.ranges;
+    touched.range_count = work.range_count;
+    return submit(lock, stream, std::move(work), position, [&] { return watch_work(stream, touched); });
+}
+
+CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, const Watch& watch) {
+    if (stream->capture) {
+        CUresult refused = capture_work(stream, std::move(work));
+        if (!refused) watch();
+        return refused;
+    }
     if (CUresult error = check_legacy_use(stream)) return error;
     make_room(lock, stream);
     order_with_legacy(lock, stream);
@@ -251,11 +268,9 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, u64* position) {
     operation.run = std::move(work.run);
     operation.host_function = work.host_function;
     u64 sequence = push(stream, std::move(operation));
-    if (position) *position = sequence;
-    if (driver().config.races && work.range_count) {
-        Actor actor{stream, sequence, work.name};
-        for (unsigned i = 0; i < work.range_count; i++) check_range(actor, work.ranges[i]);
-    }
+    check::Time time = watch();
+    stream->counted = sequence;
+    if (position) *position = {stream, sequence, time};
     if (driver().config.policy == Policy::Eager && !stream->reached(sequence)) advance(lock, stream);
     return CUDA_SUCCESS;
 }
@@ -264,6 +279,7 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream) {
     if (stream->capture) {
         if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         event->captured = stream->capture;
+        driver().engine.record(event->handle, *stream->order);
         return CUDA_SUCCESS;
     }
     Work work;
@@ -273,25 +289,28 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream) {
         time = std::make_shared<double>(0);
         work.run = [time] { *time = double(driver().steps) * 1e-3; };
     }
-    u64 sequence = 0;
-    if (CUresult error = submit(lock, stream, std::move(work), &sequence)) return error;
+    auto watch = [&] { return driver().engine.record(event->handle, *stream->order); };
+    Position position;
+    if (CUresult error = submit(lock, stream, std::move(work), &position, watch)) return error;
     event->recorded = true;
     event->captured = nullptr;
-    event->position = {stream, sequence};
-    event->clock = stream->clock;
+    event->position = position;
     event->time = std::move(time);
     return CUDA_SUCCESS;
 }
 
-void host_learns(const Clock& clock) {
+void host_learns(const check::Clock& clock) {
     this_thread().learned = true;
-    driver().host.join(clock);
-    driver().host_version++;
+    driver().engine.host_learns(clock);
 }
 
-void synchronize(Lock& lock, Stream* stream, u64 sequence, const Clock& clock) {
-    Clock learned = clock;  // a copy: the stream may get more work while the lock is released
-    run_until(lock, stream, sequence);
+void synchronize(Lock& lock, Stream* stream) {
+    synchronize(lock, {stream, stream->queued, newest(stream)}, queued(stream));
+}
+
+void synchronize(Lock& lock, Position position, const check::Clock& clock) {
+    check::Clock learned = clock;  // a copy: the stream may get more work while the lock is released
+    run_until(lock, position.stream, position.sequence);
     host_learns(learned);
     trim_to_thresholds();
 }
@@ -299,7 +318,7 @@ void synchronize(Lock& lock, Stream* stream, u64 sequence, const Clock& clock) {
 void synchronize_context(Lock& lock, Context* context) {
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* stream = driver().streams[i];
-        if (stream->context == context) synchronize(lock, stream, stream->queued, stream->clock);
+        if (stream->context == context) synchronize(lock, stream);
     }
 }
 

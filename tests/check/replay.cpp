@@ -1,0 +1,294 @@
+// Feeds traces to the engine alone, and prints what it finds. test_traces.py compiles it, and says what a trace is.
+#include "check/engine/handles.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+using namespace check;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+[[noreturn]] void refuse(const std::string& text) { throw std::runtime_error(text); }
+
+class Replay {
+  public:
+    void line(Words words);
+    void print() const;
+
+  private:
+    Engine engine_;
+    Handles handles_{engine_};
+    std::map<std::string, u64> stream_handles_, event_handles_, blocks_;
+    std::map<u64, std::string> stream_names_, block_names_;
+    std::map<std::string, std::shared_ptr<const Graph>> graphs_;
+    std::map<std::string, Clock> notes_;
+    u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
+    Words words_;
+    Operation what_;
+
+    const std::string& word(std::size_t index) const {
+        if (index >= words_.size()) refuse("a word is missing");
+        return words_[index];
+    }
+    bool has(const char* text) const {
+        for (const std::string& word : words_)
+            if (word == text) return true;
+        return false;
+    }
+    u64 handle(std::map<std::string, u64>& table, const std::string& name);
+    Stream* stream(const std::string& name);
+    u64 address(const std::string& text) const;
+    Range range(const std::string& text);
+
+    bool on_handles();
+    bool on_order();
+    bool on_memory();
+    bool on_graphs();
+    void run();
+    void sync();
+    std::string text_of(const Finding& finding) const;
+    std::string text_of(const Access& access) const;
+};
+
+u64 Replay::handle(std::map<std::string, u64>& table, const std::string& name) {
+    auto made = table.try_emplace(name, 0);
+    if (made.second) made.first->second = next_handle_ += 8;
+    return made.first->second;
+}
+
+// A name, or the default stream of a context or a thread: legacy1, thread1, thread1/2 (in context 2). The host: nullptr.
+Stream* Replay::stream(const std::string& name) {
+    if (name == "host") return nullptr;
+    Caller caller{1, 0};
+    Stream* found;
+    if (name.rfind("legacy", 0) == 0) {
+        caller.context = std::stoull(name.substr(6));
+        found = handles_.stream(0, caller, what_);
+    } else if (name.rfind("thread", 0) == 0) {
+        std::size_t slash = name.find('/');
+        if (slash != std::string::npos) caller.context = std::stoull(name.substr(slash + 1));
+        caller.thread = std::stoull(name.substr(6));
+        found = handles_.stream(Handles::kPerThread, caller, what_);
+    } else {
+        found = handles_.stream(handle(stream_handles_, name), caller, what_);
+    }
+    if (!found) throw found;  // the handle of a destroyed stream: the driver would refuse the call
+    stream_names_[found->id] = name;
+    return found;
+}
+
+u64 Replay::address(const std::string& text) const {
+    std::size_t plus = text.find('+');
+    auto found = blocks_.find(text.substr(0, plus));
+    if (found == blocks_.end()) refuse("no block " + text);
+    return found->second + (plus == std::string::npos ? 0 : std::stoull(text.substr(plus + 1)));
+}
+
+// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer.
+Range Replay::range(const std::string& text) {
+    static const std::map<std::string, Role> roles{
+        {"read", Role::Read}, {"write", Role::Write}, {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown}};
+    std::size_t colon = text.rfind(':'), open = text.find('[');
+    auto role = roles.find(text.substr(colon + 1));
+    if (role == roles.end()) refuse("no role in " + text);
+    if (open == std::string::npos) {
+        std::vector<Range> ranges;
+        engine_.add_pointer(ranges, address(text.substr(0, colon)), role->second);
+        return ranges.empty() ? Range{} : ranges[0];
+    }
+    u64 base = address(text.substr(0, open));
+    Range exact;
+    exact.begin = base + std::stoull(text.substr(open + 1));
+    exact.end = base + std::stoull(text.substr(text.find(':', open) + 1));
+    exact.role = role->second;
+    return exact;
+}
+
+bool Replay::on_handles() {
+    const std::string& call = word(0);
+    if (call == "stream") {
+        u64 context = has("of") ? std::stoull(words_.back()) : 1;
+        handles_.create_stream(handle(stream_handles_, word(1)), context, has("blocking"));
+    } else if (call == "event") {
+        handles_.create_event(handle(event_handles_, word(1)));
+    } else if (call == "destroy" && stream_handles_.count(word(1))) {
+        handles_.destroy_stream(stream_handles_[word(1)], what_);
+    } else if (call == "destroy") {
+        handles_.destroy_event(handle(event_handles_, word(1)), what_);
+    } else if (call == "end-thread") {
+        handles_.end_thread(std::stoull(word(1)));
+    } else if (call == "end-context") {
+        handles_.end_context(std::stoull(word(1)));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+void Replay::sync() {
+    if (word(1) == "context")
+        engine_.host_learns(engine_.queued_in(std::stoull(word(2))));
+    else if (event_handles_.count(word(1))) {
+        u64 event = event_handles_[word(1)];
+        if (handles_.is_alive(event, what_)) engine_.host_learns(engine_.recorded(event));
+    } else
+        engine_.host_learns(engine_.queued_on(*stream(word(1))));
+}
+
+bool Replay::on_order() {
+    const std::string& call = word(0);
+    if (call == "record" || call == "wait") {
+        bool record = call == "record";
+        u64 event = handle(event_handles_, word(record ? 1 : 2));
+        Stream* on = stream(word(record ? 2 : 1));
+        if (!handles_.is_alive(event, what_)) return true;
+        if (record)
+            engine_.record(event, *on);
+        else
+            engine_.wait(*on, event);
+    } else if (call == "wait-unseen") {
+        engine_.wait_unseen(*stream(word(1)));
+    } else if (call == "sync") {
+        sync();
+    } else if (call == "note") {  // a synchronize begins …
+        notes_[word(1)] = engine_.queued_on(*stream(word(2)));
+    } else if (call == "learn") {  // … and returns
+        engine_.host_learns(notes_[word(1)]);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool Replay::on_memory() {
+    const std::string& call = word(0);
+    bool piece = call == "piece" || call == "unpiece";
+    if (call == "alloc" || call == "piece") {
+        u64 bytes = std::stoull(word(2)), at = next_address_;
+        if (has("at"))
+            at = address(words_.back());
+        else
+            next_address_ += (bytes / 0x10000 + 1) * 0x10000;
+        blocks_[word(1)] = at;
+        block_names_[at] = word(1);
+        Stream* on = stream(word(3));
+        if (piece)
+            engine_.allocate_piece(on, what_, at, bytes);
+        else
+            engine_.allocate(on, what_, at, bytes);
+    } else if (call == "free") {
+        engine_.free(stream(word(2)), what_, address(word(1)));
+    } else if (call == "unpiece") {
+        engine_.free_piece(stream(word(2)), what_, address(word(1)));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool Replay::on_graphs() {
+    const std::string& call = word(0);
+    if (call == "capture")
+        engine_.begin_capture(*stream(word(1)));
+    else if (call == "end")
+        graphs_[word(2)] = engine_.end_capture(*stream(word(1)));
+    else if (call == "launch")
+        engine_.launch(*stream(word(2)), what_, *graphs_.at(word(1)));
+    else
+        return false;
+    return true;
+}
+
+void Replay::run() {
+    what_.name = engine_.name(word(2));
+    std::vector<Range> ranges;
+    for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
+    engine_.work(*stream(word(1)), what_, ranges.data(), ranges.size());
+}
+
+void Replay::line(Words words) {
+    words_ = std::move(words);
+    what_ = {engine_.name(word(0)), 0};
+    if (words_.back()[0] == '@') {
+        what_.site = u32(std::stoul(words_.back().substr(1)));
+        words_.pop_back();
+    }
+    try {
+        if (word(0) == "run")
+            run();
+        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs())
+            refuse("no call " + word(0));
+    } catch (Stream*) {
+    }
+}
+
+std::string Replay::text_of(const Access& access) const {
+    std::string text = engine_.name(access.what.name) + "@" + std::to_string(access.what.site);
+    if (access.captured) text += "<" + std::to_string(access.captured);
+    return text + "/" + (access.stream ? stream_names_.at(access.stream) : "host");
+}
+
+std::string Replay::text_of(const Finding& finding) const {
+    static const char* const roles[] = {"read", "write", "readwrite", "unknown", "alloc", "free"};
+    static const char* const kinds[] = {"", "use-after-free ", "stale-graph ", "dead-stream ", "dead-event "};
+    std::string text = finding.certain ? "certain " : "possible ";
+    text += kinds[int(finding.kind)];
+    if (finding.kind == Kind::DeadStream || finding.kind == Kind::DeadEvent)
+        return text + engine_.name(finding.second.what.name) + "@" + std::to_string(finding.second.what.site);
+    text += std::string(roles[int(finding.first.role)]) + "/" + roles[int(finding.second.role)] + " ";
+    text += text_of(finding.first) + " " + text_of(finding.second) + " ";
+    auto block = block_names_.find(finding.block_begin);
+    text += (block == block_names_.end() ? "?" : block->second) + "[" +
+            std::to_string(finding.begin - finding.block_begin) + ":" +
+            std::to_string(finding.end - finding.block_begin) + "]";
+    return finding.count == 1 ? text : text + " x" + std::to_string(finding.count);
+}
+
+void Replay::print() const {
+    for (const Finding& finding : engine_.findings().all()) std::cout << text_of(finding) << "\n";
+    if (engine_.dropped()) std::cout << "dropped " << engine_.dropped() << "\n";
+    if (engine_.findings().left_out()) std::cout << "left out " << engine_.findings().left_out() << "\n";
+}
+
+}  // namespace
+
+#ifdef PLANTED
+namespace check {
+extern u64 planted_reached;
+}
+#endif
+
+// Traces one after the other, each behind a line "== NAME"; what is found is printed behind the same line.
+int main(int, char** arguments) {
+    std::ifstream in(arguments[1]);
+    std::unique_ptr<Replay> replay;
+    std::string text;
+    for (int number = 1; std::getline(in, text); number++) {
+        std::istringstream stream(text);
+        Words words;
+        for (std::string word; stream >> word;) words.push_back(word);
+        if (words.empty()) continue;
+        if (words[0] == "==") {
+            if (replay) replay->print();
+            std::cout << text << "\n";
+            replay = std::make_unique<Replay>();
+            continue;
+        }
+        try {
+            replay->line(std::move(words));
+        } catch (const std::exception& error) {
+            std::cerr << "line " << number << ": " << text << ": " << error.what() << "\n";
+            return 2;
+        }
+    }
+    if (replay) replay->print();
+#ifdef PLANTED
+    std::cout << "== reached\n" << check::planted_reached << "\n";
+#endif
+}

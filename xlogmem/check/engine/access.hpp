@@ -1,0 +1,88 @@
+// What an operation does to memory, and when two such accesses contradict each other.
+//
+// A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address that one holds is
+// its anchor, which is touched for certain, and how far it reaches from there is a guess (the whole block).
+#pragma once
+
+#include "clock.hpp"
+
+#include <algorithm>
+
+namespace check {
+
+enum class Role : u8 {
+    Read,
+    Write,
+    ReadWrite,
+    Unknown,  // a kernel's pointer of which it is not known whether anything is written, or read, through it
+    Alloc,    // the memory is handed out: nothing may come before that
+    Free,     // its owner gives it up: nothing may come after that
+};
+
+// An operation as the front end describes it. Both numbers are the front end's: for a name see Engine::name(), and the
+// engine compares sites with each other but knows nothing about them. Site 0: the place in the program is not known.
+struct Operation {
+    u32 name = 0;
+    u32 site = 0;
+};
+
+struct Block;
+
+struct Range {
+    u64 begin = 0, end = 0;
+    Role role = Role::Read;
+    u64 anchor = 0;          // 0: exactly these bytes
+    Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
+};
+
+struct Access {
+    u64 begin = 0, end = 0, anchor = 0;
+    Time time;
+    u64 stream = 0;    // the front end's number of the stream; 0: the host
+    Operation what;
+    u32 captured = 0;  // of work in a graph: the site of the capture, where `what` has that of the launch
+    Role role = Role::Read;
+    bool maybe_end = false;  // its address may be the end of the block before, which the same kernel was given
+    bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
+    bool in_capture = false;  // its time is one of the capture, not of a stream
+};
+
+enum class Verdict : u8 { Fine, Possible, Certain };
+
+inline bool writes(Role role) { return role == Role::Write || role == Role::ReadWrite; }
+inline bool is_life(Role role) { return role == Role::Alloc || role == Role::Free; }
+inline bool overlap(const Access& a, const Access& b) { return a.begin < b.end && b.begin < a.end; }
+
+// These rules are here to be compiled into the loop that compares each access with the remembered ones.
+
+// Do both certainly touch a common byte? Their extents overlap.
+inline bool meet(const Access& a, const Access& b) {
+    if (a.anchor && b.anchor) return a.anchor == b.anchor;
+    if (a.anchor) return b.begin <= a.anchor && a.anchor < b.end;
+    if (b.anchor) return a.begin <= b.anchor && b.anchor < a.end;
+    return true;
+}
+
+// Of two accesses that nothing orders, and whose extents overlap.
+inline Verdict judge(const Access& first, const Access& second) {
+    if (first.maybe_end || second.maybe_end) return Verdict::Possible;
+    // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
+    if (is_life(first.role) || is_life(second.role)) return Verdict::Certain;
+    if (writes(first.role) || writes(second.role)) return meet(first, second) ? Verdict::Certain : Verdict::Possible;
+    bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
+    return unknown ? Verdict::Possible : Verdict::Fine;
+}
+
+// `later` comes after `earlier`. Does all that contradicts the earlier one contradict the later one as well, and as
+// certainly? Then the earlier one needs not be remembered. Only bytes in [begin, end) count.
+inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
+    if (!writes(later.role) && later.role != earlier.role) return false;
+    if (later.maybe_end && !earlier.maybe_end) return false;
+    if (later.anchor)
+        return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&
+               earlier.end <= later.end;
+    // An access without an anchor touches all its bytes, so that it meets whatever meets a part of them.
+    return later.begin <= std::max(earlier.begin, begin) && std::min(earlier.end, end) <= later.end;
+}
+
+}  // namespace check

@@ -1,0 +1,76 @@
+// Which block an address is in.
+//
+// Blocks are the driver's allocations, and pieces that a pool above the driver cuts out of one. A freed block stays
+// known until its addresses are handed out again, so that a use after the free is recognised. Each life of an address
+// has a generation of its own.
+#pragma once
+
+#include "shadow.hpp"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace check {
+
+struct Block {
+    u64 begin = 0, end = 0;
+    u64 generation = 0;
+    bool live = true;
+    bool piece = false;
+    bool cut = false;  // pieces were cut out of it: an address in none of them says little
+    Access allocated, freed;
+    Shadow shadow;
+
+    bool holds(u64 at) const { return at - begin < end - begin; }
+};
+
+class Blocks {
+  public:
+    // The block that the address is in, a piece before the whole, freed ones too; nullptr for words that are no
+    // addresses of the device. The hottest function of the engine: it is called for each word of each launch.
+    Block* find(u64 at) {
+        if (at - low_ >= high_ - low_) return nullptr;
+        Block*& known = recent_[(at * 0x9E3779B97F4A7C15ull) >> 52];
+        if (known && known->holds(at) && !known->cut) return known;
+        Block* found = search(at);
+        if (found) known = found;
+        return found;
+    }
+
+    // A block that begins at this address, at the driver's level or as a piece; nullptr if there is none.
+    Block* at(u64 begin, bool piece);
+    Block* whole(u64 at);  // the driver's block that the address is in
+    Block* add(u64 begin, u64 end, bool piece);
+    // Ends what is known of these addresses at one level, which are handed out anew. Of a piece the part outside of them
+    // is still a freed piece.
+    void forget(u64 begin, u64 end, bool piece);
+    void clear();
+
+    template <class Visit>
+    void each(u64 begin, u64 end, bool piece, Visit&& visit) {
+        Level& level = piece ? pieces_ : wholes_;
+        for (auto place = first(level, begin); place != level.end() && place->first < end; ++place)
+            visit(*place->second);
+    }
+
+  private:
+    using Level = std::map<u64, Block*>;
+    static constexpr std::size_t kRecent = 4096;  // the shift in find() gives as many
+
+    Level wholes_, pieces_;  // by their first addresses
+    std::vector<Block*> recent_ = std::vector<Block*>(kRecent);
+    std::vector<std::unique_ptr<Block>> all_;  // kept, because `recent_` points at them: used again
+    std::vector<Block*> spare_;
+    u64 low_ = ~u64(0), high_ = 0;
+    u64 generation_ = 0;
+
+    Block* search(u64 at);
+    Block* make();
+    void retire(Block* block);
+    void keep_rest(const Block& old, u64 begin, u64 end);
+    static Block* in(Level& level, u64 at);
+    static Level::iterator first(Level& level, u64 at);
+};
+
+}  // namespace check

@@ -1,0 +1,123 @@
+// The engine of the check: which accesses of a program to device memory are left unordered by the calls that it made.
+//
+// It is fed the program's calls, in the order in which they are made, by a front end that sees them: the simulated
+// driver, callbacks on a GPU, a recorded trace. It makes no call of the driver, reads no memory, and takes no lock: a
+// front end calls it under a lock of its own. Whether two operations are ordered follows from the calls, and not from
+// what happened to run first; so one run finds every race of that sequence of calls.
+//
+// *Before* means here: on the same stream, earlier; or joined by an event that was recorded after the one and waited
+// for before the other; or by the rules of the legacy default stream; or known to the host to be done when the other
+// was queued; and any chain of these. order.hpp keeps that in vector clocks.
+//
+// *Remembered* is, for each block of memory (blocks.hpp), a list of accesses that may still turn out to be wrong
+// (shadow.hpp): a new access is compared with them, and replaces those that it comes after and stands for. The list is
+// bounded. A block begins with its allocation, which comes before every use, and ends with its free, which comes after:
+//     alloc/use, alloc/free   the memory may not be there yet          read/write, write/read, write/write
+//     read/free, write/free   it is freed too early                    (ReadWrite is a write here, Unknown a "use")
+//     free/use                it may be gone; after the free: USE-AFTER-FREE
+//     read/reuse, free/reuse  a pool hands a piece out again too early. What the driver hands out again itself it has
+//                             put behind the free, which was judged already: that is not compared.
+// An alloc is not reported beside a write that has the same cause, a free/… not beside the access before the free.
+//
+// *Certain*: both touch a common byte, one of them writes, and neither is before the other; or memory that is not there
+// is handed to an operation. *Possible*: the same, but it depends on what a kernel does with its pointer: whether it
+// writes through it (Role::Unknown), or how far it reaches from its anchor, the address that it was given, to which
+// alone it goes for certain (access.hpp). An address that may be the end of the block before is not certain either, nor
+// is a race of what comes after a wait that the engine cannot see.
+//
+// *A capture* orders its operations among themselves, and judges them so; a launch of the graph is one operation of its
+// stream that does all of it (graphs.hpp).
+//
+// A finding (findings.hpp) is a record of both accesses: stream, name and site of the operation, which are the front
+// end's own numbers. The same two places are one finding with a count.
+#pragma once
+
+#include "findings.hpp"
+#include "graphs.hpp"
+
+#include <string>
+
+namespace check {
+
+class Engine {
+  public:
+    // A name of an operation, for Operation::name.
+    u32 name(const std::string& text);
+    const std::string& name(u32 number) const { return names_[number]; }
+
+    // -- streams and events. Events are named by their handles. ------------------------------------------------------
+    Stream* create_stream(u64 context, u64 id, bool blocking) { return order_.create(context, id, blocking, false); }
+    Stream* create_legacy(u64 context, u64 id) { return order_.create(context, id, true, true); }
+    void destroy_stream(Stream* stream) { order_.destroy(stream); }
+    void destroy_context(u64 context) { order_.destroy_context(context); }
+    Time record(u64 event, Stream& stream);
+    void wait(Stream& stream, u64 event);
+    void destroy_event(u64 event) { order_.destroy_event(event); }
+    // The stream waits in a way that is not modelled: for a value in memory, a semaphore, another process. Races of what
+    // comes after that are possible, and no more.
+    void wait_unseen(Stream& stream);
+
+    // -- the host ----------------------------------------------------------------------------------------------------
+    // What a call is going to wait for has to be noted when it is made, because other threads may queue more meanwhile;
+    // when it returns, host_learns() takes the note.
+    const Clock& queued(const Stream& stream) const { return stream.clock; }
+    Clock queued_on(Stream& stream);  // of a synchronize: the legacy stream's includes the blocking streams
+    Clock queued_in(u64 context) const;
+    Clock recorded(u64 event) const;
+    void host_learns(const Clock& clock) { order_.host_learns(clock); }
+    void all_is_done() { order_.all_is_done(); }
+
+    bool host_knows(Time time) const { return order_.host().covers(time); }
+    bool is_before(Time time, const Stream& stream) const { return host_knows(time) || stream.clock.covers(time); }
+
+    // -- work --------------------------------------------------------------------------------------------------------
+    // An operation that touches nothing, or these ranges.
+    Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
+    // One word of a kernel's parameters: a range is added if it is an address in a block.
+    void add_pointer(std::vector<Range>& ranges, u64 word, Role role) {
+        if (Block* block = blocks_.find(word)) add_anchored(ranges, *block, word, role);
+    }
+
+    // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
+    Time allocate(Stream* stream, Operation what, u64 address, u64 bytes);
+    Time free(Stream* stream, Operation what, u64 address);
+    // A pool hands out a piece of a block, and takes it again.
+    void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes);
+    void free_piece(Stream* stream, Operation what, u64 address);
+    // All addresses mean nothing any more.
+    void forget_memory() { blocks_.clear(); }
+
+    // -- graphs ------------------------------------------------------------------------------------------------------
+    void begin_capture(Stream& stream);
+    std::shared_ptr<const Graph> end_capture(Stream& stream);
+    Time launch(Stream& stream, Operation what, const Graph& graph);
+
+    // -- findings ----------------------------------------------------------------------------------------------------
+    void dead_handle(Kind kind, Operation what);
+    const Findings& findings() const { return findings_; }
+    void clear_findings() { findings_.clear(); }
+    u64 dropped() const { return dropped_; }  // accesses for which there was no room: races with them are not seen
+
+  private:
+    Order order_;
+    Blocks blocks_;
+    Findings findings_;
+    std::vector<std::string> names_{""};
+    std::unordered_map<std::string, u32> numbers_{{"", 0}};
+    std::vector<Access> found_;  // by the comparison in progress
+    u64 dropped_ = 0;
+
+    Time tick(Stream& stream);
+    Access access(const Stream* stream, Time time, Operation what, Role role) const;
+    void add_anchored(std::vector<Range>& ranges, const Block& block, u64 word, Role role);
+    void touch(Stream& stream, const Access& access, Block* block);
+    void touch_block(Stream& stream, const Access& access, Block& block);
+    bool gone(Stream& stream, const Access& access, const Block& block);
+    void end_block(Stream* stream, const Access& free, Block& block, bool piece);
+    void reuse(Stream* stream, const Access& alloc);
+    const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
+    void report(Kind kind, const Access& first, const Access& second, const Block& block);
+    void report_found(const Access& second, const Block& block);
+};
+
+}  // namespace check

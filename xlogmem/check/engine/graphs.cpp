@@ -1,0 +1,58 @@
+// Captured work: see graphs.hpp.
+#include "graphs.hpp"
+
+#include <set>
+#include <tuple>
+
+namespace check {
+
+u32 Capture::add_lane(const Clock& after) {
+    lanes_.push_back({after, 0});
+    return u32(lanes_.size() - 1);
+}
+
+Time Capture::tick(u32 lane) {
+    Time now{lane, ++lanes_[lane].newest};
+    lanes_[lane].clock.set(now);
+    return now;
+}
+
+Capture::Life& Capture::life(const Block& block) {
+    auto made = lives_.try_emplace(block.generation);
+    if (made.second) made.first->second.shadow.start(block.begin, block.end);
+    return made.first->second;
+}
+
+u64 Capture::touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found) {
+    graph_.accesses.push_back({access, block.begin, block.generation, block.piece});
+    return life(block).shadow.touch(access, lanes_[lane].clock, Clock{}, found);
+}
+
+const Access* Capture::freed(const Block& block) const {
+    auto known = lives_.find(block.generation);
+    return known != lives_.end() && known->second.freed ? &known->second.free : nullptr;
+}
+
+void Capture::free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found) {
+    Life& known = life(block);
+    known.shadow.compare(access, lanes_[lane].clock, found);
+    known.freed = true;
+    known.free = access;
+}
+
+// A launch is one operation: what a graph does to the same bytes in the same way is there once.
+std::shared_ptr<const Graph> Capture::finish() {
+    auto graph = std::make_shared<Graph>();
+    std::set<std::tuple<u64, u64, u64, Role, bool, bool, u64>> known;
+    for (const CapturedAccess& captured : graph_.accesses) {
+        const Access& access = captured.access;
+        if (known
+                .emplace(access.begin, access.end, access.anchor, access.role, access.maybe_end, access.unseen,
+                         captured.generation)
+                .second)
+            graph->accesses.push_back(captured);
+    }
+    return graph;
+}
+
+}  // namespace check

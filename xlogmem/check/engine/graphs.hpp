@@ -1,0 +1,58 @@
+// Captured work and graphs.
+//
+// A capture queues nothing: its operations are ordered among themselves, and will come after whatever is before the
+// launch. So each stream that captures gets a lane, with a clock of the capture's own, and the work is judged against
+// the other work of the capture while it is captured. At a launch all of it is one operation of the stream.
+#pragma once
+
+#include "blocks.hpp"
+#include "order.hpp"
+
+#include <unordered_map>
+
+namespace check {
+
+struct CapturedAccess {
+    Access access;
+    // Of the block: a later owner of the same addresses is not meant.
+    u64 begin = 0, generation = 0;
+    bool piece = false;
+};
+
+struct Graph {
+    std::vector<CapturedAccess> accesses;
+};
+
+class Capture {
+  public:
+    u32 add_lane(const Clock& after);
+    Time tick(u32 lane);
+    Clock& clock(u32 lane) { return lanes_[lane].clock; }
+
+    // Compares the access with the captured ones of the block, and remembers it.
+    u64 touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
+    // Memory of the graph's own: what the capture does with it comes between these two.
+    void allocate(const Block& block, const Access& access) { life(block).shadow.add(access); }
+    const Access* freed(const Block& block) const;
+    void free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
+
+    std::shared_ptr<const Graph> finish();
+
+  private:
+    struct Lane {
+        Clock clock;
+        u64 newest = 0;
+    };
+    struct Life {
+        Shadow shadow;
+        bool freed = false;
+        Access free;
+    };
+    std::vector<Lane> lanes_;
+    std::unordered_map<u64, Life> lives_;  // by generation
+    Graph graph_;
+
+    Life& life(const Block& block);
+};
+
+}  // namespace check

@@ -1,0 +1,49 @@
+// Streams and events by the driver's handles, for front ends that see nothing else of them.
+//
+// A handle that was destroyed may be given to something new: that is another stream. A call with one that was not is a
+// finding. A handle that was never seen belongs to what was made before the check began.
+#pragma once
+
+#include "engine.hpp"
+
+#include <map>
+#include <set>
+
+namespace check {
+
+struct Caller {
+    u64 context = 0;  // that is current
+    u64 thread = 0;
+};
+
+class Handles {
+  public:
+    static constexpr u64 kLegacy = 1, kPerThread = 2;  // and 0 is the legacy default stream, too
+
+    explicit Handles(Engine& engine) : engine_(engine) {}
+
+    void create_stream(u64 handle, u64 context, bool blocking);
+    // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
+    Stream* stream(u64 handle, Caller caller, Operation what);
+    void destroy_stream(u64 handle, Operation what);
+
+    void create_event(u64 handle) { dead_events_.erase(handle); }
+    bool is_alive(u64 event, Operation what);  // else there is a finding
+    void destroy_event(u64 handle, Operation what);
+
+    void end_thread(u64 thread);  // with its default streams
+    void end_context(u64 context);
+
+  private:
+    Engine& engine_;
+    std::unordered_map<u64, Stream*> streams_;
+    std::unordered_map<u64, Stream*> legacy_;                // by context
+    std::map<std::pair<u64, u64>, Stream*> own_;             // by thread and context
+    std::unordered_map<u64, std::set<u64>> of_context_;      // handles of streams
+    std::set<u64> dead_streams_, dead_events_;
+    u64 newest_id_ = 0;
+
+    void end_stream(u64 handle, Stream* stream);
+};
+
+}  // namespace check

@@ -1,0 +1,183 @@
+// What the engine does with memory: blocks begin, are touched and end.
+#include "engine.hpp"
+
+#include <algorithm>
+
+namespace check {
+
+namespace {
+
+void set_extent(Access& access, u64 begin, u64 end) {
+    access.begin = begin;
+    access.end = end;
+}
+
+}  // namespace
+
+// -- findings ---------------------------------------------------------------------------------------------------------
+
+void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
+    bool doubtful = second.unseen || (!second.in_capture && order_.is_doubtful(first.time));
+    Finding finding;
+    finding.kind = kind;
+    finding.certain = kind == Kind::Race ? judge(first, second) == Verdict::Certain && !doubtful : !second.maybe_end;
+    finding.first = first;
+    finding.second = second;
+    finding.begin = std::max(first.begin, second.begin);
+    finding.end = std::max(finding.begin, std::min(first.end, second.end));
+    finding.block_begin = block.begin;
+    finding.block_end = block.end;
+    finding.generation = block.generation;
+    findings_.add(finding);
+}
+
+// What the comparison has found. A missing wait between two streams leaves the later one unordered after the allocation
+// too, which is not reported beside a certain finding that says more.
+void Engine::report_found(const Access& second, const Block& block) {
+    bool more = false;
+    for (const Access& first : found_) more |= first.role != Role::Alloc && judge(first, second) == Verdict::Certain;
+    for (const Access& first : found_)
+        if (first.role != Role::Alloc || !more) report(Kind::Race, first, second, block);
+    found_.clear();
+}
+
+// -- uses -------------------------------------------------------------------------------------------------------------
+
+// How far a kernel gets from its pointer is not known: within the block, probably. Where a pool has cut pieces out of
+// the block, and the address is in none that is known, nothing is guessed.
+void Engine::add_anchored(std::vector<Range>& ranges, const Block& block, u64 word, Role role) {
+    Range range;
+    bool between = block.cut;
+    range.begin = between ? word : block.begin;
+    range.end = between ? word + 1 : block.end;
+    range.role = role;
+    range.anchor = word;
+    range.block = const_cast<Block*>(&block);
+    ranges.push_back(range);
+}
+
+// Is the block freed? Then that is the finding, whatever else was done to it.
+bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
+    if (stream.capture) {
+        const Access* freed = stream.capture->freed(block);
+        if (freed) {
+            bool after = stream.capture->clock(stream.lane).covers(freed->time);
+            report(after ? Kind::UseAfterFree : Kind::Race, *freed, access, block);
+            return true;
+        }
+    }
+    if (block.live) return false;
+    // What is captured is not done now, but at a launch, which no earlier free comes after.
+    bool after = stream.capture || is_before(block.freed.time, stream);
+    report(after ? Kind::UseAfterFree : Kind::Race, block.freed, access, block);
+    return true;
+}
+
+void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
+    if (gone(stream, access, block)) return;
+    if (stream.capture)
+        dropped_ += stream.capture->touch(block, access, stream.lane, found_);
+    else
+        dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
+    if (!found_.empty()) report_found(access, block);
+}
+
+// A copy may go over several pieces of a pool.
+void Engine::touch(Stream& stream, const Access& access, Block* block) {
+    if (!block) block = blocks_.find(access.anchor ? access.anchor : access.begin);
+    if (!block) return;  // memory that is not watched
+    bool inside = access.anchor || access.end <= block->end;
+    if (inside && !(block->cut && !access.anchor)) {
+        touch_block(stream, access, *block);
+        return;
+    }
+    if (!block->piece) touch_block(stream, access, *block);
+    blocks_.each(access.begin, access.end, true, [&](Block& piece) { touch_block(stream, access, piece); });
+}
+
+// -- allocations ------------------------------------------------------------------------------------------------------
+
+Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes) {
+    Time now = stream ? tick(*stream) : Time{};
+    blocks_.forget(address, address + bytes, true);
+    blocks_.forget(address, address + bytes, false);
+    Block& block = *blocks_.add(address, address + bytes, false);
+    block.allocated = access(stream, now, what, Role::Alloc);
+    set_extent(block.allocated, block.begin, block.end);
+    if (stream && stream->capture)
+        stream->capture->allocate(block, block.allocated);
+    else if (stream)
+        block.shadow.add(block.allocated);
+    return now;
+}
+
+void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes) {
+    Access made = access(stream, stream ? tick(*stream) : Time{}, what, Role::Alloc);
+    set_extent(made, address, address + bytes);
+    Block* whole = blocks_.whole(address);
+    if (whole) whole->cut = true;
+    if (!stream || !stream->capture) reuse(stream, made);
+    blocks_.forget(address, address + bytes, true);
+    Block& block = *blocks_.add(address, address + bytes, true);
+    block.allocated = made;
+    if (stream && !stream->capture) block.shadow.add(made);
+}
+
+// A pool has to have ordered the piece's new owner after its last one. Of the accesses of that life those which the free
+// did not come after were reported there, and are not remembered.
+void Engine::reuse(Stream* stream, const Access& alloc) {
+    const Clock& clock = clock_of(stream);
+    blocks_.each(alloc.begin, alloc.end, true, [&](Block& old) {
+        if (old.live || clock.covers(old.freed.time)) return;
+        old.shadow.compare(alloc, clock, found_);
+        bool used = false;
+        for (const Access& earlier : found_) used |= earlier.role != Role::Alloc;
+        if (!used) found_.assign(1, old.freed);
+        report_found(alloc, old);
+    });
+}
+
+// -- frees ------------------------------------------------------------------------------------------------------------
+
+// Everything that was done to the block has to come before its free.
+void Engine::end_block(Stream* stream, const Access& free, Block& block, bool piece) {
+    Access freed = free;
+    set_extent(freed, block.begin, block.end);
+    const Clock& clock = clock_of(stream);
+    block.shadow.compare(freed, clock, found_);
+    if (!found_.empty()) report_found(freed, block);
+    block.live = false;
+    block.freed = freed;
+    if (piece)
+        block.shadow.keep_covered(clock);
+    else
+        block.shadow.clear();
+}
+
+Time Engine::free(Stream* stream, Operation what, u64 address) {
+    Time now = stream ? tick(*stream) : Time{};
+    Block* block = blocks_.at(address, false);
+    if (!block || !block->live) return now;
+    Access made = access(stream, now, what, Role::Free);
+    if (stream && stream->capture) {  // a node of the graph: until a launch the memory stays
+        set_extent(made, block->begin, block->end);
+        stream->capture->free(*block, made, stream->lane, found_);
+        if (!found_.empty()) report_found(made, *block);
+        return now;
+    }
+    // A pool returns the memory: its pieces end with it, also those that it has taken from their owners before.
+    blocks_.each(block->begin, block->end, true, [&](Block& piece) { end_block(stream, made, piece, true); });
+    blocks_.forget(block->begin, block->end, true);
+    block->cut = false;
+    end_block(stream, made, *block, false);
+    return now;
+}
+
+void Engine::free_piece(Stream* stream, Operation what, u64 address) {
+    Time now = stream ? tick(*stream) : Time{};
+    Block* block = blocks_.at(address, true);
+    if (!block || !block->live || (stream && stream->capture)) return;
+    end_block(stream, access(stream, now, what, Role::Free), *block, true);
+}
+
+}  // namespace check

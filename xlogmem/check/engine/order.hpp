@@ -1,0 +1,91 @@
+// What the calls of a program put in order: streams, events, the host, and the rules of the default streams.
+//
+//   A stream      does its operations one after the other.
+//   An event      is what its stream had done, and come after, when it was recorded last. A wait for it that is queued
+//                 already is not disturbed by the next record; a wait for an event that was never recorded is nothing.
+//   The legacy    default stream of a context comes after all that its blocking streams have queued, and they after it.
+//   default       A per-thread default stream is a blocking stream like any other.
+//   The host      has one clock for all its threads: how threads hand over to each other (queues, locks) is not seen,
+//                 and a clock for each would make false alarms. It rises where a call has waited, or a query has
+//                 found work done. What the host knows to be done is before all that is queued afterwards.
+#pragma once
+
+#include "access.hpp"
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace check {
+
+class Capture;
+
+struct Stream {
+    u64 id = 0;  // the front end's number, for its reports
+    u64 context = 0;
+    bool blocking = true;
+    bool legacy = false;  // the default stream of the context
+    bool dead = false;
+    u32 slot = 0;
+    u64 newest = 0;  // the number of its newest operation
+    Clock clock;
+    u64 changes = 0;  // of the clock
+    u64 host_seen = 0, legacy_seen = 0, seen_by_legacy = 0;  // whose clock was joined in which state
+
+    // While it captures, its operations are those of the capture: see graphs.hpp.
+    std::shared_ptr<Capture> capture;
+    u32 lane = 0;
+
+    Time now() const { return {slot, newest}; }
+};
+
+struct Event {
+    Clock clock;
+    bool recorded = false;
+    std::weak_ptr<Capture> capture;  // recorded on a capturing stream
+    bool captured = false;
+};
+
+class Order {
+  public:
+    // `id` and `context` are the front end's numbers. A stream object stays valid until the stream is destroyed, and
+    // then goes to another stream as soon as nothing can show the difference.
+    Stream* create(u64 context, u64 id, bool blocking, bool legacy);
+    void destroy(Stream* stream) { stream->dead = true; }
+    void destroy_context(u64 context);
+
+    // The next operation of a stream; settle() makes the stream come after whatever every operation comes after.
+    Time tick(Stream& stream) {
+        if (stream.blocking || stream.host_seen != host_changes_) settle(stream);
+        stream.newest++;
+        stream.changes++;
+        stream.clock.set(stream.now());
+        return stream.now();
+    }
+    void settle(Stream& stream);
+    void join(Stream& stream, const Clock& clock);
+
+    Event& event(u64 handle) { return events_[handle]; }
+    const Event* find_event(u64 handle) const;
+    void destroy_event(u64 handle) { events_.erase(handle); }
+
+    void host_learns(const Clock& clock);
+    const Clock& host() const { return host_; }
+    // The host has waited for a stream that had waited unseen: this operation may have been waited for as well.
+    bool is_doubtful(Time time) const { return doubtful_.covers(time); }
+    void all_is_done();
+
+    const std::vector<std::unique_ptr<Stream>>& streams() const { return streams_; }
+
+  private:
+    std::vector<std::unique_ptr<Stream>> streams_;  // by slot
+    std::unordered_map<u64, Stream*> legacy_;  // by context
+    std::unordered_map<u64, Event> events_;
+    Clock host_, doubtful_;
+    u64 host_changes_ = 1;
+
+    Stream* free_slot();
+    void collect(Stream& legacy);
+};
+
+}  // namespace check

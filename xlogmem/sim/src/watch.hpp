@@ -1,0 +1,29 @@
+// What the simulated driver reports to the engine of the check, xlogmem/check/engine, under the driver's lock.
+//
+// The engine knows the order of operations, too, and the driver looks it up there: may this stream have that memory?
+// Its findings become text here. The list also has calls with dead handles: not races, but as deadly.
+#pragma once
+
+#include "device.hpp"
+
+#include <string>
+#include <vector>
+
+namespace sim {
+
+// What the stream has queued so far: its newest operation, and all that its operations come after.
+check::Time newest(const Stream* stream);
+check::Clock queued(const Stream* stream);
+
+// An operation was queued on the stream; `work` says what it touches.
+check::Time watch_work(Stream* stream, const Work& work);
+check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
+check::Time watch_free(Stream* stream, const char* name, u64 address);
+check::Time watch_launch(Stream* stream, const check::Graph& graph);
+
+// The call in progress was given a handle that has been destroyed.
+void report_dead(check::Kind kind);
+
+std::vector<std::string> race_reports();
+
+}  // namespace sim
