@@ -29,6 +29,8 @@ cdef extern from *:
     };
     #endif
     """
+    # Not re-entrant.  It outlives every call of it: never a static of C++, and never deleted by the last of a number of
+    # holders that is counted under it.
     cdef cppclass mutex "xlogmem_mutex" nogil:
         mutex()
         void lock() noexcept

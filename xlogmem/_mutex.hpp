@@ -47,6 +47,21 @@ static inline bool xlogmem_can_fence_all() {
     return can;
 }
 
+// Whether locks prefer threads. A filter of system calls that a program installs later, perhaps for one thread, may refuse
+// the fence. Then no lock prefers any thread from then on; and the one that is to be taken from its favourite now waits
+// for longer than a processor keeps to itself what it has stored, which is microseconds.
+static inline std::atomic<bool>& xlogmem_may_prefer() {
+    static std::atomic<bool> may{xlogmem_can_fence_all()};
+    return may;
+}
+static inline void xlogmem_fence_all_or_wait() {
+    if (xlogmem_fence_all()) return;
+    xlogmem_may_prefer() = false;
+    const int error = errno;
+    usleep(50000);
+    errno = error;
+}
+
 static inline std::uintptr_t xlogmem_self() {
 #if defined(__x86_64__)
     std::uintptr_t self;
@@ -85,7 +100,8 @@ static inline std::uintptr_t xlogmem_self() {
 //
 // `inside` is the favourite's own: each has a Favourite, which lives as long as the lock.  A thread that was
 // interrupted before (1) may go on with it at any time.  A thread that ends is not inside, and one that begins where
-// it was, with the same control block, may as well be it.  A lock outlives the calls of it: `unlock` looks at it last.
+// it was, with the same control block, may as well be it.  Those that ended keep their places, so that a lock has no more
+// favourites after MOST_FAVOURITES threads.  A lock outlives the calls of it: `unlock` looks at it last.
 //
 // To take a lock from its favourite costs a heavy fence, a microsecond or a few: as much as STREAK times the short
 // way saves, or less.
@@ -95,7 +111,7 @@ static inline std::uintptr_t xlogmem_self() {
 
 class xlogmem_mutex {
     enum : std::uint32_t { FREE, HELD, SLEEPERS };
-    enum { SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 64 };
+    enum { SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 256 };
     struct alignas(128) Favourite {                         // two lines: processors fetch them in pairs
         std::uintptr_t thread;
         std::atomic<std::uint32_t> inside;
@@ -112,9 +128,16 @@ class xlogmem_mutex {
     std::atomic<std::uintptr_t> holder{0};
     void own() { holder.store(xlogmem_self(), std::memory_order_relaxed); }
     void disown() { holder.store(0, std::memory_order_relaxed); }
+    // A favourite would get in again.
+    void refuse_holder() {
+        if (holder.load(std::memory_order_relaxed) != xlogmem_self()) return;
+        std::fputs("xlogmem: broken invariant: a thread takes a lock that it holds\n", stderr);
+        std::abort();
+    }
 #else
     void own() {}
     void disown() {}
+    void refuse_holder() {}
 #endif
 
     // ---- the mutex
@@ -165,10 +188,7 @@ class xlogmem_mutex {
     __attribute__((cold, noinline)) void wake_revoker(Favourite* mine) { xlogmem_futex(mine->inside, FUTEX_WAKE, 1); }
     void revoke(Favourite* other) {
         favourite.store(nullptr, std::memory_order_relaxed);
-        if (!xlogmem_fence_all() && !xlogmem_can_fence_all()) {
-            std::fputs("xlogmem: membarrier(2) is refused by now, and a lock depends on it\n", stderr);
-            std::abort();
-        }
+        xlogmem_fence_all_or_wait();
         for (int i = 0; i < SPINS && other->inside.load(std::memory_order_acquire); ++i) xlogmem_pause();
         while (other->inside.load(std::memory_order_acquire)) xlogmem_futex(other->inside, FUTEX_WAIT, 1);
     }
@@ -183,9 +203,8 @@ class xlogmem_mutex {
         }
     }
     __attribute__((cold, noinline)) void prefer(std::uintptr_t self) {
-        static const bool may_prefer = xlogmem_can_fence_all();
         Favourite* mine = favourites;
-        if (!may_prefer) return;
+        if (!xlogmem_may_prefer()) return;
         while (mine != nullptr && mine->thread != self) mine = mine->next;
         if (mine == nullptr) {
             if (n_favourites == MOST_FAVOURITES) return;        // threads come and go
@@ -194,6 +213,8 @@ class xlogmem_mutex {
             favourites = mine;
             ++n_favourites;
         }
+        // In a forked child it may be set: another thread was between (1) and (3), and has no successor but this one.
+        mine->inside.store(0, std::memory_order_relaxed);
         streak = 0;
         favourite.store(mine, std::memory_order_release);
     }
@@ -227,11 +248,13 @@ public:
     }
     // Without waiting for anything.  A lock that has another favourite is taken from it by `lock` alone.
     XLOGMEM_INLINE bool try_lock() {
+        refuse_holder();
         if (!enter_shortly() && !try_mutex()) return false;
         own();
         return true;
     }
     XLOGMEM_INLINE void lock() {
+        refuse_holder();
         if (!enter_shortly()) lock_mutex();
         own();
     }

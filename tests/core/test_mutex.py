@@ -42,11 +42,16 @@ def test_a_lock_that_is_not_known_is_refused():
 # ---------------------------------------------------------------------------------------------- the favourite
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests/helpers/mutex.cpp"
-SCENES = ("waits", "tries", "looks", "looks again", "stress")
+SCENES = ("waits", "tries", "tries late", "looks", "looks again", "fence", "refused", "stress")
 PREPARED = {                                            # how the copy of the lock differs from the lock
     "STREAK = 2000": "STREAK = 5",
     "        mine->inside.store(1, std::memory_order_relaxed);":
         "        hesitate();\n        mine->inside.store(1, std::memory_order_relaxed);",
+    "if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;":
+        "if (favourite.load(std::memory_order_relaxed) != nullptr) return false;\n        look_and_wait();\n"
+        "        if (!take()) return false;",
+    "    const bool done = !syscall(SYS_membarrier": "    if (fence_is_refused) return false;\n"
+                                                    "    const bool done = !syscall(SYS_membarrier",
 }
 DEFECTS = {                                             # what is left out, in place of what, and where it is noticed
     "the new holder does not wait for the favourite":
@@ -54,8 +59,9 @@ DEFECTS = {                                             # what is left out, in p
          "waits"),
     "the new holder leaves the favourite as it is": ("if (other != nullptr) revoke(other);", "", "waits"),
     "the favourite wakes no one": ("!= mine, 0)) wake_revoker(mine);", "!= mine, 0)) return;", "waits"),
-    "a try does not look for a favourite":
-        ("if (favourite.load(std::memory_order_relaxed) != nullptr", "if (false", "tries"),
+    "a try does not look again for a favourite":
+        ("if (favourite.load(std::memory_order_relaxed) != nullptr) {", "if (false) {", "tries late"),
+    "there is no heavy fence": ("        xlogmem_fence_all_or_wait();\n", "", "fence"),
     "the favourite does not look again":
         ("favourite.load(std::memory_order_relaxed) != mine, 0)) {", "false, 0)) {", "looks"),
     "favourites share what says that they are inside":

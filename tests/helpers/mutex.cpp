@@ -5,6 +5,8 @@
 #include <atomic>
 
 static void hesitate();
+static void look_and_wait();
+static bool fence_is_refused = false;
 
 #include "_mutex.hpp"
 
@@ -23,6 +25,15 @@ static thread_local bool hesitates = false;
 static void hesitate() {
     if (!hesitates) return;
     hesitates = false;
+    ++hesitating;
+    while (!may_go) std::this_thread::yield();
+}
+
+static thread_local bool waits_after_look = false;
+
+static void look_and_wait() {
+    if (!waits_after_look) return;
+    waits_after_look = false;
     ++hesitating;
     while (!may_go) std::this_thread::yield();
 }
@@ -106,6 +117,63 @@ static void looks(bool again) {
     favourite.join();
 }
 
+// A thread that tries has seen no favourite; then another one becomes the favourite, and is inside.
+static void tries_late() {
+    may_go = false;
+    std::atomic<bool> tried{false};
+    std::thread other([&] {
+        waits_after_look = true;
+        if (the_lock.try_lock()) finish(1, "two threads are inside");
+        tried = true;
+    });
+    until(hesitating, 1);
+    become_favourite();
+    enter();
+    may_go = true;
+    while (!tried) std::this_thread::yield();
+    exit();
+    other.join();
+}
+
+// The same thread again and again, and another one that comes for the lock as often as it can: without the fence each
+// soon believes that the other one is not there.
+static void fence() {
+    std::atomic<bool> stop{false};
+    std::thread favourite([&] {
+        while (!stop.load(std::memory_order_relaxed)) enter(), exit();
+    });
+    unsigned random = 1;
+    for (auto begin = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begin < 2s;) {
+        enter();
+        exit();
+        random = random * 1664525 + 1013904223;
+        for (unsigned i = 0; i < (random >> 16) % 300; ++i) xlogmem_pause();
+    }
+    stop = true;
+    favourite.join();
+}
+
+// A filter of system calls refuses the fence when a lock has a favourite already.
+static void refused() {
+    std::atomic<int> step{0};
+    std::thread favourite([&] {
+        become_favourite();
+        enter();
+        step = 1;
+        while (!leave) std::this_thread::yield();
+        exit();
+    });
+    until(step, 1);
+    fence_is_refused = true;
+    std::thread other([] { enter(), exit(); });
+    std::this_thread::sleep_for(100ms);
+    leave = true;
+    favourite.join();
+    other.join();
+    become_favourite();
+    if (xlogmem_may_prefer()) finish(3, "locks prefer threads, and have no fence");
+}
+
 // All at once, at any moment.
 static void stress() {
     std::vector<std::thread> all;
@@ -132,6 +200,9 @@ int main(int, char** argv) {
     if (!std::strcmp(argv[1], "tries")) tries();
     if (!std::strcmp(argv[1], "looks")) looks(false);
     if (!std::strcmp(argv[1], "looks again")) looks(true);
+    if (!std::strcmp(argv[1], "tries late")) tries_late();
+    if (!std::strcmp(argv[1], "fence")) fence();
+    if (!std::strcmp(argv[1], "refused")) refused();
     if (!std::strcmp(argv[1], "stress")) stress();
     finish(0, "one thread at a time");
 }
