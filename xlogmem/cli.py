@@ -22,6 +22,7 @@ from rich.table import Table
 import xlogmem
 from xlogmem import _driver
 from xlogmem._start import start_driver
+from xlogmem.check.cli import check
 from xlogmem.errors import DriverNotFoundError, XlogmemError
 
 if TYPE_CHECKING:
@@ -374,3 +375,6 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
             chart.plot(rows, plot_file)
     except (LogError, XlogmemError, RuntimeError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+main.add_command(check)

@@ -31,11 +31,13 @@ The choice of driver is made once for a process. Importing this module loads not
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 __all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "simulator"]
 
@@ -61,6 +63,8 @@ class Simulator:
             "set_fills": (ctypes.c_int, [ctypes.c_int]),
             "races": (u64, [text, u64]),
             "clear_races": (None, []),
+            "findings": (u64, [text, u64]),
+            "find_sites": (None, [ctypes.c_void_p]),
             "calls": (u64, [text]),
             "all_calls": (u64, [text, u64]),
             "watch_gil": (None, [ctypes.c_int]),
@@ -123,6 +127,15 @@ class Simulator:
     def races(self) -> list[str]:
         """Everything found so far, dead handles included (at most 1,000 different reports are kept)."""
         return self._text("races").splitlines()
+
+    def findings(self) -> list[dict[str, Any]]:
+        """The same as records: see `xlogmem.check.findings`."""
+        found: list[dict[str, Any]] = json.loads(self._text("findings"))
+        return found
+
+    def find_sites(self, function: int | None) -> None:
+        """From now on each call takes the number of its place in the program from the C function at this address."""
+        self._call("find_sites", function)
 
     def clear_races(self) -> None:
         self._call("clear_races")

@@ -25,6 +25,7 @@ struct Finding {
     Access first, second;
     u64 begin = 0, end = 0;
     u64 block_begin = 0, block_end = 0, generation = 0;
+    Operation allocated, freed;  // of the block, as far as that is known
     u64 count = 1;  // of such pairs of the same two places of the program
 };
 

@@ -28,6 +28,8 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
     finding.block_begin = block.begin;
     finding.block_end = block.end;
     finding.generation = block.generation;
+    finding.allocated = block.allocated.what;
+    finding.freed = block.freed.what;
     findings_.add(finding);
 }
 

@@ -42,6 +42,7 @@ void run_hooks(Lock& lock, CallSite& site, u64 number, Plan::What what) {
 }  // namespace
 
 std::atomic<bool> gil_is_watched{false};
+std::atomic<u32 (*)()> site_of_caller{nullptr};
 
 bool has_gil() {
     static auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));

@@ -41,6 +41,7 @@ bool apply_plans(Lock& lock, CallSite& site, u64 number, CUresult* result);
 void run_hooks_after(Lock& lock, CallSite& site, u64 number);
 
 extern std::atomic<bool> gil_is_watched;
+extern std::atomic<u32 (*)()> site_of_caller;  // nullptr: not wanted
 bool has_gil();  // true too where there is no Python any more, false where there never was
 
 #define CALL(name) \
@@ -54,6 +55,9 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     Driver& d = driver();
     if (d.forked) return site.works_after_fork ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     if (this_thread().driver_thread) return CUDA_ERROR_NOT_PERMITTED;  // called from a host function
+    // Before the lock: a place that was never seen takes the GIL.
+    auto find_site = site_of_caller.load(std::memory_order_relaxed);
+    u32 place = find_site ? find_site() : 0;
     Lock lock(d.mutex);
     u64 number = ++site.count;
     if (gil_is_watched && has_gil()) site.with_gil++;
@@ -62,6 +66,7 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     if (needs_init && d.gate) return CUresult(d.gate.load());
     ThreadState& thread = this_thread();
     thread.call = site.name.c_str();
+    thread.site = place;
     thread.learned = false;
     result = body(lock);
     // A call that waits for a kernel returns its crash; one that only queued it does not, a later one does.

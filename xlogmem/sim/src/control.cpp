@@ -94,6 +94,14 @@ EXPORT u64 xsim_races(char* buffer, u64 size) {
     return give_text(text, buffer, size);
 }
 
+EXPORT u64 xsim_findings(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    return give_text(findings_as_json(), buffer, size);
+}
+
+// Each call takes the number of its place in the program from this function, before a lock. nullptr ends that.
+EXPORT void xsim_find_sites(u32 (*function)()) { site_of_caller = function; }
+
 EXPORT void xsim_clear_races() {
     Lock lock(driver().mutex);
     driver().engine.clear_findings();

@@ -127,6 +127,8 @@ struct ThreadState {
     bool driver_thread = false;       // runs host functions: CUDA calls are refused
     bool learned = false;             // the call in progress has found something finished
     const char* call = "";            // the entry point in progress
+    u32 site = 0;                     // where in the program it was called, if that is wanted
+    bool makes_own_stream = false;    // its own default stream is being made
     bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::vector<Context*> contexts;

@@ -99,6 +99,7 @@ Stream* create_stream(Context* context, unsigned flags, int priority, bool legac
     u64 key = reinterpret_cast<u64>(context);
     stream->order =
         legacy ? d.engine.create_legacy(key, stream->id) : d.engine.create_stream(key, stream->id, stream->blocking());
+    note_stream(stream, legacy);
     return stream;
 }
 
@@ -141,7 +142,9 @@ CUresult find_stream(CUstream handle, Stream** stream) {
     }
     ThreadState::OwnStream& mine = thread.own_streams[context];
     if (!mine.stream || mine.stream->id != mine.id || mine.stream->dead) {
+        thread.makes_own_stream = true;
         mine.stream = create_stream(context, 0, 0);
+        thread.makes_own_stream = false;
         mine.id = mine.stream->id;
     }
     *stream = mine.stream;

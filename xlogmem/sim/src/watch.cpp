@@ -16,7 +16,7 @@ check::Operation operation(const char* name) {
     static auto& known = *new std::unordered_map<const char*, u32>;
     auto made = known.try_emplace(name);
     if (made.second) made.first->second = engine().name(name);
-    return {made.first->second, 0};
+    return {made.first->second, this_thread().site};
 }
 
 check::Role role_of(Use use) {
@@ -65,6 +65,44 @@ std::string text_of(const check::Finding& finding) {
     return text + range;
 }
 
+struct StreamNote {
+    u32 site;
+    const char* kind;
+};
+
+std::unordered_map<u64, StreamNote>& stream_notes() {
+    static auto& notes = *new std::unordered_map<u64, StreamNote>;
+    return notes;
+}
+
+// One finding as JSON. Names of operations are the driver's or a kernel's, which have no quotes in them.
+std::string json_of(const check::Access& access) {
+    auto note = stream_notes().find(access.stream);
+    bool known = note != stream_notes().end();
+    char text[500];
+    snprintf(text, sizeof text,
+             R"({"name": "%s", "site": %u, "captured": %u, "role": "%s", "stream": {"number": %llu, "kind": "%s", )"
+             R"("site": %u}})",
+             engine().name(access.what.name).c_str(), access.what.site, access.captured, word(access.role, false),
+             (unsigned long long)access.stream, known ? note->second.kind : "host", known ? note->second.site : 0);
+    return text;
+}
+
+std::string json_of(const check::Finding& finding) {
+    static const char* const kinds[] = {"race", "use-after-free", "stale-graph", "dead-stream", "dead-event"};
+    char text[400];
+    snprintf(text, sizeof text,
+             R"("begin": %llu, "end": %llu, "block": {"begin": %llu, "end": %llu, "generation": %llu, )"
+             R"("allocated": %u, "freed": %u}, "count": %llu})",
+             (unsigned long long)finding.begin, (unsigned long long)finding.end,
+             (unsigned long long)finding.block_begin, (unsigned long long)finding.block_end,
+             (unsigned long long)finding.generation, finding.allocated.site, finding.freed.site,
+             (unsigned long long)finding.count);
+    return std::string(R"({"kind": ")") + kinds[int(finding.kind)] + R"(", "pair": ")" + pair_of(finding) +
+           R"(", "certain": )" + (finding.certain ? "true" : "false") + R"(, "first": )" + json_of(finding.first) +
+           R"(, "second": )" + json_of(finding.second) + ", " + text;
+}
+
 void log_since(std::size_t before) {
     auto& all = engine().findings().all();
     for (std::size_t i = before; i < all.size(); i++) log_line("%s", text_of(all[i]).c_str());
@@ -88,6 +126,11 @@ check::Time newest(const Stream* stream) {
 
 check::Clock queued(const Stream* stream) {
     return stream->order->id == stream->id ? engine().queued(*stream->order) : check::Clock{};
+}
+
+void note_stream(const Stream* stream, bool legacy) {
+    const char* kind = legacy ? "legacy" : this_thread().makes_own_stream ? "per-thread" : "made";
+    stream_notes()[stream->id] = {this_thread().site, kind};
 }
 
 check::Time watch_work(Stream* stream, const Work& work) {
@@ -120,6 +163,13 @@ check::Time watch_launch(Stream* stream, const check::Graph& graph) {
 
 void report_dead(check::Kind kind) {
     watched([&] { return engine().dead_handle(kind, operation(this_thread().call)), 0; });
+}
+
+std::string findings_as_json() {
+    std::string text = "[";
+    for (const check::Finding& finding : engine().findings().all())
+        text += (text.size() > 1 ? ", " : "") + json_of(finding);
+    return text + "]";
 }
 
 std::vector<std::string> race_reports() {

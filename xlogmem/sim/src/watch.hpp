@@ -15,6 +15,9 @@ namespace sim {
 check::Time newest(const Stream* stream);
 check::Clock queued(const Stream* stream);
 
+// A stream begins; where in the program that is, and which kind of stream, is kept for findings.
+void note_stream(const Stream* stream, bool legacy);
+
 // An operation was queued on the stream; `work` says what it touches.
 check::Time watch_work(Stream* stream, const Work& work);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
@@ -25,5 +28,6 @@ check::Time watch_launch(Stream* stream, const check::Graph& graph);
 void report_dead(check::Kind kind);
 
 std::vector<std::string> race_reports();
+std::string findings_as_json();
 
 }  // namespace sim

@@ -1,0 +1,217 @@
+"""The command, as users have it: both lines of a missing wait, and nothing of its repaired twin."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.simulator
+
+START = """
+import sys
+from cuda.bindings import driver as cuda
+
+def ok(result):
+    assert int(result[0]) == 0, result[0]
+    return result[1] if len(result) > 1 else None
+
+def begin():
+    ok(cuda.cuInit(0))
+    ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(0))))
+    return ok(cuda.cuStreamCreate(1)), ok(cuda.cuStreamCreate(1)), ok(cuda.cuEventCreate(0))
+
+fixed = "fixed" in sys.argv
+
+def wait(event, before, after):
+    if fixed:
+        ok(cuda.cuEventRecord(event, before))
+        ok(cuda.cuStreamWaitEvent(after, event, 0))
+"""
+HANDED_OVER = START + """
+def fill(p, stream):
+    ok(cuda.cuMemsetD8Async(p, 7, 1 << 20, stream))     # the first line
+
+def copy(q, p, stream):
+    ok(cuda.cuMemcpyDtoDAsync(q, p, 1 << 20, stream))   # the second line
+
+a, b, event = begin()
+p, q = ok(cuda.cuMemAlloc(1 << 20)), ok(cuda.cuMemAlloc(1 << 20))
+for _ in range(3):
+    fill(p, a)
+    wait(event, a, b)
+    copy(q, p, b)
+    if fixed or "both" not in sys.argv:
+        ok(cuda.cuStreamSynchronize(b))
+"""
+FREED = START + """
+a, b, event = begin()
+p, q = ok(cuda.cuMemAllocAsync(1 << 20, a)), ok(cuda.cuMemAlloc(1 << 20))
+ok(cuda.cuEventRecord(event, a))
+ok(cuda.cuStreamWaitEvent(b, event, 0))
+ok(cuda.cuMemcpyDtoDAsync(q, p, 1 << 20, b))            # the first line
+wait(event, b, a)
+ok(cuda.cuMemFreeAsync(p, a))                           # the second line
+"""
+
+
+@pytest.fixture
+def check(tmp_path, clean_environment):
+    def run(program, *arguments, options=(), command=None):
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(program))
+        return subprocess.run(
+            [sys.executable, "-m", "xlogmem", "check", "--json", str(tmp_path / "out.json"), *options, "--",
+             *(command or [sys.executable, str(file), *arguments])],
+            capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+
+    run.file = tmp_path / "program.py"
+    run.findings = lambda: json.loads((tmp_path / "out.json").read_text())["findings"]
+    return run
+
+
+def line_with(program, text):
+    return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(("program", "pair"), [(HANDED_OVER, "write/read"), (FREED, "read/free")])
+def test_both_lines_and_what_repairs_it(check, program, pair):
+    first, second = line_with(program, "# the first line"), line_with(program, "# the second line")
+    run = check(program)
+    assert run.returncode == 1, run.stderr
+    assert f"CERTAIN {pair}" in run.stderr
+    assert f"program.py:{first}" in run.stderr
+    assert f"repair  before program.py:{second}, make stream" in run.stderr
+    finding = check.findings()[0]
+    assert (finding["pair"], finding["first"]["stack"][0]["line"], finding["second"]["stack"][0]["line"]) == (
+        pair, first, second)
+    assert finding["allocated"][0]["line"] == line_with(program, "cuMemAlloc")
+
+
+@pytest.mark.parametrize("program", [HANDED_OVER, FREED])
+def test_the_repaired_twin_is_clean(check, program):
+    run = check(program, "fixed")
+    assert run.returncode == 0, run.stderr
+    assert "0 certain, 0 possible" in run.stderr
+    assert check.findings() == []
+
+
+def test_the_same_two_places_are_one_finding(check):
+    check(HANDED_OVER)
+    assert [finding["count"] for finding in check.findings()] == [3]
+
+
+def test_a_program_that_fails_has_a_status_of_its_own(check):
+    run = check("import sys; sys.exit(7)")
+    assert run.returncode == 3
+    assert "status 7" in run.stderr
+    assert check(HANDED_OVER + "\nsys.exit(7)").returncode == 1            # findings are the better news
+
+
+def test_what_is_not_a_program(check):
+    run = check("", command=["no-such-program-here"])
+    assert run.returncode == 2
+    assert "no-such-program-here" in run.stderr
+    run = check("", command=["true"])
+    assert "no Python process was checked" in run.stderr
+
+
+def test_output_and_arguments_are_the_programs(check):
+    run = check("import sys; print(sys.argv[1:])", "--strict", "-x")
+    assert run.stdout == "['--strict', '-x']\n"
+
+
+def test_children_are_checked_too(check):
+    run = check("import subprocess, sys\n"
+                f"open('child.py', 'w').write({HANDED_OVER!r})\n"
+                "for _ in range(2): subprocess.run([sys.executable, 'child.py'], check=True)\n")
+    assert run.returncode == 1, run.stderr
+    assert [(finding["count"], len(finding["processes"])) for finding in check.findings()] == [(6, 2)]
+
+
+def test_the_end_of_the_interpreter_is_no_finding(check):
+    run = check(START + """
+a, b, event = begin()
+p, q = ok(cuda.cuMemAllocAsync(1 << 20, a)), ok(cuda.cuMemAlloc(1 << 20))
+ok(cuda.cuEventRecord(event, a))
+ok(cuda.cuStreamWaitEvent(b, event, 0))
+ok(cuda.cuMemcpyDtoDAsync(q, p, 1 << 20, b))
+
+class Kept:
+    def __del__(self, free=cuda.cuMemFreeAsync):
+        free(p, a)
+
+kept = Kept()
+""")
+    assert run.returncode == 0, run.stderr
+
+
+def test_another_sitecustomize_is_run(check, tmp_path, clean_environment):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/sitecustomize.py").write_text("print('the other one')")
+    clean_environment["PYTHONPATH"] = f"{clean_environment.get('PYTHONPATH', '')}:{tmp_path / 'other'}"
+    run = check(HANDED_OVER)
+    assert run.returncode == 1
+    assert run.stdout == "the other one\n" * 2          # of the command itself, and of the program
+
+
+def test_suppressions(check, tmp_path):
+    file = tmp_path / "known.toml"
+    file.write_text('[[suppress]]\nreason = "known"\nkind = "write/*"\nfile = "*program.py"\nfunction = "fill"\n'
+                    '[[suppress]]\nreason = "never"\noperation = "cuLaunchKernel"\n')
+    run = check(HANDED_OVER, options=["--suppress", str(file)])
+    assert run.returncode == 0, run.stderr
+    assert "0 certain, 0 possible, 1 suppressed" in run.stderr
+    assert "nothing fits the suppression" in run.stderr
+    assert "never" in run.stderr
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[[suppress]]\nkind = 'x'\n", "a reason is required"),
+    ("[[suppress]]\nreason = 'r'\n", "a pattern for one of"),
+    ("[[suppress]]\nreason = 'r'\nkernel = 'x'\n", "unknown keys"),
+    ("[[allow]]\nreason = 'r'\n", "expected"),
+    ("[[suppress", "known.toml"),
+])
+def test_a_file_that_is_no_list_of_suppressions(check, tmp_path, text, message):
+    (tmp_path / "known.toml").write_text(text)
+    run = check(HANDED_OVER, options=["--suppress", str(tmp_path / "known.toml")])
+    assert run.returncode == 2
+    assert message in run.stderr
+
+
+def test_sarif(check, tmp_path):
+    check(HANDED_OVER, options=["--sarif", str(tmp_path / "out.sarif")])
+    document = json.loads((tmp_path / "out.sarif").read_text())
+    result, = document["runs"][0]["results"]
+    assert document["version"] == "2.1.0"
+    assert (result["ruleId"], result["level"]) == ("write/read", "error")
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == line_with(HANDED_OVER, "# the second")
+
+
+def test_a_program_of_xlogmem(check):
+    program = """
+import sys
+import xlogmem
+from cuda.bindings import driver as cuda
+
+runtime = xlogmem.DeviceRuntime()
+a, b = runtime.acquire_stream(), runtime.acquire_stream()
+block, other = runtime.allocate(1024, a), runtime.allocate(1024, b)
+
+def use(stream, **uses):
+    from contextlib import nullcontext
+    return xlogmem.use(stream, **uses) if "fixed" in sys.argv else nullcontext()
+
+with use(a, write=block):
+    cuda.cuMemsetD8Async(block.ptr, 7, 1024, a.handle)
+with use(b, read=block, write=other):
+    cuda.cuMemcpyDtoDAsync(other.ptr, block.ptr, 1024, b.handle)
+"""
+    run = check(program)
+    assert run.returncode == 1, run.stderr
+    assert "write/read" in run.stderr
+    run = check(program, "fixed")
+    assert run.returncode == 0, run.stderr

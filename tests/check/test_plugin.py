@@ -1,0 +1,61 @@
+"""``pytest -p xlogmem.check``: a test has the findings of what it did."""
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.simulator
+
+TESTS = """
+import pytest
+from cuda.bindings import driver as cuda
+
+def ok(result):
+    assert int(result[0]) == 0, result[0]
+    return result[1] if len(result) > 1 else None
+
+@pytest.fixture(scope="session")
+def streams():
+    ok(cuda.cuInit(0))
+    ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(0))))
+    return ok(cuda.cuStreamCreate(1)), ok(cuda.cuStreamCreate(1))
+
+def work(streams, wait):
+    p, q = ok(cuda.cuMemAlloc(1024)), ok(cuda.cuMemAlloc(1024))
+    ok(cuda.cuMemsetD8Async(p, 1, 1024, streams[0]))
+    if wait:
+        ok(cuda.cuStreamSynchronize(streams[0]))
+    ok(cuda.cuMemcpyDtoDAsync(q, p, 1024, streams[1]))
+    ok(cuda.cuCtxSynchronize())
+
+def test_broken(streams):
+    work(streams, False)
+
+def test_repaired(streams):
+    work(streams, True)
+
+def test_broken_and_wanted_clean(streams, no_races):
+    work(streams, False)
+
+def test_repaired_and_wanted_clean(streams, no_races):
+    work(streams, True)
+"""
+
+
+@pytest.mark.parametrize(("options", "failed"), [
+    ([], {"test_broken", "test_broken_and_wanted_clean"}),
+    (["--races=report"], {"test_broken_and_wanted_clean"}),
+])
+def test_tests_with_findings_fail(tmp_path, clean_environment, options, failed):
+    (tmp_path / "test_program.py").write_text(TESTS)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider",
+                          *options], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment,
+                         timeout=120)
+    assert run.returncode == 1
+    ended = {line.split("::")[1].split(" ")[0] for line in run.stdout.splitlines() if line.startswith("ERROR test_")}
+    assert ended == failed, run.stdout
+    assert "4 passed" in run.stdout                     # the tests themselves
+    assert run.stdout.count("CERTAIN write/read") == len(failed)
+    assert "xlogmem check: 2 certain, 0 possible" in run.stdout

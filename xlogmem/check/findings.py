@@ -1,0 +1,182 @@
+"""Findings as records: what the engine found, and where in the program that was."""
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Access", "Finding", "Frame", "Stream", "merged", "place_in", "resolved"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of the program."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{shortened(self.file)}:{self.line}"
+
+
+def place_in(stack: tuple[Frame, ...]) -> Frame | None:
+    """The innermost line that belongs to the program itself, and to no library; else the innermost at all."""
+    for frame in stack:
+        if is_of_program(frame.file):
+            return frame
+    return stack[0] if stack else None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where an operation is queued.
+
+    `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is where the program
+    made it.
+    """
+
+    number: int
+    kind: str
+    made: tuple[Frame, ...] = ()
+
+    @property
+    def name(self) -> str:
+        if self.kind == "made":
+            return f"stream {self.number}"
+        return {"host": "the host", "legacy": "the default stream"}.get(
+            self.kind, f"a thread's default stream ({self.number})")
+
+    def __str__(self) -> str:
+        place = place_in(self.made) if self.kind == "made" else None
+        return f"{self.name} (made at {place})" if place else self.name
+
+
+@dataclass(frozen=True)
+class Access:
+    """One of the two operations of a finding.
+
+    `role` is what it did: read, write, use (a kernel of which it is not known), alloc, free.  `stack` has the innermost
+    frames, the innermost first.
+    """
+
+    name: str
+    role: str
+    stream: Stream
+    stack: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> Frame | None:
+        return place_in(self.stack)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Two operations that nothing puts in order, or in the wrong one.
+
+    `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` what the two did, as in write/read.
+    `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block.  `count` is how
+    often these two places met.
+    """
+
+    kind: str
+    pair: str
+    certain: bool
+    first: Access
+    second: Access
+    begin: int
+    end: int
+    block_begin: int
+    block_end: int
+    generation: int
+    allocated: tuple[Frame, ...] = ()
+    freed: tuple[Frame, ...] = ()
+    count: int = 1
+    processes: list[int] = field(default_factory=list, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def places(self) -> tuple[object, ...]:
+        """What makes findings of several processes one."""
+        return (self.kind, self.pair, self.certain, self.first.place, self.first.name, self.second.place,
+                self.second.name)
+
+
+def resolved(record: dict[str, Any]) -> Finding:
+    """A record of the engine, with the frames in place of the numbers; in the process that has them."""
+    block = record["block"]
+    return Finding(
+        record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
+        record["begin"], record["end"], block["begin"], block["end"], block["generation"],
+        stack_of(block["allocated"]), stack_of(block["freed"]), record["count"])
+
+
+def access_of(record: dict[str, Any]) -> Access:
+    stream = record["stream"]
+    return Access(record["name"], record["role"], Stream(stream["number"], stream["kind"], stack_of(stream["site"])),
+                  stack_of(record["captured"] or record["site"]))
+
+
+def stack_of(number: int) -> tuple[Frame, ...]:
+    from xlogmem.check import sites
+    return tuple(Frame(*frame) for frame in sites.frames_at(number))
+
+
+def from_json(record: dict[str, Any]) -> Finding:
+    """The end of `Finding.as_json`."""
+    def stack(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
+        return tuple(Frame(**frame) for frame in frames)
+
+    def access(one: dict[str, Any]) -> Access:
+        made = one["stream"]
+        return Access(one["name"], one["role"], Stream(made["number"], made["kind"], stack(made["made"])),
+                      stack(one["stack"]))
+
+    return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
+                      "allocated": stack(record["allocated"]), "freed": stack(record["freed"])})
+
+
+def merged(documents: list[dict[str, Any]]) -> list[Finding]:
+    """The findings of all processes, those of the same places as one, the certain ones first."""
+    found: dict[tuple[object, ...], Finding] = {}
+    for document in documents:
+        for record in document["findings"]:
+            one = from_json(record)
+            known = found.get(one.places)
+            if known is None:
+                found[one.places] = one
+                one.processes.append(document["process"])
+            else:
+                found[one.places] = Finding(**{**vars(known), "count": known.count + one.count})
+                known.processes.append(document["process"])
+    return sorted(found.values(), key=lambda one: not one.certain)
+
+
+# ---------------------------------------------------------------------------------------------- the program's own lines
+_library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+            if (path := sysconfig.get_path(name))}
+_package = str(Path(__file__).resolve().parents[1])
+
+
+def is_of_program(file: str) -> bool:
+    """Whether a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
+    if file.startswith("<") and file != "<stdin>" and file != "<string>":
+        return False
+    path = str(Path(file).resolve())
+    return not path.startswith((*_library, _package)) and "site-packages" not in path
+
+
+def shortened(file: str) -> str:
+    """Relative to the working directory, if that is shorter."""
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return file

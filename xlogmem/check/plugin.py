@@ -1,0 +1,58 @@
+"""Tests under the check: each has the findings of what it did, from its setup to its teardown."""
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from xlogmem import sim
+from xlogmem.check import sites
+from xlogmem.check.findings import Finding, resolved
+from xlogmem.check.report import as_text, summary
+
+__all__ = ["Checks"]
+
+
+class Checks:
+    """The plugin."""
+
+    def __init__(self) -> None:
+        self.simulator = sim.install()
+        self.total: list[Finding] = []
+        if sites.start():
+            self.simulator.find_sites(sites.address_of_function())
+
+    @pytest.fixture
+    def no_races(self) -> None:
+        """The test fails if anything is found for certain, under ``--races=report`` too."""
+
+    def taken(self) -> list[Finding]:
+        """What was found since the last time."""
+        found = [resolved(record) for record in self.simulator.findings()]
+        self.simulator.clear_races()
+        self.total += found
+        return found
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        self.simulator.clear_races()                    # what was done between tests belongs to none
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]
+                                  ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when != "teardown":
+            return report
+        found = self.taken()
+        if found:
+            text = "\n\n".join(as_text(one) for one in found)
+            report.sections.append(("xlogmem check", text))
+            wanted = "no_races" in getattr(item, "fixturenames", ()) or item.config.getoption("--races") == "fail"
+            if wanted and report.passed and any(one.certain for one in found):
+                report.outcome = "failed"
+                report.longrepr = f"xlogmem check: {summary(found, 0)}"
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(f"xlogmem check: {summary(self.total, 0)}")

@@ -1,0 +1,101 @@
+"""What a check has found, as text and as SARIF."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from xlogmem._units import format_bytes
+from xlogmem.check.findings import Finding, Frame, place_in
+
+__all__ = ["as_sarif", "as_text", "repair_of", "summary"]
+
+CAUSES = {
+    "write/read": "the read may see what was there before the write",
+    "read/write": "the write may change what is still being read",
+    "write/write": "which of the writes is the last one is left open",
+    "alloc/use": "the use may come before the memory is there",
+    "alloc/free": "the free may come before the memory is there",
+    "read/free": "the memory may be gone while it is still being read",
+    "write/free": "the memory may be gone while it is still being written",
+    "use/free": "the memory may be gone while it is still being used",
+    "free/use": "the memory may be gone already",
+    "read/reuse": "its next owner may have the memory while it is still being read",
+    "write/reuse": "its next owner may have the memory while it is still being written",
+    "free/reuse": "its next owner may have the memory before it is freed",
+}
+
+
+def repair_of(finding: Finding) -> str | None:
+    """What to add, and before which line; None where no wait would help."""
+    first, second = finding.first, finding.second
+    place = second.place
+    where = f"before {place}" if place else f"before {second.name}"
+    if finding.kind == "use-after-free":
+        return "free the memory after its last use, or do not use it any more"
+    if finding.kind == "stale-graph":
+        return "capture the graph again when its memory has another owner, or keep the memory as long as the graph"
+    if finding.kind != "race":
+        return "do not use the handle after it was destroyed"
+    if second.stream.kind == "host":
+        return f"{where}, synchronize with {first.stream.name}"
+    if first.stream.kind == "host":
+        return f"{where}, nothing can wait for the host: make the host's call earlier"
+    return (f"{where}, make {second.stream.name} wait for an event recorded on {first.stream.name} "
+            f"after {first.place or first.name}")
+
+
+def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
+    if frame is None:
+        return [f"  {title:8}{what}, in no line of Python"]
+    lines = [f"  {title:8}{frame}, in {frame.function}: {what}"]
+    if frame.source:
+        lines.append(f"{'':14}{frame.source}")
+    return lines
+
+
+def as_text(finding: Finding) -> str:
+    """A paragraph."""
+    cause = CAUSES.get(finding.pair) if finding.kind == "race" else None
+    title = finding.pair if finding.kind == "race" else finding.kind
+    lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title}{f': {cause}' if cause else ''}"]
+    for name, access in (("first", finding.first), ("then", finding.second)):
+        by = "by" if access.stream.kind == "host" else "on"
+        lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}")
+    size = finding.block_end - finding.block_begin
+    if size:
+        lines.append(f"  {'memory':8}{format_bytes(size)} at {finding.block_begin:#x}"
+                     + "".join(f", {what} at {place_of(stack)}" for what, stack in
+                               (("allocated", finding.allocated), ("freed", finding.freed)) if stack))
+    repair = repair_of(finding)
+    if repair:
+        lines.append(f"  {'repair':8}{repair}")
+    if finding.count > 1:
+        lines.append(f"  {finding.count} times")
+    return "\n".join(lines)
+
+
+def place_of(stack: tuple[Frame, ...]) -> str:
+    return str(place_in(stack) or "no line of Python")
+
+
+def summary(findings: Iterable[Finding], suppressed: int) -> str:
+    found = list(findings)
+    certain = sum(one.certain for one in found)
+    text = f"{certain} certain, {len(found) - certain} possible"
+    return text + (f", {suppressed} suppressed" if suppressed else "")
+
+
+def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
+    """For the services that show findings beside the code; https://docs.oasis-open.org/sarif/sarif/v2.1.0."""
+    def location(frame: Frame | None) -> list[dict[str, Any]]:
+        if frame is None:
+            return []
+        return [{"physicalLocation": {"artifactLocation": {"uri": str(frame).rsplit(":", 1)[0]},
+                                      "region": {"startLine": frame.line}}}]
+
+    results = [{"ruleId": one.pair if one.kind == "race" else one.kind, "level": "error" if one.certain else "note",
+                "message": {"text": as_text(one)}, "locations": location(one.second.place),
+                "relatedLocations": [{"id": 1, "message": {"text": "first"}, **place}
+                                     for place in location(one.first.place)]} for one in findings]
+    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+            "runs": [{"tool": {"driver": {"name": "xlogmem check"}}, "results": results}]}

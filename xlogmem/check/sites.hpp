@@ -1,0 +1,206 @@
+// Where in a Python program the calling thread is: a number for each stack.
+//
+// A call of the driver is made with the GIL or, mostly, without it. A thread reads its own frames all the same: no other
+// thread changes them, and it does not run Python meanwhile. Only a stack that was never seen before takes the GIL, to
+// keep its code objects; so a front end wants the number before it takes a lock of its own.
+#pragma once
+
+#include <Python.h>
+
+#include "_mutex.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace check {
+
+struct Place {
+    PyCodeObject* code;
+    int instruction;  // offset in bytes
+    bool operator==(const Place& other) const { return code == other.code && instruction == other.instruction; }
+};
+
+// The innermost frames of a stack.
+struct Stack {
+    static constexpr int kDeepest = 12;
+    std::array<Place, kDeepest> places;
+    int depth = 0;
+    std::uint64_t hash = 0;
+
+    bool operator==(const Stack& other) const {
+        if (depth != other.depth) return false;
+        for (int i = 0; i < depth; i++)
+            if (!(places[i] == other.places[i])) return false;
+        return true;
+    }
+    void add(PyCodeObject* code, int instruction) {
+        places[depth++] = {code, instruction};
+        hash = (hash ^ (reinterpret_cast<std::uintptr_t>(code) + std::uint64_t(instruction))) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+};
+
+// The beginning of the interpreter's own description of a frame, whose header (pycore_interpframe_structs.h, before 3.14
+// pycore_frame.h) is not meant for C++. works() compares with what Python says.
+struct Frame {
+#if PY_VERSION_HEX < 0x030C0000
+    void *function, *globals, *builtins, *locals;
+    std::uintptr_t executable;
+    void* object;
+    const Frame* previous;
+    const char* instruction;  // of two bytes
+    int stack_top;
+    bool is_entry;
+#else
+    std::uintptr_t executable;  // from 3.14 on with tags in the lowest bits
+    const Frame* previous;
+    void *function, *globals, *builtins, *locals, *object;
+    const char* instruction;  // of two bytes
+#if PY_VERSION_HEX < 0x030E0000
+    int stack_top;
+#else
+    void* stack_pointer;
+#ifdef Py_GIL_DISABLED
+    std::int32_t thread_local_code;
+#endif
+#endif
+    std::uint16_t return_offset;
+#endif
+    char owner;  // 0 to 2: it runs Python code
+};
+
+inline const Frame* innermost(const PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return reinterpret_cast<const Frame*>(thread->current_frame);
+#else
+    return reinterpret_cast<const Frame*>(thread->cframe->current_frame);
+#endif
+}
+
+// The code of a frame of Python; nullptr for one that stands for C.
+inline PyCodeObject* code_of(const Frame* frame) {
+    if (frame->owner > 2) return nullptr;
+    auto* executable = reinterpret_cast<PyObject*>(frame->executable & ~std::uintptr_t{7});
+    return executable && PyCode_Check(executable) ? reinterpret_cast<PyCodeObject*>(executable) : nullptr;
+}
+
+// The offset of the instruction that it is at; 0 where that is not in the code object.
+inline int offset_of(const Frame* frame, const PyCodeObject* code) {
+    auto at = frame->instruction - code->co_code_adaptive;
+    return at >= 0 && at < Py_SIZE(code) * 2 ? int(at) : 0;
+}
+
+inline Stack stack_of(const PyThreadState* thread) {
+    Stack stack;
+    for (auto* frame = innermost(thread); frame && stack.depth < Stack::kDeepest; frame = frame->previous)
+        if (PyCodeObject* code = code_of(frame)) stack.add(code, offset_of(frame, code));
+    return stack;
+}
+
+// With the GIL: is a frame what it is thought to be? In a version of Python that is not known yet it may not be.
+inline bool works() {
+    PyFrameObject* expected = PyEval_GetFrame();
+    if (!expected) return false;
+    PyCodeObject* code = PyFrame_GetCode(expected);
+    const Frame* frame = innermost(PyThreadState_Get());
+    while (frame && frame->owner > 2) frame = frame->previous;
+    bool same = frame && (frame->executable & ~std::uintptr_t{7}) == reinterpret_cast<std::uintptr_t>(code) &&
+                offset_of(frame, code) == PyFrame_GetLasti(expected);
+    Py_DECREF(code);
+    return same;
+}
+
+// All stacks that were seen, by their numbers; 0 stands for none. They are kept until the process ends, and their code
+// objects with them: a program has so many places.
+class Sites {
+  public:
+    xlogmem_mutex lock;  // a leaf; of all below
+
+    // The number of the calling thread's stack; 0 outside of Python, or where the interpreter ends.
+    std::uint32_t of_caller() {
+        const PyThreadState* thread = PyGILState_GetThisThreadState();
+        if (!thread || !can_read_) return 0;
+        return number_of(stack_of(thread));
+    }
+
+    std::size_t size() {
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        return stacks_.size();
+    }
+
+    // A copy; empty for a number that was not given.
+    Stack at(std::uint32_t number) {
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        return number && number <= stacks_.size() ? *stacks_[number - 1] : Stack{};
+    }
+
+    // With the GIL. Before it was called, or if it says no, no stack has a number.
+    bool start() { return can_read_ = works(); }
+
+  private:
+    std::atomic<bool> can_read_{false};
+    struct Known {
+        std::uint64_t hash = 0;
+        std::uint32_t number = 0;
+        const Stack* stack = nullptr;
+    };
+    std::vector<std::unique_ptr<Stack>> stacks_;
+    std::unordered_multimap<std::uint64_t, std::uint32_t> numbers_;
+
+    std::uint32_t number_of(const Stack& stack) {
+        // What this thread wanted lately: a loop has a few places.
+        static thread_local std::array<Known, 64> lately;
+        if (!stack.depth) return 0;
+        Known& known = lately[stack.hash % lately.size()];
+        if (known.stack && known.hash == stack.hash && *known.stack == stack) return known.number;
+        std::uint32_t number = find(stack);
+        if (!number) number = add(stack);
+        if (!number) return 0;
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        known = {stack.hash, number, stacks_[number - 1].get()};
+        return number;
+    }
+
+    std::uint32_t find_locked(const Stack& stack) const {
+        auto range = numbers_.equal_range(stack.hash);
+        for (auto it = range.first; it != range.second; ++it)
+            if (*stacks_[it->second - 1] == stack) return it->second;
+        return 0;
+    }
+    std::uint32_t find(const Stack& stack) {
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        return find_locked(stack);
+    }
+
+    // The frames are the thread's own, and running: their code objects live until it returns, and from here on.
+    std::uint32_t add(const Stack& stack) {
+#if PY_VERSION_HEX >= 0x030D0000
+        if (Py_IsFinalizing()) return 0;
+#else
+        if (_Py_IsFinalizing()) return 0;
+#endif
+        PyGILState_STATE state = PyGILState_Ensure();
+        std::uint32_t number;
+        {
+            std::lock_guard<xlogmem_mutex> guard(lock);
+            number = find_locked(stack);
+            if (!number) {
+                for (int i = 0; i < stack.depth; i++) Py_INCREF(stack.places[i].code);
+                stacks_.push_back(std::make_unique<Stack>(stack));
+                number = std::uint32_t(stacks_.size());
+                numbers_.emplace(stack.hash, number);
+            }
+        }
+        PyGILState_Release(state);
+        return number;
+    }
+};
+
+}  // namespace check

@@ -1,0 +1,103 @@
+# cython: autotestdict=False
+"""Places in Python programs: numbers for stacks, and what they stand for."""
+# Reading the stack through Python's objects takes several microseconds, and the GIL, which the callers mostly do not
+# have: hence sites.hpp.
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+
+from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._locks cimport mutex
+
+from collections import namedtuple
+from time import perf_counter_ns
+
+
+cdef extern from "sites.hpp" namespace "check" nogil:
+    cdef cppclass Place:
+        PyObject* code
+        int instruction
+    cdef cppclass Stack:
+        Place* places "places.data()"
+        int depth
+    cdef cppclass Sites:
+        mutex lock
+        bint start()
+        uint32_t of_caller()
+        size_t size()
+        Stack at(uint32_t number) except +
+
+
+cdef extern from *:
+    """
+    static check::Sites& xlogmem_sites() {
+        static auto& sites = *new check::Sites;                 // threads may outlive the statics
+        return sites;
+    }
+    extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_of_caller() {
+        return xlogmem_sites().of_caller();
+    }
+    """
+    Sites& xlogmem_sites() nogil
+    uint32_t xlogmem_site_of_caller() nogil
+
+
+take_at_forks(&xlogmem_sites().lock, LEAF_LOCK)
+
+
+Frame = namedtuple("Frame", ("file", "line", "function"))
+Frame.__doc__ = "A line of a program: `file`, `line` (from 1) and the qualified name of the `function`."
+
+
+def start():
+    """Whether stacks can be read: see sites.hpp.  In a version of Python that is not known they have no numbers."""
+    return xlogmem_sites().start()
+
+
+def site_of_caller():
+    """The number of the calling thread's stack; see `frames_at`."""
+    return xlogmem_site_of_caller()
+
+
+def address_of_function():
+    """The address of ``uint32_t site_of_caller(void)``, which any thread may call, with the GIL or without it."""
+    return <uintptr_t><void*>xlogmem_site_of_caller
+
+
+def site_count():
+    """How many stacks have a number."""
+    return xlogmem_sites().size()
+
+
+def frames_at(uint32_t number):
+    """The innermost frames of a stack, the innermost first, as a list of `Frame`; none for 0.
+
+    Raises
+    ------
+    ValueError
+        No stack has this number.
+    """
+    cdef Stack stack
+    cdef int i
+    if number > site_count():
+        raise ValueError(f"no place has the number {number}")
+    stack = xlogmem_sites().at(number)
+    return [frame_of(<object>stack.places[i].code, stack.places[i].instruction) for i in range(stack.depth)]
+
+
+cdef object frame_of(object code, int instruction):
+    for first, last, line in code.co_lines():
+        if first <= instruction < last and line is not None:
+            return Frame(code.co_filename, line, code.co_qualname)
+    return Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def time_calls(size_t count):
+    """Nanoseconds that finding the caller's number takes, the mean of so many calls."""
+    cdef uint64_t sum = 0
+    cdef size_t _
+    before = perf_counter_ns()
+    with nogil:
+        for _ in range(count):
+            sum += xlogmem_site_of_caller()
+    return (perf_counter_ns() - before) / count
