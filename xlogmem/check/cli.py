@@ -41,7 +41,7 @@ def check(json_file: str | None, sarif_file: str | None, possible: bool, strict:
             click.echo(f"xlogmem check: nothing fits the suppression {one.patterns} ({one.reason})", err=True)
     if not outcome.processes:
         click.echo("xlogmem check: no Python process was checked: is the command a Python program?", err=True)
-    click.echo(f"xlogmem check: {report.summary(findings, suppressed)}", err=True)
+    click.echo(f"xlogmem check: {report.summary(findings, suppressed)}, on the simulated driver", err=True)
     if json_file:
         with open(json_file, "w") as file:
             json.dump({"status": outcome.status, "findings": [one.as_json() for one in findings]}, file, indent=1)
