@@ -23,6 +23,9 @@ cdef inline void release(Label* label) noexcept nogil:
         label.references.fetch_sub(1)
 
 
+# With the GIL: where an instruction of a code object is, by its offset in bytes.
+cdef int line_of(object code, Py_ssize_t instruction) except -1
+
 # With the GIL: a new reference.
 cdef Label* label_of_tag(str tag) except? NULL
 cdef Label* label_of_stack(int depth) except? NULL

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from xlogmem.check.findings import Finding, merged
 
-__all__ = ["CERTAIN", "CLEAN", "PROGRAM_FAILED", "Outcome", "run"]
+__all__ = ["CERTAIN", "PROGRAM_FAILED", "Outcome", "run"]
 
-CLEAN, CERTAIN, PROGRAM_FAILED = 0, 1, 3                # exit codes; 2 is wrong usage
+CERTAIN, PROGRAM_FAILED = 1, 3          # exit codes; 2 is wrong usage
 INJECT = Path(__file__).parent / "inject"
 
 

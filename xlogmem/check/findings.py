@@ -1,37 +1,13 @@
 """Findings as records: what the engine found, and where in the program that was."""
 from __future__ import annotations
 
-import linecache
-import sysconfig
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["Access", "Finding", "Frame", "Stream", "merged", "place_in", "resolved"]
+from xlogmem.check.frames import Frame, place_in
+from xlogmem.check.sites import frames_at
 
-
-@dataclass(frozen=True)
-class Frame:
-    """A line of the program."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def source(self) -> str:
-        return linecache.getline(self.file, self.line).strip()
-
-    def __str__(self) -> str:
-        return f"{shortened(self.file)}:{self.line}"
-
-
-def place_in(stack: tuple[Frame, ...]) -> Frame | None:
-    """The innermost line that belongs to the program itself, and to no library; else the innermost at all."""
-    for frame in stack:
-        if is_of_program(frame.file):
-            return frame
-    return stack[0] if stack else None
+__all__ = ["Access", "Finding", "Stream", "merged", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -126,8 +102,7 @@ def access_of(record: dict[str, Any]) -> Access:
 
 
 def stack_of(number: int) -> tuple[Frame, ...]:
-    from xlogmem.check import sites
-    return tuple(Frame(*frame) for frame in sites.frames_at(number))
+    return tuple(frames_at(number))
 
 
 def from_json(record: dict[str, Any]) -> Finding:
@@ -155,28 +130,6 @@ def merged(documents: list[dict[str, Any]]) -> list[Finding]:
                 found[one.places] = one
                 one.processes.append(document["process"])
             else:
-                found[one.places] = Finding(**{**vars(known), "count": known.count + one.count})
+                found[one.places] = replace(known, count=known.count + one.count)
                 known.processes.append(document["process"])
     return sorted(found.values(), key=lambda one: not one.certain)
-
-
-# ---------------------------------------------------------------------------------------------- the program's own lines
-_library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-            if (path := sysconfig.get_path(name))}
-_package = str(Path(__file__).resolve().parents[1])
-
-
-def is_of_program(file: str) -> bool:
-    """Whether a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
-    if file.startswith("<") and file != "<stdin>" and file != "<string>":
-        return False
-    path = str(Path(file).resolve())
-    return not path.startswith((*_library, _package)) and "site-packages" not in path
-
-
-def shortened(file: str) -> str:
-    """Relative to the working directory, if that is shorter."""
-    try:
-        return str(Path(file).resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return file

@@ -5,10 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
-from xlogmem import sim
-from xlogmem.check import sites
 from xlogmem.check.findings import Finding, resolved
 from xlogmem.check.report import as_text, summary
+from xlogmem.check.start import watch
 
 __all__ = ["Checks"]
 
@@ -17,10 +16,8 @@ class Checks:
     """The plugin."""
 
     def __init__(self) -> None:
-        self.simulator = sim.install()
+        self.simulator = watch()
         self.total: list[Finding] = []
-        if sites.start():
-            self.simulator.find_sites(sites.address_of_function())
 
     @pytest.fixture
     def no_races(self) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from xlogmem._units import format_bytes
-from xlogmem.check.findings import Finding, Frame, place_in
+from xlogmem.check.findings import Finding
+from xlogmem.check.frames import Frame, place_in
 
 __all__ = ["as_sarif", "as_text", "repair_of", "summary"]
 

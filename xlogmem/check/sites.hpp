@@ -147,59 +147,56 @@ class Sites {
   private:
     std::atomic<bool> can_read_{false};
     struct Known {
-        std::uint64_t hash = 0;
         std::uint32_t number = 0;
         const Stack* stack = nullptr;
     };
     std::vector<std::unique_ptr<Stack>> stacks_;
-    std::unordered_multimap<std::uint64_t, std::uint32_t> numbers_;
+    std::unordered_multimap<std::uint64_t, Known> known_;  // by the hash
 
     std::uint32_t number_of(const Stack& stack) {
         // What this thread wanted lately: a loop has a few places.
         static thread_local std::array<Known, 64> lately;
         if (!stack.depth) return 0;
         Known& known = lately[stack.hash % lately.size()];
-        if (known.stack && known.hash == stack.hash && *known.stack == stack) return known.number;
-        std::uint32_t number = find(stack);
-        if (!number) number = add(stack);
-        if (!number) return 0;
-        std::lock_guard<xlogmem_mutex> guard(lock);
-        known = {stack.hash, number, stacks_[number - 1].get()};
-        return number;
+        if (known.stack && *known.stack == stack) return known.number;
+        Known found = find(stack);
+        if (!found.stack) found = add(stack);
+        if (found.stack) known = found;
+        return found.number;
     }
 
-    std::uint32_t find_locked(const Stack& stack) const {
-        auto range = numbers_.equal_range(stack.hash);
+    Known find_locked(const Stack& stack) const {
+        auto range = known_.equal_range(stack.hash);
         for (auto it = range.first; it != range.second; ++it)
-            if (*stacks_[it->second - 1] == stack) return it->second;
-        return 0;
+            if (*it->second.stack == stack) return it->second;
+        return {};
     }
-    std::uint32_t find(const Stack& stack) {
+    Known find(const Stack& stack) {
         std::lock_guard<xlogmem_mutex> guard(lock);
         return find_locked(stack);
     }
 
     // The frames are the thread's own, and running: their code objects live until it returns, and from here on.
-    std::uint32_t add(const Stack& stack) {
+    Known add(const Stack& stack) {
 #if PY_VERSION_HEX >= 0x030D0000
-        if (Py_IsFinalizing()) return 0;
+        if (Py_IsFinalizing()) return {};
 #else
-        if (_Py_IsFinalizing()) return 0;
+        if (_Py_IsFinalizing()) return {};
 #endif
         PyGILState_STATE state = PyGILState_Ensure();
-        std::uint32_t number;
+        Known known;
         {
             std::lock_guard<xlogmem_mutex> guard(lock);
-            number = find_locked(stack);
-            if (!number) {
+            known = find_locked(stack);
+            if (!known.stack) {
                 for (int i = 0; i < stack.depth; i++) Py_INCREF(stack.places[i].code);
                 stacks_.push_back(std::make_unique<Stack>(stack));
-                number = std::uint32_t(stacks_.size());
-                numbers_.emplace(stack.hash, number);
+                known = {std::uint32_t(stacks_.size()), stacks_.back().get()};
+                known_.emplace(stack.hash, known);
             }
         }
         PyGILState_Release(state);
-        return number;
+        return known;
     }
 };
 

@@ -1,9 +1,4 @@
-from typing import NamedTuple
-
-class Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
+from xlogmem.check.frames import Frame
 
 def start() -> bool: ...
 def site_of_caller() -> int: ...

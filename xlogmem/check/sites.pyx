@@ -7,10 +7,12 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._labels cimport line_of
 from xlogmem._locks cimport mutex
 
-from collections import namedtuple
 from time import perf_counter_ns
+
+from xlogmem.check.frames import Frame
 
 
 cdef extern from "sites.hpp" namespace "check" nogil:
@@ -43,10 +45,6 @@ cdef extern from *:
 
 
 take_at_forks(&xlogmem_sites().lock, LEAF_LOCK)
-
-
-Frame = namedtuple("Frame", ("file", "line", "function"))
-Frame.__doc__ = "A line of a program: `file`, `line` (from 1) and the qualified name of the `function`."
 
 
 def start():
@@ -86,10 +84,7 @@ def frames_at(uint32_t number):
 
 
 cdef object frame_of(object code, int instruction):
-    for first, last, line in code.co_lines():
-        if first <= instruction < last and line is not None:
-            return Frame(code.co_filename, line, code.co_qualname)
-    return Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
+    return Frame(code.co_filename, line_of(code, instruction), code.co_qualname)
 
 
 def time_calls(size_t count):

@@ -10,7 +10,7 @@ from pathlib import Path
 from xlogmem import sim
 from xlogmem.check import findings, sites
 
-__all__ = ["begin"]
+__all__ = ["begin", "watch"]
 
 
 def begin(folder: str) -> None:
@@ -19,10 +19,16 @@ def begin(folder: str) -> None:
     What the interpreter frees while it ends is not a finding that a program could do anything about: this comes first,
     so that its handler runs after all of the program's, and nothing after it counts.
     """
+    watch()
+    atexit.register(write, Path(folder), os.getpid())
+
+
+def watch() -> sim.Simulator:
+    """From here on the driver has the engine, and its calls have places."""
     simulator = sim.install()
     if sites.start():
         simulator.find_sites(sites.address_of_function())
-    atexit.register(write, Path(folder), os.getpid())
+    return simulator
 
 
 def write(folder: Path, process: int) -> None:

@@ -76,31 +76,27 @@ std::unordered_map<u64, StreamNote>& stream_notes() {
 }
 
 // One finding as JSON. Names of operations are the driver's or a kernel's, which have no quotes in them.
+std::string field(const char* key, const std::string& text) { return std::string("\"") + key + "\": \"" + text + "\""; }
+std::string field(const char* key, const char* text) { return field(key, std::string(text)); }
+std::string field(const char* key, u64 number) { return std::string("\"") + key + "\": " + std::to_string(number); }
+
 std::string json_of(const check::Access& access) {
-    auto note = stream_notes().find(access.stream);
-    bool known = note != stream_notes().end();
-    char text[500];
-    snprintf(text, sizeof text,
-             R"({"name": "%s", "site": %u, "captured": %u, "role": "%s", "stream": {"number": %llu, "kind": "%s", )"
-             R"("site": %u}})",
-             engine().name(access.what.name).c_str(), access.what.site, access.captured, word(access.role, false),
-             (unsigned long long)access.stream, known ? note->second.kind : "host", known ? note->second.site : 0);
-    return text;
+    auto found = stream_notes().find(access.stream);
+    StreamNote note = found != stream_notes().end() ? found->second : StreamNote{0, "host"};
+    return "{" + field("name", engine().name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
+           field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", \"stream\": {" +
+           field("number", access.stream) + ", " + field("kind", note.kind) + ", " + field("site", note.site) + "}}";
 }
 
 std::string json_of(const check::Finding& finding) {
     static const char* const kinds[] = {"race", "use-after-free", "stale-graph", "dead-stream", "dead-event"};
-    char text[400];
-    snprintf(text, sizeof text,
-             R"("begin": %llu, "end": %llu, "block": {"begin": %llu, "end": %llu, "generation": %llu, )"
-             R"("allocated": %u, "freed": %u}, "count": %llu})",
-             (unsigned long long)finding.begin, (unsigned long long)finding.end,
-             (unsigned long long)finding.block_begin, (unsigned long long)finding.block_end,
-             (unsigned long long)finding.generation, finding.allocated.site, finding.freed.site,
-             (unsigned long long)finding.count);
-    return std::string(R"({"kind": ")") + kinds[int(finding.kind)] + R"(", "pair": ")" + pair_of(finding) +
-           R"(", "certain": )" + (finding.certain ? "true" : "false") + R"(, "first": )" + json_of(finding.first) +
-           R"(, "second": )" + json_of(finding.second) + ", " + text;
+    return "{" + field("kind", kinds[int(finding.kind)]) + ", " + field("pair", pair_of(finding)) +
+           ", \"certain\": " + (finding.certain ? "true" : "false") + ", \"first\": " + json_of(finding.first) +
+           ", \"second\": " + json_of(finding.second) + ", " + field("begin", finding.begin) + ", " +
+           field("end", finding.end) + ", \"block\": {" + field("begin", finding.block_begin) + ", " +
+           field("end", finding.block_end) + ", " + field("generation", finding.generation) + ", " +
+           field("allocated", finding.allocated.site) + ", " + field("freed", finding.freed.site) + "}, " +
+           field("count", finding.count) + "}";
 }
 
 void log_since(std::size_t before) {

@@ -1,0 +1,53 @@
+"""Lines of programs, and which of a stack's belong to the program itself."""
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Frame", "place_in"]
+
+_library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+            if (path := sysconfig.get_path(name))}
+_package = str(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a program: `line` counts from 1, `function` is the qualified name."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{shortened(self.file)}:{self.line}"
+
+
+def place_in(stack: tuple[Frame, ...]) -> Frame | None:
+    """The innermost line that belongs to the program itself, and to no library; else the innermost at all."""
+    for frame in stack:
+        if is_of_program(frame.file):
+            return frame
+    return stack[0] if stack else None
+
+
+def is_of_program(file: str) -> bool:
+    """Whether a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
+    if file.startswith("<") and file != "<stdin>" and file != "<string>":
+        return False
+    path = str(Path(file).resolve())
+    return not path.startswith((*_library, _package)) and "site-packages" not in path
+
+
+def shortened(file: str) -> str:
+    """Relative to the working directory, if that is shorter."""
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return file
