@@ -103,8 +103,8 @@ static inline std::uintptr_t xlogmem_self() {
 // it was, with the same control block, may as well be it.  Those that ended keep their places, so that a lock has no more
 // favourites after MOST_FAVOURITES threads.  A lock outlives the calls of it: `unlock` looks at it last.
 //
-// To take a lock from its favourite costs a heavy fence, a microsecond or a few: as much as STREAK times the short
-// way saves, or less.
+// To take a lock from its favourite costs a heavy fence, a system call that interrupts other cores: less than STREAK
+// times the short way saves.
 //
 // Builds with checks record the holder (`held`): functions that need the lock check that, as SQLite's do.
 #define XLOGMEM_INLINE inline __attribute__((always_inline))
@@ -120,8 +120,7 @@ class xlogmem_mutex {
     std::atomic<Favourite*> favourite{nullptr};             // changes with the mutex held
     Favourite* entered = nullptr;                           // the holder took the short way; the holder's own
     std::atomic<std::uint32_t> state{FREE};
-    std::uint32_t streak = 0;                               // these four are the holder's own, too
-    std::uint32_t n_favourites = 0;
+    std::uint32_t streak = 0;                               // these three are the holder's own, too
     std::uintptr_t last = 0;
     Favourite* favourites = nullptr;
 #ifdef XLOGMEM_CHECKS
@@ -203,15 +202,15 @@ class xlogmem_mutex {
         }
     }
     __attribute__((cold, noinline)) void prefer(std::uintptr_t self) {
-        Favourite* mine = favourites;
         if (!xlogmem_may_prefer()) return;
-        while (mine != nullptr && mine->thread != self) mine = mine->next;
+        Favourite* mine = favourites;
+        int passed = 0;
+        for (; mine != nullptr && mine->thread != self; mine = mine->next) ++passed;
         if (mine == nullptr) {
-            if (n_favourites == MOST_FAVOURITES) return;        // threads come and go
+            if (passed == MOST_FAVOURITES) return;              // threads come and go
             mine = new (std::nothrow) Favourite{self, {0}, favourites};
             if (mine == nullptr) return;
             favourites = mine;
-            ++n_favourites;
         }
         // In a forked child it may be set: another thread was between (1) and (3), and has no successor but this one.
         mine->inside.store(0, std::memory_order_relaxed);
@@ -235,7 +234,7 @@ class xlogmem_mutex {
         return true;
     }
 
-public:
+  public:
     xlogmem_mutex() = default;
     xlogmem_mutex(const xlogmem_mutex&) = delete;
     xlogmem_mutex& operator=(const xlogmem_mutex&) = delete;

@@ -65,7 +65,7 @@ DEFECTS = {                                             # what is left out, in p
     "the favourite does not look again":
         ("favourite.load(std::memory_order_relaxed) != mine, 0)) {", "false, 0)) {", "looks"),
     "favourites share what says that they are inside":
-        ("while (mine != nullptr && mine->thread != self) mine = mine->next;",
+        ("for (; mine != nullptr && mine->thread != self; mine = mine->next) ++passed;",
          "if (mine != nullptr) mine->thread = self;", "looks again"),
 }
 

@@ -20,23 +20,17 @@ using namespace std::chrono_literals;
 static xlogmem_mutex the_lock;
 static std::atomic<int> inside{0}, hesitating{0};
 static std::atomic<bool> may_go{true}, leave{false};
-static thread_local bool hesitates = false;
+static thread_local bool hesitates = false, waits_after_look = false;
 
-static void hesitate() {
-    if (!hesitates) return;
-    hesitates = false;
+static void pause_once(bool& wanted) {
+    if (!wanted) return;
+    wanted = false;
     ++hesitating;
     while (!may_go) std::this_thread::yield();
 }
 
-static thread_local bool waits_after_look = false;
-
-static void look_and_wait() {
-    if (!waits_after_look) return;
-    waits_after_look = false;
-    ++hesitating;
-    while (!may_go) std::this_thread::yield();
-}
+static void hesitate() { pause_once(hesitates); }
+static void look_and_wait() { pause_once(waits_after_look); }
 
 static void finish(int code, const char* why) {
     std::puts(why);
@@ -62,26 +56,10 @@ static void until(std::atomic<int>& number, int value) {
     while (number != value) std::this_thread::yield();
 }
 
-// A favourite is inside for a while.  Who comes waits for it, and is woken.
-static void waits() {
-    std::atomic<int> step{0};
-    std::thread favourite([&] {
-        become_favourite();
-        enter();
-        step = 1;
-        std::this_thread::sleep_for(100ms);
-        exit();
-    });
-    until(step, 1);
-    enter();
-    exit();
-    favourite.join();
-}
-
-// Who only tries does not get in meanwhile.
-static void tries() {
-    std::atomic<int> step{0};
-    std::thread favourite([&] {
+// A thread that is the favourite, and inside until it may `leave`.
+static std::thread favourite_inside() {
+    static std::atomic<int> step{0};
+    std::thread favourite([] {
         become_favourite();
         enter();
         step = 1;
@@ -89,6 +67,23 @@ static void tries() {
         exit();
     });
     until(step, 1);
+    return favourite;
+}
+
+// Who comes meanwhile waits for it, and is woken; also where a filter of system calls `refuses` the fence by then.
+static void waits(bool refuses) {
+    std::thread favourite = favourite_inside();
+    fence_is_refused = refuses;
+    std::thread other([] { enter(), exit(); });
+    std::this_thread::sleep_for(100ms);
+    leave = true;
+    favourite.join();
+    other.join();
+}
+
+// Who only tries does not get in meanwhile.
+static void tries() {
+    std::thread favourite = favourite_inside();
     if (the_lock.try_lock()) finish(1, "two threads are inside");
     leave = true;
     favourite.join();
@@ -153,23 +148,9 @@ static void fence() {
     favourite.join();
 }
 
-// A filter of system calls refuses the fence when a lock has a favourite already.
+// After that no lock has a favourite.
 static void refused() {
-    std::atomic<int> step{0};
-    std::thread favourite([&] {
-        become_favourite();
-        enter();
-        step = 1;
-        while (!leave) std::this_thread::yield();
-        exit();
-    });
-    until(step, 1);
-    fence_is_refused = true;
-    std::thread other([] { enter(), exit(); });
-    std::this_thread::sleep_for(100ms);
-    leave = true;
-    favourite.join();
-    other.join();
+    waits(true);
     become_favourite();
     if (xlogmem_may_prefer()) finish(3, "locks prefer threads, and have no fence");
 }
@@ -196,7 +177,7 @@ int main(int, char** argv) {
         std::this_thread::sleep_for(10s);
         finish(2, "a thread sleeps for ever");
     }).detach();
-    if (!std::strcmp(argv[1], "waits")) waits();
+    if (!std::strcmp(argv[1], "waits")) waits(false);
     if (!std::strcmp(argv[1], "tries")) tries();
     if (!std::strcmp(argv[1], "looks")) looks(false);
     if (!std::strcmp(argv[1], "looks again")) looks(true);
