@@ -106,4 +106,3 @@ cdef class BlockView:
 
 
 cdef void release_export(Export* export) noexcept nogil
-cdef int collect_exports() except -1

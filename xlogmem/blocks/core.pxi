@@ -106,7 +106,8 @@ cdef class Core:
             wait_for_pending(&self.state)
         self.drop_owners()
 
-    cdef int drop_owners(self) except -1:
+    @cython.final                           # called directly, and compiled into its callers
+    cdef inline int drop_owners(self) except -1:
         """Drop the owners of adopted memory that the last operations freed."""
         if self.state.has_pending_decrefs:
             drop_owners_of(&self.state)

@@ -29,14 +29,16 @@ cdef int collect_pending(void* _) noexcept:
     return 0
 
 
-cdef int collect_exports() except -1:
+cdef inline int collect_exports() except -1:
     """File the uses of released exports, and drop their blocks.  With the GIL."""
+    return collect_released() if released_exports.exports.load() != NULL else 0
+
+
+cdef int collect_released() except -1:
     cdef Export* export
     cdef Export* following
     cdef Core core
     cdef DeviceBlock block
-    if released_exports.exports.load() == NULL:
-        return 0
     export = released_exports.exports.exchange(NULL)
     while export != NULL:
         following = export.next

@@ -87,8 +87,7 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     cdef Block* block = NULL
     cdef size_t size = bytes_wanted(nbytes)
     cdef int done
-    if unlikely(released_exports.exports.load() != NULL):
-        collect_exports()
+    collect_exports()
     ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
@@ -102,8 +101,7 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     release(wanted.stack)
     if done == REFUSED:
         core.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
-    if unlikely(<bint>core.state.has_pending_decrefs):
-        core.drop_owners()
+    core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
         core.warn_of_eviction()
@@ -128,9 +126,7 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     if done == NOT_AT_ONCE:
         free_slowly(core, block, home)
     block.owned.item = NULL                             # the handle owns nothing any more
-    if unlikely(<bint>core.state.has_pending_decrefs):
-        core.drop_owners()
-    return 0
+    return core.drop_owners()
 
 
 cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
