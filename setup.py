@@ -6,6 +6,9 @@ ThreadSanitizer).  The last two need their runtime preloaded: see `.ci/sanitize`
 ``xlogmem info``.  Builds with checks compile a copy of the sources, in which the defects of tests/defects.toml are
 planted: see tests/helpers/planted.py.
 
+The check on a GPU needs CUPTI's headers, which are a build requirement as well; a build without them prints a line and
+leaves it out.
+
 The RMM binding needs librmm and rmm, which are build requirements; a build without them (without build isolation)
 prints a line and leaves the binding out, or fails with XLOGMEM_RMM=require.
 """
@@ -13,6 +16,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
+import subprocess
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -83,7 +88,8 @@ def folder_of(header: str, *wheels: str) -> str | None:
                 return str(Path(wheel.locate_file(file)).resolve()).removesuffix(f"/{header}")
     roots = [os.environ.get(variable) for variable in ("PREFIX", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")]
     for root in filter(None, [*roots, "/usr/local/cuda"]):
-        for place in ("include", "include/rapids", "targets/x86_64-linux/include", "targets/sbsa-linux/include"):
+        for place in ("include", "include/rapids", "targets/x86_64-linux/include", "targets/sbsa-linux/include",
+                      "extras/CUPTI/include"):
             if Path(root, place, header).exists():
                 return str(Path(root, place))
     return None
@@ -174,19 +180,61 @@ modules = cythonize(
     },
 )
 
-# The simulated driver is a shared library, not a Python module: xlogmem.sim loads it with ctypes.  Because of its
-# soname an unmodified cuda-bindings uses it as the driver.  The engine of the check judges what is done with it.
-FOLDERS = ("xlogmem/sim/src", "xlogmem/check/engine")
-simulator = Extension(
-    "xlogmem.sim._simcuda",
-    sorted(str(path.relative_to(HERE)) for folder in FOLDERS for path in HERE.glob(f"{folder}/*.cpp")),
-    depends=sorted(str(path.relative_to(HERE)) for folder in FOLDERS for path in HERE.glob(f"{folder}/*.[hm]*")),
-    language="c++",
-    include_dirs=[include, "xlogmem"],
-    extra_compile_args=["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden",
-                        "-pthread", *SYMBOLS, *SANITIZERS],
-    extra_link_args=["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map", "-pthread",
-                     *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])],  # one C++ runtime to watch
-)
+ENGINE = ("xlogmem/check/engine", "xlogmem/check/kernels")
 
-setup(ext_modules=[*modules, simulator], cmdclass={"build_ext": BuildExtensions})
+
+def library(name: str, folders: tuple[str, ...], include_dirs: list[str], compile_args: list[str],
+            link_args: list[str]) -> Extension:
+    """A shared library of all C++ files of these folders, for ctypes: Python cannot import it."""
+    def files(pattern: str) -> list[str]:
+        return sorted(str(path.relative_to(HERE)) for folder in folders for path in HERE.glob(f"{folder}/{pattern}"))
+
+    return Extension(
+        name, files("*.cpp"), depends=[*files("*.[hmi]*"), "xlogmem/_mutex.hpp"], language="c++",
+        include_dirs=["xlogmem", *include_dirs],
+        extra_compile_args=["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
+                            *SYMBOLS, *SANITIZERS, *compile_args],
+        extra_link_args=["-pthread", *link_args,
+                         *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])])     # one C++ runtime to watch
+
+
+def check_on_gpus() -> list[Extension]:
+    """What the driver loads into programs that are checked on a GPU; CUPTI itself is theirs."""
+    cupti = folder_of("cupti_callbacks.h", "nvidia-cuda-cupti-cu12", "nvidia-cuda-cupti")
+    folders = [cupti, folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or include]
+    if not cupti:
+        print("xlogmem: built WITHOUT `xlogmem check --gpu`: CUPTI's headers are not installed "
+              "(nvidia-cuda-cupti-cu12, cuda-cupti-dev of conda, or a CUDA toolkit)", file=sys.stderr)
+        return []
+    return [library("xlogmem.check._cupti", ("xlogmem/check/cupti", *ENGINE), [include, *folders],
+                    ["-std=c++20"], ["-Wl,--version-script=xlogmem/check/cupti/exports.map", "-ldl"])]
+
+
+def needed_driver() -> str:
+    """A library that has nothing but the driver's name: what is linked with it loads libcuda.so.1."""
+    path = HERE / "build/needed/libcuda.so"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = path.with_suffix(".c")
+    source.write_text("")
+    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-shared", "-Wl,-soname,libcuda.so.1", "-o", str(path),
+                    str(source)], check=True)
+    return str(path)
+
+
+def simulated_runtime(major: int, driver: str) -> Extension:
+    """libcudart for programs of this version of CUDA, loaded as the simulator is."""
+    exports = f"xlogmem/check/cudart/exports{major}.map"
+    return library(f"xlogmem.check.cudart._cudart{major}", ("xlogmem/check/cudart",), [include],
+                   ["-std=c++17", f"-DCUDART_VERSION={major}000"],
+                   [f"-Wl,-soname,libcudart.so.{major}", f"-Wl,--version-script={exports}", "-Wl,--no-as-needed",
+                    driver])
+
+
+# Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
+# judges what is done with it.
+simulator = library("xlogmem.sim._simcuda", ("xlogmem/sim/src", *ENGINE), [include], ["-std=c++17"],
+                    ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map"])
+
+driver = needed_driver()
+setup(ext_modules=[*modules, simulator, simulated_runtime(12, driver), simulated_runtime(13, driver), *check_on_gpus()],
+      cmdclass={"build_ext": BuildExtensions})

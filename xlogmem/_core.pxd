@@ -253,6 +253,7 @@ cdef cppclass CoreState:
     vector[void*] pending_decrefs       # owners of adopted memory that was freed: DECREF'd by the next GIL holder
     flag has_pending_decrefs    # readable without the lock
     flag has_evicted            # until a warning of the first evicted block was given; readable without the lock
+    size_t most_at_once         # requests of a launch that is prepared with the GIL: see core/at_once.pxi
     uint64_t evicted_ptr        # of the first
     size_t evicted_nbytes
     vector[Block*] returned_without_stream      # exports released without a known stream: pinned until a blocking reap
@@ -305,6 +306,13 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
+
+# For a check: see core/watched.pxi.
+cdef void set_hooks(size_t address) noexcept
+cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept
+cdef void start_calls(CoreState* core) noexcept nogil
+cdef void find_site_for_check() noexcept nogil
+cdef int encode_for_check(Label* tag) except -1
 
 # Inside of these.  The context is current where they need it.
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,

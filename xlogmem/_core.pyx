@@ -49,6 +49,7 @@ valid if the slot still has that generation.
 """
 
 from cuda.bindings cimport cydriver as cy
+from cpython.unicode cimport PyUnicode_AsUTF8
 from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, milliseconds, poke, prefetch, push, unlikely
@@ -151,6 +152,7 @@ cdef enum Reaping:
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 
 # The pages, in the order of reading: what a use does, then how blocks begin and end.
+include "core/watched.pxi"              # what a check is reported
 include "core/frontier.pxi"             # what the next user of a block has to be ordered after
 include "core/prepare.pxi"              # before a launch: windows open, waits are queued
 include "core/contested.pxi"            # a launch that conflicts with one that is not filed yet

@@ -41,6 +41,7 @@ from xlogmem._core cimport (
     allocate_in_call,
     drain,
     drop_exception_locked,
+    find_site_for_check,
     free_at_into_cache,
     free_by_handle,
     free_block,

@@ -39,10 +39,12 @@ from xlogmem._core cimport (
     count_all_locked,
     drain_if_abandoned,
     defer_free,
+    encode_for_check,
     end_export,
     fence_export,
     find_by_address_locked,
     find_from_locked,
+    find_site_for_check,
     free_at_once,
     free_block,
     free_into_cache,
@@ -52,9 +54,12 @@ from xlogmem._core cimport (
     look,
     reap,
     record_use,
+    set_hooks,
+    start_calls,
     tear_down,
     use_caches,
     wait_for_pending,
+    watched,
 )
 from xlogmem._cpp cimport atomic, make_new, peek, push, unlikely, vector
 from xlogmem._driver cimport (

@@ -39,7 +39,8 @@ cdef class Core:
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
         self.state.order.lost = &self.state.lost
-        self.state.resource = &resource.table
+        self.state.resource = watched(self.state.order, &resource.table)
+        start_calls(&self.state)
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.begin_core(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
@@ -239,6 +240,8 @@ cdef class Core:
         """The tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
         if tag is not None:
             wanted.tag = label_of_tag(tag)
+            encode_for_check(wanted.tag)
+        find_site_for_check()
         wanted.stack = stack_for(self.state.resource.stack_depth)
         return 0
 

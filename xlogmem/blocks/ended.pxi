@@ -94,6 +94,11 @@ cdef int finish_kept_whole(Context context, object address) except -1:
     return 0
 
 
+def report_to_check(size_t address):
+    """Runtimes that are made from now on report to the table at this address: xlogmem/check/engine/hooks.hpp."""
+    set_hooks(address)
+
+
 def unfinished_runtimes():
     """How many runtimes of this process ended and have something left, which a later call has to free."""
     return len(ended) + len(kept_whole)

@@ -133,6 +133,7 @@ cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
     cdef Label* stack = stack_for(core.state.resource.stack_depth)
     cdef Failure failure
     cdef int failed
+    find_site_for_check()
     with nogil:
         failed = free_block(&core.state, block.block.slot, block.generation, home, stack, &failure)
     release(stack)

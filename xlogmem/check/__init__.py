@@ -1,15 +1,46 @@
 """`xlogmem check`: find the missing wait in a CUDA Python program; docs/check.md.
 
-`start` is what runs inside of the program, `findings` what it has found, `report` how that is said, `suppressions`
-what is left out, `command` runs a program and `plugin` tests: ``pytest -p xlogmem.check``.  The engine
-(xlogmem/check/engine) is C++ and knows nothing of these.
+`start` is what runs inside of the program, `findings` what it has found, `audit` what it does not declare, `report` how
+that is said, `suppressions` and `ignored` what is left out, `command` runs a program and `plugin` tests:
+``pytest -p xlogmem.check``.  The engine (xlogmem/check/engine) is C++ and knows nothing of these.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from xlogmem.check.ignored import ignore
 
 if TYPE_CHECKING:
     import pytest
+
+    from xlogmem.check.launches import Launch
+
+__all__ = ["ignore", "kernel"]
+
+
+def kernel(pattern: str, *, read: Iterable[int] = (), write: Iterable[int] = (),
+           run: Callable[[Launch], object] | None = None) -> None:
+    """Declare what a kernel does, for a check without a GPU; elsewhere this does nothing.
+
+    Parameters
+    ----------
+    pattern
+        Its name as the driver knows it, mangled where it is of C++; ``*`` and ``?`` as in a shell.
+    read, write
+        The parameters, counted from 0, through which it reads and writes, in place of what its image says.
+    run
+        Called in its place, in the order of its stream, with a `Launch`: for kernels whose results decide what the
+        program does next.  It must make no CUDA calls.  Without it nothing is computed.
+
+    Raises
+    ------
+    ValueError
+        An index is negative.
+    """
+    from xlogmem.check.launches import declare
+
+    declare(pattern, read, write, run)
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:

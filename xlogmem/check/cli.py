@@ -3,53 +3,81 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
+from xlogmem.check import audit, report, suppressions
 from xlogmem.check import command as runner
-from xlogmem.check import report, suppressions
 
 __all__ = ["check"]
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--gpu/--no-gpu", "on_gpu", default=None,
+              help="Run on the GPU, or on the simulated driver; by default on a GPU if there is one.")
+@click.option("--pools", type=click.Choice(["driver", "real"]), default="driver", show_default=True,
+              help="Let libraries allocate from the driver's pool, where each allocation is seen, or from their own.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the findings to this file, too.")
 @click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False), help="The same as SARIF, for code review.")
 @click.option("--possible", is_flag=True, help="Show what is possible, too: it depends on what a kernel does.")
 @click.option("--strict", is_flag=True, help="Possible findings fail the check as certain ones do.")
 @click.option("--suppress", "suppress_file", type=click.Path(exists=True, dir_okay=False),
               help="Leave out what this TOML file lists; see docs/check.md.")
+@click.option("--record", "record_file", type=click.Path(dir_okay=False),
+              help="Write the calls that were judged to this file; see docs/check.md.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def check(json_file: str | None, sarif_file: str | None, possible: bool, strict: bool, suppress_file: str | None,
-          command: tuple[str, ...]) -> None:
+def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: str | None, possible: bool, strict: bool,
+          suppress_file: str | None, record_file: str | None, command: tuple[str, ...]) -> None:
     """Run a program, and find accesses to device memory that nothing puts in order.
 
-    `xlogmem check -- python program.py` runs the program on the simulated driver: no GPU is needed, and no kernel
-    computes anything.  Exit status 0: nothing was found.  1: certain findings.  3: the program itself failed.
+    `xlogmem check -- python program.py` runs the program on a GPU or, where there is none, on the simulated driver, on
+    which no kernel computes anything.  Exit status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the
+    program itself failed, or ended without its findings.
     """
+    refuse_unwritable(json_file, sarif_file, record_file)
     try:
         known = suppressions.loaded(suppress_file) if suppress_file else []
-        outcome = runner.run(list(command))
-    except (FileNotFoundError, PermissionError, ValueError) as error:
+        environment, driver = runner.environment(on_gpu, pools == "real")
+        outcome = runner.run(list(command), environment, record_file)
+    except (OSError, ValueError, RuntimeError) as error:
         raise click.UsageError(str(error)) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)
+    suppressed += outcome.left_out
     for finding in findings:
         if finding.certain or possible or strict:
             click.echo(report.as_text(finding) + "\n", err=True)
+    for omission in outcome.omissions:
+        click.echo(audit.as_text(omission) + "\n", err=True)
     for one in known:
         if not one.used:
             click.echo(f"xlogmem check: nothing fits the suppression {one.patterns} ({one.reason})", err=True)
+    for block in outcome.ignored:
+        if not block["used"]:
+            click.echo(f"xlogmem check: nothing to ignore at {block['place']} ({block['reason']})", err=True)
     if not outcome.processes:
         click.echo("xlogmem check: no Python process was checked: is the command a Python program?", err=True)
-    click.echo(f"xlogmem check: {report.summary(findings, suppressed)}, on the simulated driver", err=True)
+    for note in outcome.notes:
+        click.echo(f"xlogmem check: {note}", err=True)
+    click.echo(f"xlogmem check: {report.summary(findings, suppressed)}, on {driver}", err=True)
     if json_file:
         with open(json_file, "w") as file:
-            json.dump({"status": outcome.status, "findings": [one.as_json() for one in findings]}, file, indent=1)
+            json.dump({"status": outcome.status, "notes": outcome.notes,
+                       "findings": [one.as_json() for one in findings], "omissions": outcome.omissions}, file, indent=1)
     if sarif_file:
         with open(sarif_file, "w") as file:
             json.dump(report.as_sarif(findings), file, indent=1)
     if any(one.certain or strict for one in findings):
         sys.exit(runner.CERTAIN)
-    if outcome.status:
+    if outcome.lost:
+        click.echo("xlogmem check: the program ended without its findings: by os._exit, or a signal", err=True)
+    if outcome.status or outcome.lost:
         click.echo(f"xlogmem check: the program ended with status {outcome.status}", err=True)
         sys.exit(runner.PROGRAM_FAILED)
+
+
+def refuse_unwritable(*files: str | None) -> None:
+    """Before the program runs, and not after it."""
+    for file in files:
+        if file and not Path(file).absolute().parent.is_dir():
+            raise click.UsageError(f"{file} cannot be written: there is no such folder")

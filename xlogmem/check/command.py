@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from xlogmem.check import audit, gpu, ignored
 from xlogmem.check.findings import Finding, merged
 
-__all__ = ["CERTAIN", "PROGRAM_FAILED", "Outcome", "run"]
+__all__ = ["CERTAIN", "PROGRAM_FAILED", "Outcome", "environment", "run"]
 
 CERTAIN, PROGRAM_FAILED = 1, 3          # exit codes; 2 is wrong usage
 INJECT = Path(__file__).parent / "inject"
@@ -22,20 +25,64 @@ class Outcome:
 
     status: int                             # of the program; negative: the signal that ended it
     processes: int                          # that were checked
+    lost: bool                              # the program ended without its findings: os._exit, or a signal
     findings: list[Finding]
+    notes: dict[str, int]                   # what the findings may lack, in how many processes
+    omissions: list[dict[str, Any]]         # of an audit
+    ignored: list[dict[str, Any]]           # blocks of the program that ignore what is found there
+    left_out: int                           # findings, by these
 
 
-def run(command: list[str]) -> Outcome:
-    """Run a command, and collect what its Python processes found.
+def run(command: list[str], environment: dict[str, str], record: str | None = None) -> Outcome:
+    """Run a command with these variables more, and collect what its Python processes found; what their engines were fed
+    goes to a file.
 
     Raises
     ------
     FileNotFoundError
         There is no such program.
     """
-    with tempfile.TemporaryDirectory(prefix="xlogmem-check-") as folder:
+    # A process that outlives the program may write to the folder while it is removed.
+    with tempfile.TemporaryDirectory(prefix="xlogmem-check-", ignore_cleanup_errors=True) as folder:
         path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
-        status = subprocess.run(command, env=os.environ | {"XLOGMEM_CHECK": folder, "PYTHONPATH": path,
-                                                           "XLOGMEM_SIM_QUIET": "1"}).returncode
+        variables = os.environ | environment | {"XLOGMEM_CHECK": folder, "PYTHONPATH": path}
+        if record:
+            variables["XLOGMEM_CHECK_RECORD"] = "1"
+        program = subprocess.Popen(command, env=variables)
+        status = waited_for(program)
+        if record:
+            with open(record, "wb") as file:
+                for trace in sorted(Path(folder).glob("*.trace")):
+                    file.write(f"== process {trace.stem}\n".encode() + trace.read_bytes())
+        begun, ended = (Path(folder, f"{program.pid}.{what}").exists() for what in ("begun", "json"))
         documents = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
-    return Outcome(status, len(documents), merged(documents))
+    notes = Counter(note for document in documents for note in document["notes"])
+    return Outcome(status, len(documents), begun and not ended, merged(documents), dict(notes), audit.merged(documents),
+                   ignored.merged(documents), sum(document["left_out"] for document in documents))
+
+
+def waited_for(program: subprocess.Popen[bytes]) -> int:
+    """Its status.  Ctrl-C is meant for the program, which gets it too; what it has found is still reported."""
+    while True:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def environment(on_gpu: bool | None, real_pools: bool) -> tuple[dict[str, str], str]:
+    """The variables for a check on the GPU or on the simulated driver (None: on a GPU if there is one), and where that
+    is in words.
+
+    Raises
+    ------
+    RuntimeError
+        There is no GPU, or something that the check needs is not installed or in use.
+    """
+    if on_gpu is None:
+        on_gpu = os.environ.get("XLOGMEM_SIMULATE") != "1" and gpu.is_there()
+    elif on_gpu and not gpu.is_there():
+        raise RuntimeError("there is no GPU here; --no-gpu checks on the simulated driver")
+    if on_gpu:
+        return gpu.environment(real_pools) | {"XLOGMEM_SIMULATE": "0"}, "the GPU"
+    return {"XLOGMEM_SIM_QUIET": "1", "XLOGMEM_CHECK_GPU": "0"}, "the simulated driver"

@@ -57,8 +57,8 @@ class Finding:
     """Two operations that nothing puts in order, or in the wrong one.
 
     `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` what the two did, as in write/read.
-    `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block.  `count` is how
-    often these two places met.
+    `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
+    `count` is how often these two places met.
     """
 
     kind: str
@@ -71,6 +71,7 @@ class Finding:
     block_begin: int
     block_end: int
     generation: int
+    tag: str = ""
     allocated: tuple[Frame, ...] = ()
     freed: tuple[Frame, ...] = ()
     count: int = 1
@@ -91,7 +92,7 @@ def resolved(record: dict[str, Any]) -> Finding:
     block = record["block"]
     return Finding(
         record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
-        record["begin"], record["end"], block["begin"], block["end"], block["generation"],
+        record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
         stack_of(block["allocated"]), stack_of(block["freed"]), record["count"])
 
 

@@ -39,10 +39,10 @@ def place_in(stack: tuple[Frame, ...]) -> Frame | None:
 
 def is_of_program(file: str) -> bool:
     """Whether a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
-    if file.startswith("<") and file != "<stdin>" and file != "<string>":
-        return False
-    path = str(Path(file).resolve())
-    return not path.startswith((*_library, _package)) and "site-packages" not in path
+    if file.startswith("<"):
+        return not file.startswith("<frozen ")          # else the text of a cell or of exec()
+    path = Path(file).resolve()
+    return "site-packages" not in path.parts and not any(path.is_relative_to(one) for one in (*_library, _package))
 
 
 def shortened(file: str) -> str:

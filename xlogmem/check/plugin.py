@@ -5,9 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
-from xlogmem.check.findings import Finding, resolved
+from xlogmem.check import ignored, start
+from xlogmem.check.findings import Finding
 from xlogmem.check.report import as_text, summary
-from xlogmem.check.start import watch
 
 __all__ = ["Checks"]
 
@@ -16,8 +16,9 @@ class Checks:
     """The plugin."""
 
     def __init__(self) -> None:
-        self.simulator = watch()
+        self.front_end = start.watch()
         self.total: list[Finding] = []
+        self.left_out = 0
 
     @pytest.fixture
     def no_races(self) -> None:
@@ -25,14 +26,15 @@ class Checks:
 
     def taken(self) -> list[Finding]:
         """What was found since the last time."""
-        found = [resolved(record) for record in self.simulator.findings()]
-        self.simulator.clear_races()
+        found, count = ignored.left_out(start.found(self.front_end.report()))
+        self.left_out += count
+        self.front_end.clear()
         self.total += found
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        self.simulator.clear_races()                    # what was done between tests belongs to none
+        self.front_end.clear()                          # what was done between tests belongs to none
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -52,4 +54,10 @@ class Checks:
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(f"xlogmem check: {summary(self.total, 0)}")
+        for block in ignored.as_json():
+            if not block["used"]:
+                terminalreporter.write_line(f"xlogmem check: nothing to ignore at {block['place']} ({block['reason']})")
+        for note in self.front_end.report().notes:
+            terminalreporter.write_line(f"xlogmem check: {note}")
+        terminalreporter.write_line(
+            f"xlogmem check: {summary(self.total, self.left_out)}, on {self.front_end.name}")

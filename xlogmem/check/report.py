@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from xlogmem._units import format_bytes
 from xlogmem.check.findings import Finding
@@ -63,8 +64,9 @@ def as_text(finding: Finding) -> str:
         by = "by" if access.stream.kind == "host" else "on"
         lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}")
     size = finding.block_end - finding.block_begin
+    tag = f' "{finding.tag}"' if finding.tag else ""
     if size:
-        lines.append(f"  {'memory':8}{format_bytes(size)} at {finding.block_begin:#x}"
+        lines.append(f"  {'memory':8}{format_bytes(size)}{tag} at {finding.block_begin:#x}"
                      + "".join(f", {what} at {place_of(stack)}" for what, stack in
                                (("allocated", finding.allocated), ("freed", finding.freed)) if stack))
     repair = repair_of(finding)
@@ -91,7 +93,7 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
     def location(frame: Frame | None) -> list[dict[str, Any]]:
         if frame is None:
             return []
-        return [{"physicalLocation": {"artifactLocation": {"uri": str(frame).rsplit(":", 1)[0]},
+        return [{"physicalLocation": {"artifactLocation": {"uri": quote(str(frame).rsplit(":", 1)[0])},
                                       "region": {"startLine": frame.line}}}]
 
     results = [{"ruleId": one.pair if one.kind == "race" else one.kind, "level": "error" if one.certain else "note",

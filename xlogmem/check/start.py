@@ -5,12 +5,16 @@ import atexit
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from xlogmem import sim
-from xlogmem.check import findings, sites
+from xlogmem.blocks import report_to_check
+from xlogmem.check import audit, findings, front_ends, ignored, sites
+from xlogmem.check.frames import place_in
+from xlogmem.check.front_ends import FrontEnd, Report
 
-__all__ = ["begin", "watch"]
+__all__ = ["begin", "found", "watch"]
 
 
 def begin(folder: str) -> None:
@@ -19,24 +23,85 @@ def begin(folder: str) -> None:
     What the interpreter frees while it ends is not a finding that a program could do anything about: this comes first,
     so that its handler runs after all of the program's, and nothing after it counts.
     """
-    watch()
-    atexit.register(write, Path(folder), os.getpid())
+    front_end = watch()
+    if "XLOGMEM_CHECK_RECORD" in os.environ:
+        front_end.record(f"{folder}/{os.getpid()}.trace")
+    with suppress(FileNotFoundError):                   # the program has ended, and this process goes on
+        Path(folder, f"{os.getpid()}.begun").touch()
+    Ending(front_end, Path(folder))
 
 
-def watch() -> sim.Simulator:
-    """From here on the driver has the engine, and its calls have places."""
-    simulator = sim.install()
-    if sites.start():
-        simulator.find_sites(sites.address_of_function())
-    return simulator
+def watch() -> FrontEnd:
+    """From here on the driver feeds the engine, its calls have places, and xlogmem's runtimes report what they know."""
+    front_end = front_ends.begin()
+    report_to_check(front_end.hooks())
+    front_end.audit(os.environ.get("XLOGMEM_AUDIT") == "1")
+    return front_end
 
 
-def write(folder: Path, process: int) -> None:
-    """One file for each process; a forked child has no driver, and nothing to say."""
-    if os.getpid() != process:
-        return
-    simulator = sim.simulator()
-    simulator.find_sites(None)
-    found = [findings.resolved(one) for one in simulator.findings()]
-    document = {"process": process, "program": sys.argv, "findings": [one.as_json() for one in found]}
-    (folder / f"{process}.json").write_text(json.dumps(document))
+def found(report: Report) -> list[findings.Finding]:
+    """Its findings, with their places."""
+    return [findings.resolved(one) for one in report.findings]
+
+
+def places() -> Iterator[str]:
+    """What the numbers of places stand for."""
+    for number in range(1, sites.site_count() + 1):
+        place = place_in(findings.stack_of(number))
+        if place is not None:
+            yield f"{number} {place.file}:{place.line} {place.function}"
+
+
+class Ending:
+    """The end of this process, and of children that it forks.
+
+    A child may use the driver if its parent has not initialised it.  One of `multiprocessing`, forked or from a fork
+    server, ends with `os._exit`, which runs no function of `atexit`; when it begins it drops what its parent
+    had registered in that module for the end, and calls what is to be called after a fork.
+    """
+
+    LAST = -1000                                        # of the priorities in multiprocessing
+
+    def __init__(self, front_end: FrontEnd, folder: Path) -> None:
+        self.front_end, self.folder, self.process = front_end, folder, os.getpid()
+        atexit.register(self.write)
+        os.register_at_fork(after_in_child=self.after_fork)
+
+    def after_fork(self) -> None:
+        if self.front_end.is_lost():
+            return
+        self.process = os.getpid()
+        workers = sys.modules.get("multiprocessing.util")
+        if workers is not None:
+            workers.register_after_fork(self, Ending.in_worker)
+
+    def in_worker(self) -> None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, self.write, exitpriority=self.LAST)
+
+    def write(self) -> None:
+        """One file for each process; a child whose parent had the driver has nothing to say."""
+        if os.getpid() == self.process:
+            write(self.front_end, self.folder)
+
+
+def write(front_end: FrontEnd, folder: Path) -> None:
+    process = os.getpid()
+    front_end.stop()
+    report = front_end.report()
+    kept, count = ignored.left_out(found(report))
+    document = {"process": process, "notes": report.notes,
+                "findings": [one.as_json() for one in kept],
+                "omissions": [audit.resolved(one) for one in report.omissions],
+                "ignored": ignored.as_json(), "left_out": count}
+    front_end.record(None)
+    # A process may outlive the program, as the resource tracker of multiprocessing does: the report is out, and the
+    # folder gone.
+    with suppress(FileNotFoundError):
+        trace, part = folder / f"{process}.trace", folder / f"{process}.part"
+        part.write_text(json.dumps(document))
+        part.rename(part.with_suffix(".json"))
+        if trace.exists():
+            with trace.open("a", encoding="utf-8", errors="surrogateescape") as file:
+                file.writelines(f"# place {line}\n" for line in places())

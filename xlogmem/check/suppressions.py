@@ -61,6 +61,8 @@ def loaded(file: str) -> list[Suppression]:
         raise ValueError(f"{file}: only [[suppress]] entries are expected, found {', '.join(document) or 'a table'}")
     found = []
     for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            raise ValueError(f"{file}, entry {number}: [[suppress]] with keys is expected, found {entry!r}")
         unknown = entry.keys() - {"reason", *PATTERNS}
         if unknown or not isinstance(entry.get("reason"), str) or not entry["reason"].strip():
             raise ValueError(f"{file}, entry {number}: " + (f"unknown keys {sorted(unknown)}" if unknown else

@@ -13,7 +13,7 @@
 # without the GIL.  That also says what is wrong.  The callers have the GIL: these functions are not `nogil`.
 
 cdef enum:
-    MOST_AT_ONCE = 256          # requests of a launch: with more, other threads should not wait for the GIL meanwhile
+    MOST_AT_ONCE = 256          # with more requests of a launch other threads should not wait for the GIL meanwhile
 
 
 cdef inline bint is_work_left(CoreState* core) noexcept nogil:
@@ -50,7 +50,7 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
     """`prepare`.  UNFINISHED: the stream, or the host, has to wait, and `prepare_rest` follows without the GIL."""
     cdef OrderState* order = core.order
     cdef int done = NOT_AT_ONCE
-    if window.requests.size() <= MOST_AT_ONCE:
+    if window.requests.size() <= core.most_at_once:
         done = query_at_once(core, window.stream, failure)
     if done != DONE:
         return done

@@ -168,6 +168,8 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef uint64_t position
     cdef Use* use
     cdef size_t _
+    if is_watched():
+        hooks.window_closed(<uint64_t>window)
     window.is_open = False
     window.record = False
     window.homes.clear()

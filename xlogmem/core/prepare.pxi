@@ -120,6 +120,8 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
         failed = open_window(core, window, failure)
         if unlikely(failed) and window.is_waiting:
             failed = wait_and_open(core, window, failure)
+    if is_watched() and not failed:
+        report_window(core, window)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 

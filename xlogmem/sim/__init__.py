@@ -63,8 +63,18 @@ class Simulator:
             "set_fills": (ctypes.c_int, [ctypes.c_int]),
             "races": (u64, [text, u64]),
             "clear_races": (None, []),
+            "is_lost": (ctypes.c_int, []),
             "findings": (u64, [text, u64]),
+            "hooks": (u64, []),
+            "record": (ctypes.c_int, [text]),
+            "audit": (None, [ctypes.c_int]),
+            "omissions": (u64, [text, u64]),
             "find_sites": (None, [ctypes.c_void_p]),
+            "launch_unknown": (None, [ctypes.c_int]),
+            "declare_kernel": (None, [text, text, ctypes.c_void_p]),
+            "learn_kernels": (None, [text, u64]),
+            "unknown_kernels": (u64, [text, u64]),
+            "view": (ctypes.c_void_p, [u64, ctypes.POINTER(u64)]),
             "calls": (u64, [text]),
             "all_calls": (u64, [text, u64]),
             "watch_gil": (None, [ctypes.c_int]),
@@ -105,7 +115,7 @@ class Simulator:
             buffer = ctypes.create_string_buffer(size)
             needed = self._call(name, buffer, size)
             if needed <= size:
-                return buffer.value.decode()
+                return buffer.value.decode(errors="replace")  # names of kernels may be anything
             size = needed  # it grew in between
 
     def reset(self, policy: str = "eager", seed: int = 0) -> None:
@@ -128,6 +138,10 @@ class Simulator:
         """Everything found so far, dead handles included (at most 1,000 different reports are kept)."""
         return self._text("races").splitlines()
 
+    def is_lost(self) -> bool:
+        """In a forked child whose parent had initialised the driver: every call fails here."""
+        return bool(self._call("is_lost"))
+
     def findings(self) -> list[dict[str, Any]]:
         """The same as records: see `xlogmem.check.findings`."""
         found: list[dict[str, Any]] = json.loads(self._text("findings"))
@@ -136,6 +150,56 @@ class Simulator:
     def find_sites(self, function: int | None) -> None:
         """From now on each call takes the number of its place in the program from the C function at this address."""
         self._call("find_sites", function)
+
+    def hooks(self) -> int:
+        """The address of the table of xlogmem/check/engine/hooks.hpp: what a runtime reports to the check."""
+        return self._call("hooks")
+
+    def record(self, file: str | None) -> None:
+        """Write all that the engine is fed to this file, until `record(None)`: xlogmem/check/engine/trace.hpp.  It has
+        to begin before the first call of the driver."""
+        if not self._call("record", None if file is None else os.fsencode(file)):
+            raise OSError(f"{file} cannot be written")
+
+    def audit(self, wanted: bool = True) -> None:
+        """Whether `omissions` are noted: launches that name tracked memory outside of any `use`, and more."""
+        self._call("audit", wanted)
+
+    def omissions(self) -> list[dict[str, Any]]:
+        """What an audit has found, as records: see `xlogmem.check.audit`."""
+        return self._listed("omissions")
+
+    def _listed(self, name: str) -> list[Any]:
+        found: list[Any] = json.loads(self._text(name))
+        return found
+    def launch_unknown(self, wanted: bool = True) -> None:
+        """Launch kernels that are not simulated, too: they compute nothing, and what they read and write is taken from
+        their images, and from `declare_kernel`.  New memory is full of zeros from now on, so that what such a kernel
+        should have computed is zero and not garbage.  Without this a launch of one is refused."""
+        self._call("launch_unknown", wanted)
+
+    def declare_kernel(self, pattern: str, roles: str, run: int | None = None) -> None:
+        """What kernels do whose names fit the shell's pattern: a letter for each parameter, ``r``, ``w``, ``b`` for
+        both and ``-`` for what their images say; and the address of a C function that is run in their place."""
+        self._call("declare_kernel", pattern.encode(), roles.encode(), run)
+
+    def learn_kernels(self, image: bytes) -> None:
+        """Take what this image says of kernels (PTX) for those of the same names that are loaded from now on, in
+        binaries that say less."""
+        self._call("learn_kernels", image, len(image))
+
+    def unknown_kernels(self) -> tuple[int, list[str]]:
+        """How many launches computed nothing, and the kernels whose images do not say what they do."""
+        count, *names = self._text("unknown_kernels").splitlines()
+        return int(count), names
+
+    def view(self, ptr: int) -> memoryview:
+        """Device memory from this address to the end of its allocation, as the host reaches it; nothing waits."""
+        size = ctypes.c_uint64()
+        at = self._call("view", int(ptr), ctypes.byref(size))
+        if not at:
+            raise ValueError(f"{int(ptr):#x} is not device memory")
+        return memoryview((ctypes.c_char * size.value).from_address(at)).cast("B")
 
     def clear_races(self) -> None:
         self._call("clear_races")

@@ -39,6 +39,7 @@ cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
     if core.resource.stack_depth and PyGILState_GetThisThreadState() != NULL:
         with gil:
             stack[0] = label_of_stack(core.resource.stack_depth)
+            find_site_for_check()
     return 0
 
 

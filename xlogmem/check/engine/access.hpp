@@ -33,6 +33,7 @@ struct Range {
     Role role = Role::Read;
     u64 anchor = 0;          // 0: exactly these bytes
     Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
+    u32 word = 0;            // a kernel's pointer, of which more may become known: see words.hpp
 };
 
 struct Access {
@@ -43,6 +44,8 @@ struct Access {
     u32 captured = 0;  // of work in a graph: the site of the capture, where `what` has that of the launch
     Role role = Role::Read;
     bool maybe_end = false;  // its address may be the end of the block before, which the same kernel was given
+    u32 word = 0;            // of the kernel that has done it
+    bool moved = false;      // … and the kernel may go somewhere else than to its anchor
     bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
     bool in_capture = false;  // its time is one of the capture, not of a stream
 };
@@ -68,7 +71,8 @@ inline Verdict judge(const Access& first, const Access& second) {
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
     // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
     if (is_life(first.role) || is_life(second.role)) return Verdict::Certain;
-    if (writes(first.role) || writes(second.role)) return meet(first, second) ? Verdict::Certain : Verdict::Possible;
+    bool there = !first.moved && !second.moved && meet(first, second);
+    if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
     bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
     return unknown ? Verdict::Possible : Verdict::Fine;
 }
@@ -77,7 +81,7 @@ inline Verdict judge(const Access& first, const Access& second) {
 // certainly? Then the earlier one needs not be remembered. Only bytes in [begin, end) count.
 inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
     if (!writes(later.role) && later.role != earlier.role) return false;
-    if (later.maybe_end && !earlier.maybe_end) return false;
+    if ((later.maybe_end && !earlier.maybe_end) || (later.moved && !earlier.moved)) return false;
     if (later.anchor)
         return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&
                earlier.end <= later.end;

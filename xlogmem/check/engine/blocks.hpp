@@ -19,6 +19,10 @@ struct Block {
     bool live = true;
     bool piece = false;
     bool cut = false;  // pieces were cut out of it: an address in none of them says little
+    bool released = false;  // freed into a pool, which orders the next owner only
+    bool tracked = false;  // xlogmem's
+    bool shared = false;  // a launch on another stream than its own has named it
+    u32 tag = 0;  // the name that the program gave it
     Access allocated, freed;
     Shadow shadow;
 

@@ -26,6 +26,8 @@ class Clock {
     bool covers(Time time) const { return at(time.slot) >= time.number; }
     u64 at(u32 slot) const { return slot < newest_.size() ? newest_[slot] : 0; }
 
+    u32 slots() const { return u32(newest_.size()); }
+
     void set(Time time) {
         if (time.slot >= newest_.size()) newest_.resize(time.slot + std::size_t(1));
         newest_[time.slot] = time.number;

@@ -1,11 +1,16 @@
 // The calls that a front end makes: see engine.hpp. What they do to memory is in life.cpp.
 #include "engine.hpp"
 
+#include "trace.hpp"
+
 namespace check {
 
 u32 Engine::name(const std::string& text) {
-    auto made = numbers_.emplace(text, u32(names_.size()));
-    if (made.second) names_.push_back(text);
+    auto made = numbers_.try_emplace(text, u32(names_.size()));
+    if (made.second) {
+        names_.push_back(text);
+        if (trace_) trace_->line(":name", made.first->second, text);
+    }
     return made.first->second;
 }
 
@@ -25,7 +30,48 @@ Access Engine::access(const Stream* stream, Time time, Operation what, Role role
 
 // -- streams, events, the host ----------------------------------------------------------------------------------------
 
+Stream* Engine::create_stream(u64 context, u64 id, bool blocking) {
+    if (trace_) trace_->line(":stream", id, context, blocking, false);
+    return order_.create(context, id, blocking, false);
+}
+
+Stream* Engine::create_legacy(u64 context, u64 id) {
+    if (trace_) trace_->line(":stream", id, context, true, true);
+    return order_.create(context, id, true, true);
+}
+
+void Engine::destroy_stream(Stream* stream) {
+    if (trace_) trace_->line(":end-stream", stream);
+    order_.destroy(stream);
+}
+
+void Engine::destroy_context(u64 context) {
+    if (trace_) trace_->line(":end-context", context);
+    order_.destroy_context(context);
+}
+
+void Engine::destroy_event(u64 event) {
+    if (trace_) trace_->line(":end-event", event);
+    order_.destroy_event(event);
+}
+
+void Engine::host_may_learn(const Clock& clock) {
+    if (trace_) trace_->line(":may-learn", clock);
+    order_.host_may_learn(clock);
+}
+
+void Engine::host_learns(const Clock& clock) {
+    if (trace_) trace_->line(":learn", clock);
+    order_.host_learns(clock);
+}
+
+void Engine::all_is_done() {
+    if (trace_) trace_->line(":done");
+    order_.all_is_done();
+}
+
 Time Engine::record(u64 handle, Stream& stream) {
+    if (trace_) trace_->line(":record", &stream, handle);
     Time now = tick(stream);
     Event& event = order_.event(handle);
     event.recorded = !stream.capture;
@@ -37,6 +83,7 @@ Time Engine::record(u64 handle, Stream& stream) {
 
 // A stream that waits for work of a capture joins that capture.
 void Engine::wait(Stream& stream, u64 handle) {
+    if (trace_) trace_->line(":wait", &stream, handle);
     const Event* event = order_.find_event(handle);
     if (!event) return;
     if (event->captured) {
@@ -53,12 +100,20 @@ void Engine::wait(Stream& stream, u64 handle) {
     }
 }
 
+void Engine::come_after(Stream& stream, const Clock& clock) {
+    if (stream.capture) return;
+    if (trace_) trace_->line(":after", &stream, clock);
+    order_.join(stream, clock);
+}
+
 void Engine::wait_unseen(Stream& stream) {
+    if (trace_) trace_->line(":unseen", &stream);
     tick(stream);
     (stream.capture ? stream.capture->clock(stream.lane) : stream.clock).add_unseen();
 }
 
 Clock Engine::queued_on(Stream& stream) {
+    if (trace_ && stream.legacy) trace_->line(":settle", &stream);
     if (stream.legacy) order_.settle(stream);
     return stream.clock;
 }
@@ -67,6 +122,12 @@ Clock Engine::queued_in(u64 context) const {
     Clock all;
     for (auto& stream : order_.streams())
         if (stream->context == context) all.join(stream->clock);
+    return all;
+}
+
+Clock Engine::queued() const {
+    Clock all;
+    for (auto& stream : order_.streams()) all.join(stream->clock);
     return all;
 }
 
@@ -91,6 +152,7 @@ bool is_end(const Range& range, const Range* ranges, std::size_t count) {
 }  // namespace
 
 Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size_t count) {
+    if (trace_) trace_->work(stream, what, ranges, count);
     Time now = tick(stream);
     Access made = access(&stream, now, what, Role::Read);
     for (std::size_t i = 0; i < count; i++) {
@@ -99,26 +161,34 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
         made.end = range.end;
         made.anchor = range.anchor;
         made.role = range.role;
-        made.maybe_end = range.role == Role::Unknown && is_end(range, ranges, count);
+        if (range.role == Role::Unknown && declared_.any())
+            made.role = declared_.role_at(stream.id, range.anchor ? range.anchor : range.begin, range.role);
+        made.maybe_end = made.role == Role::Unknown && is_end(range, ranges, count);
+        made.word = range.word;
+        made.moved = false;
+        words_.refresh(made);
         touch(stream, made, range.block);
     }
     return now;
 }
 
 void Engine::begin_capture(Stream& stream) {
+    if (trace_) trace_->line(":capture", &stream);
     stream.capture = std::make_shared<Capture>();
     stream.lane = stream.capture->add_lane(Clock{});
 }
 
 std::shared_ptr<const Graph> Engine::end_capture(Stream& stream) {
     std::shared_ptr<Capture> capture = stream.capture;
-    if (!capture) return std::make_shared<Graph>();
     for (auto& other : order_.streams())
         if (other->capture == capture) other->capture = nullptr;
-    return capture->finish();
+    std::shared_ptr<const Graph> graph = capture ? capture->finish() : std::make_shared<Graph>();
+    if (trace_) trace_->line(":end-capture", &stream, trace_->number_of(graph.get(), true));
+    return graph;
 }
 
 Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
+    if (trace_) trace_->line(":launch", &stream, what, trace_->number_of(&graph, false));
     Time now = tick(stream);
     for (const CapturedAccess& captured : graph.accesses) {
         Access made = captured.access;
@@ -142,7 +212,20 @@ Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
 // -- findings ---------------------------------------------------------------------------------------------------------
 
 void Engine::dead_handle(Kind kind, Operation what) {
+    if (trace_) trace_->line(":dead", kind, what);
     report(kind, Access{}, access(nullptr, {}, what, Role::Read), {});
+}
+
+void Engine::clear_findings() {
+    if (trace_) trace_->line(":clear");
+    findings_.clear();
+    declared_.clear();
+}
+
+void Engine::record_to(std::shared_ptr<Trace> trace) {
+    trace_ = std::move(trace);
+    for (u32 number = 0; trace_ && number < names_.size(); number++) trace_->line(":name", number, names_[number]);
+    if (trace_) trace_->line(":audit", declared_.audits());
 }
 
 }  // namespace check

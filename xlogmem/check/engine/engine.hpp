@@ -32,12 +32,16 @@
 // end's own numbers. The same two places are one finding with a count.
 #pragma once
 
+#include "declared.hpp"
 #include "findings.hpp"
 #include "graphs.hpp"
+#include "words.hpp"
 
 #include <string>
 
 namespace check {
+
+class Trace;
 
 class Engine {
   public:
@@ -46,13 +50,15 @@ class Engine {
     const std::string& name(u32 number) const { return names_[number]; }
 
     // -- streams and events. Events are named by their handles. ------------------------------------------------------
-    Stream* create_stream(u64 context, u64 id, bool blocking) { return order_.create(context, id, blocking, false); }
-    Stream* create_legacy(u64 context, u64 id) { return order_.create(context, id, true, true); }
-    void destroy_stream(Stream* stream) { order_.destroy(stream); }
-    void destroy_context(u64 context) { order_.destroy_context(context); }
+    Stream* create_stream(u64 context, u64 id, bool blocking);
+    Stream* create_legacy(u64 context, u64 id);
+    void destroy_stream(Stream* stream);
+    void destroy_context(u64 context);
     Time record(u64 event, Stream& stream);
     void wait(Stream& stream, u64 event);
-    void destroy_event(u64 event) { order_.destroy_event(event); }
+    void destroy_event(u64 event);
+    // What the stream does next comes after this, by a rule of the driver's.
+    void come_after(Stream& stream, const Clock& clock);
     // The stream waits in a way that is not modelled: for a value in memory, a semaphore, another process. Races of what
     // comes after that are possible, and no more.
     void wait_unseen(Stream& stream);
@@ -63,9 +69,12 @@ class Engine {
     const Clock& queued(const Stream& stream) const { return stream.clock; }
     Clock queued_on(Stream& stream);  // of a synchronize: the legacy stream's includes the blocking streams
     Clock queued_in(u64 context) const;
+    Clock queued() const;  // everywhere
     Clock recorded(u64 event) const;
-    void host_learns(const Clock& clock) { order_.host_learns(clock); }
-    void all_is_done() { order_.all_is_done(); }
+    void host_learns(const Clock& clock);
+    // … in a way that cannot be seen, as from a function of its own in a stream: what comes after it may be ordered.
+    void host_may_learn(const Clock& clock);
+    void all_is_done();
 
     bool host_knows(Time time) const { return order_.host().covers(time); }
     bool is_before(Time time, const Stream& stream) const { return host_knows(time) || stream.clock.covers(time); }
@@ -74,9 +83,17 @@ class Engine {
     // An operation that touches nothing, or these ranges.
     Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
     // One word of a kernel's parameters: a range is added if it is an address in a block.
-    void add_pointer(std::vector<Range>& ranges, u64 word, Role role) {
-        if (Block* block = blocks_.find(word)) add_anchored(ranges, *block, word, role);
+    void add_pointer(std::vector<Range>& ranges, u64 address, Role role) {
+        if (Block* block = blocks_.find(address)) add_anchored(ranges, *block, address, role, 0);
     }
+    // The same, of a word that has a number, in a launch of which more is known: see launched.hpp.
+    void add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, const LaunchOrigin& origin);
+    // Such a word, by its number: what is learned holds for what was done through it already, too.
+    u32 add_word();
+    void learn(u32 word, Role role);
+    bool is_known(u32 word) const { return words_.is_known(word); }
+    // A kernel may go somewhere else than to where it points: races there are possible, and no more.
+    void doubt(u32 word);
 
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
     Time allocate(Stream* stream, Operation what, u64 address, u64 bytes);
@@ -84,8 +101,21 @@ class Engine {
     // A pool hands out a piece of a block, and takes it again.
     void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes);
     void free_piece(Stream* stream, Operation what, u64 address);
+    // Where the address is, or was until it was freed; nullptr: in no memory that is watched.
+    const Block* find(u64 address) { return blocks_.find(address); }
+    // … into a pool that makes no stream wait: the next owner has to come after all uses, and not the free.
+    void release_piece(Operation what, u64 address);
+    // What was a piece is the pool's own, which may use it.
+    void forget_piece(u64 address);
+
+    // -- what xlogmem knows, see declared.hpp. A block of its own, whole or a piece, which may have a tag (a name). ------
+    bool track(u64 address, u64 bytes, u32 tag);  // false: no block is just there
+    void declare(u64 window, const Stream& stream, Operation what, u64 address, u64 bytes, Role role);
+    void close_window(u64 window);
+    void audit(bool wanted);
+    const std::vector<Omission>& omissions() const { return declared_.omissions(); }
     // All addresses mean nothing any more.
-    void forget_memory() { blocks_.clear(); }
+    void forget_memory();
 
     // -- graphs ------------------------------------------------------------------------------------------------------
     void begin_capture(Stream& stream);
@@ -95,27 +125,35 @@ class Engine {
     // -- findings ----------------------------------------------------------------------------------------------------
     void dead_handle(Kind kind, Operation what);
     const Findings& findings() const { return findings_; }
-    void clear_findings() { findings_.clear(); }
+    void clear_findings();
+    // All calls from here on are written there, see trace.hpp; nullptr ends that. From the beginning, or not at all.
+    void record_to(std::shared_ptr<Trace> trace);
     u64 dropped() const { return dropped_; }  // accesses for which there was no room: races with them are not seen
 
   private:
     Order order_;
     Blocks blocks_;
     Findings findings_;
+    Declared declared_;
+    KernelWords words_;
     std::vector<std::string> names_{""};
     std::unordered_map<std::string, u32> numbers_{{"", 0}};
     std::vector<Access> found_;  // by the comparison in progress
     u64 dropped_ = 0;
+    std::shared_ptr<Trace> trace_;
 
     Time tick(Stream& stream);
     Access access(const Stream* stream, Time time, Operation what, Role role) const;
-    void add_anchored(std::vector<Range>& ranges, const Block& block, u64 word, Role role);
+    void add_anchored(std::vector<Range>& ranges, const Block& block, u64 address, Role role, u32 word);
     void touch(Stream& stream, const Access& access, Block* block);
     void touch_block(Stream& stream, const Access& access, Block& block);
+    void look(const Stream& stream, const Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
     void end_block(Stream* stream, const Access& free, Block& block, bool piece);
     void reuse(Stream* stream, const Access& alloc);
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
+    static bool is_certain(const Finding& finding);
+    void judge_again(u32 word);
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
     void report_found(const Access& second, const Block& block);
 };

@@ -25,6 +25,7 @@ std::size_t Findings::Hash::operator()(const Key& key) const {
 }
 
 void Findings::add(const Finding& finding) {
+    added_++;
     Key key{u64(finding.kind), u64(finding.certain)};
     add_access(add_access(&key[2], finding.first), finding.second);
     if (!finding.first.what.site || !finding.second.what.site) {

@@ -22,10 +22,12 @@ enum class Kind : u8 {
 struct Finding {
     Kind kind = Kind::Race;
     bool certain = true;  // else possible: it depends on what a kernel does with its pointer
+    bool doubtful = false;  // … or the two may be ordered by something that cannot be seen
     Access first, second;
     u64 begin = 0, end = 0;
     u64 block_begin = 0, block_end = 0, generation = 0;
     Operation allocated, freed;  // of the block, as far as that is known
+    u32 tag = 0;  // of the block: a name
     u64 count = 1;  // of such pairs of the same two places of the program
 };
 
@@ -37,7 +39,12 @@ class Findings {
     void add(const Finding& finding);
     void clear();
     const std::vector<Finding>& all() const { return all_; }
+    template <class Change>
+    void each(Change&& change) {
+        for (Finding& finding : all_) change(finding);
+    }
     u64 left_out() const { return left_out_; }
+    u64 added() const { return added_; }  // so far, all counted
 
   private:
     // The two places, and what is found there.
@@ -48,7 +55,7 @@ class Findings {
     std::vector<Finding> all_;
     std::unordered_map<Key, std::size_t, Hash> places_;
     std::size_t kept_[2] = {0, 0};  // possible, certain
-    u64 left_out_ = 0;
+    u64 left_out_ = 0, added_ = 0;
 };
 
 }  // namespace check

@@ -3,43 +3,51 @@
 
 namespace check {
 
-void Handles::create_stream(u64 handle, u64 context, bool blocking) {
-    dead_streams_.erase(handle);
-    streams_[handle] = engine_.create_stream(context, ++newest_id_, blocking);
+void Handles::create_stream(u64 handle, u64 context, bool blocking, u32 site) {
+    streams_[handle] = engine_.create_stream(context, new_id("made", site), blocking);
     of_context_[context].insert(handle);
+}
+
+u64 Handles::new_id(const char* kind, u32 site) {
+    notes_.add(++newest_id_, {kind, site});
+    return newest_id_;
 }
 
 Stream* Handles::stream(u64 handle, Caller caller, Operation what) {
     if (handle <= kLegacy) {
         Stream*& legacy = legacy_[caller.context];
-        if (!legacy) legacy = engine_.create_legacy(caller.context, ++newest_id_);
+        if (!legacy) legacy = engine_.create_legacy(caller.context, new_id("legacy", what.site));
         return legacy;
     }
     if (handle == kPerThread) {
         Stream*& own = own_[{caller.thread, caller.context}];
-        if (!own) own = engine_.create_stream(caller.context, ++newest_id_, true);
+        if (!own) own = engine_.create_stream(caller.context, new_id("per-thread", what.site), true);
         return own;
     }
-    if (dead_streams_.count(handle)) {
-        engine_.dead_handle(Kind::DeadStream, what);
-        return nullptr;
+    auto found = streams_.find(handle);
+    if (found == streams_.end()) {
+        // It was made where the check did not see it, and may be a blocking stream: more is ordered then, and no alarm
+        // is false.
+        create_stream(handle, caller.context, true, what.site);
+        return streams_[handle];
     }
-    // A stream that the check did not see made may be a blocking one: more is ordered then, and no alarm is false.
-    if (!streams_.count(handle)) create_stream(handle, caller.context, true);
-    return streams_[handle];
+    if (!found->second) engine_.dead_handle(Kind::DeadStream, what);
+    return found->second;
 }
 
 void Handles::end_stream(u64 handle, Stream* stream) {
     engine_.destroy_stream(stream);
     of_context_[stream->context].erase(handle);
-    streams_.erase(handle);
-    dead_streams_.insert(handle);
+    streams_[handle] = nullptr;
 }
 
 void Handles::destroy_stream(u64 handle, Operation what) {
-    if (dead_streams_.count(handle)) engine_.dead_handle(Kind::DeadStream, what);
     auto found = streams_.find(handle);
-    if (found != streams_.end()) end_stream(handle, found->second);
+    if (found == streams_.end()) return;
+    if (found->second)
+        end_stream(handle, found->second);
+    else
+        engine_.dead_handle(Kind::DeadStream, what);
 }
 
 bool Handles::is_alive(u64 event, Operation what) {

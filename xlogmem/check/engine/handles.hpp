@@ -4,7 +4,7 @@
 // finding. A handle that was never seen belongs to what was made before the check began.
 #pragma once
 
-#include "engine.hpp"
+#include "records.hpp"
 
 #include <map>
 #include <set>
@@ -22,7 +22,7 @@ class Handles {
 
     explicit Handles(Engine& engine) : engine_(engine) {}
 
-    void create_stream(u64 handle, u64 context, bool blocking);
+    void create_stream(u64 handle, u64 context, bool blocking, u32 site = 0);
     // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
     Stream* stream(u64 handle, Caller caller, Operation what);
     void destroy_stream(u64 handle, Operation what);
@@ -34,15 +34,19 @@ class Handles {
     void end_thread(u64 thread);  // with its default streams
     void end_context(u64 context);
 
+    const StreamNotes& notes() const { return notes_; }
+
   private:
     Engine& engine_;
-    std::unordered_map<u64, Stream*> streams_;
+    StreamNotes notes_;
+    std::unordered_map<u64, Stream*> streams_;               // nullptr: destroyed
     std::unordered_map<u64, Stream*> legacy_;                // by context
     std::map<std::pair<u64, u64>, Stream*> own_;             // by thread and context
     std::unordered_map<u64, std::set<u64>> of_context_;      // handles of streams
-    std::set<u64> dead_streams_, dead_events_;
+    std::set<u64> dead_events_;
     u64 newest_id_ = 0;
 
+    u64 new_id(const char* kind, u32 site);
     void end_stream(u64 handle, Stream* stream);
 };
 

@@ -1,5 +1,6 @@
 // What the engine does with memory: blocks begin, are touched and end.
 #include "engine.hpp"
+#include "trace.hpp"
 
 #include <algorithm>
 
@@ -16,13 +17,20 @@ void set_extent(Access& access, u64 begin, u64 end) {
 
 // -- findings ---------------------------------------------------------------------------------------------------------
 
+bool Engine::is_certain(const Finding& finding) {
+    if (finding.kind != Kind::Race) return !finding.second.maybe_end;
+    return judge(finding.first, finding.second) == Verdict::Certain && !finding.doubtful;
+}
+
 void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
-    bool doubtful = second.unseen || (!second.in_capture && order_.is_doubtful(first.time));
     Finding finding;
     finding.kind = kind;
-    finding.certain = kind == Kind::Race ? judge(first, second) == Verdict::Certain && !doubtful : !second.maybe_end;
+    finding.doubtful = second.unseen || (!second.in_capture && order_.is_doubtful(first.time));
     finding.first = first;
     finding.second = second;
+    words_.refresh(finding.first);
+    words_.refresh(finding.second);
+    finding.certain = is_certain(finding);
     finding.begin = std::max(first.begin, second.begin);
     finding.end = std::max(finding.begin, std::min(first.end, second.end));
     finding.block_begin = block.begin;
@@ -30,6 +38,7 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
     finding.generation = block.generation;
     finding.allocated = block.allocated.what;
     finding.freed = block.freed.what;
+    finding.tag = block.tag;
     findings_.add(finding);
 }
 
@@ -47,13 +56,14 @@ void Engine::report_found(const Access& second, const Block& block) {
 
 // How far a kernel gets from its pointer is not known: within the block, probably. Where a pool has cut pieces out of
 // the block, and the address is in none that is known, nothing is guessed.
-void Engine::add_anchored(std::vector<Range>& ranges, const Block& block, u64 word, Role role) {
+void Engine::add_anchored(std::vector<Range>& ranges, const Block& block, u64 address, Role role, u32 word) {
     Range range;
     bool between = block.cut;
-    range.begin = between ? word : block.begin;
-    range.end = between ? word + 1 : block.end;
+    range.begin = between ? address : block.begin;
+    range.end = between ? address + 1 : block.end;
     range.role = role;
-    range.anchor = word;
+    range.anchor = address;
+    range.word = word;
     range.block = const_cast<Block*>(&block);
     ranges.push_back(range);
 }
@@ -75,8 +85,21 @@ bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
     return true;
 }
 
+// Under an audit: was this declared? What a graph does is declared where it is launched.
+void Engine::look(const Stream& stream, const Access& access, const Block& block) {
+    if (stream.capture) return;
+    Omission omission;
+    omission.what = access.what;
+    omission.stream = stream.id;
+    omission.begin = block.begin;
+    omission.end = block.end;
+    omission.tag = block.tag;
+    declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
+}
+
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (gone(stream, access, block)) return;
+    if (block.tracked && declared_.audits()) look(stream, access, block);
     if (stream.capture)
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     else
@@ -100,6 +123,7 @@ void Engine::touch(Stream& stream, const Access& access, Block* block) {
 // -- allocations ------------------------------------------------------------------------------------------------------
 
 Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes) {
+    if (trace_) trace_->line(":alloc", stream, what, address, bytes);
     Time now = stream ? tick(*stream) : Time{};
     blocks_.forget(address, address + bytes, true);
     blocks_.forget(address, address + bytes, false);
@@ -114,15 +138,22 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes) {
 }
 
 void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes) {
+    if (trace_) trace_->line(":piece", stream, what, address, bytes);
     Access made = access(stream, stream ? tick(*stream) : Time{}, what, Role::Alloc);
     set_extent(made, address, address + bytes);
     Block* whole = blocks_.whole(address);
     if (whole) whole->cut = true;
+    bool early = whole && whole->live && !clock_of(stream).covers(whole->allocated.time);
     if (!stream || !stream->capture) reuse(stream, made);
     blocks_.forget(address, address + bytes, true);
     Block& block = *blocks_.add(address, address + bytes, true);
     block.allocated = made;
     if (stream && !stream->capture) block.shadow.add(made);
+    if (!early) return;
+    // The pool's own allocation may come after this: what uses the piece has to be ordered after both.
+    Access chunk = whole->allocated;
+    set_extent(chunk, block.begin, block.end);
+    block.shadow.add(chunk);
 }
 
 // A pool has to have ordered the piece's new owner after its last one. Of the accesses of that life those which the free
@@ -130,11 +161,13 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
 void Engine::reuse(Stream* stream, const Access& alloc) {
     const Clock& clock = clock_of(stream);
     blocks_.each(alloc.begin, alloc.end, true, [&](Block& old) {
-        if (old.live || clock.covers(old.freed.time)) return;
+        bool ordered = !old.released && clock.covers(old.freed.time);
+        if (old.live || ordered) return;
         old.shadow.compare(alloc, clock, found_);
         bool used = false;
         for (const Access& earlier : found_) used |= earlier.role != Role::Alloc;
-        if (!used) found_.assign(1, old.freed);
+        if (!used) found_.clear();
+        if (!used && !old.released) found_.push_back(old.freed);
         report_found(alloc, old);
     });
 }
@@ -157,6 +190,7 @@ void Engine::end_block(Stream* stream, const Access& free, Block& block, bool pi
 }
 
 Time Engine::free(Stream* stream, Operation what, u64 address) {
+    if (trace_) trace_->line(":free", stream, what, address);
     Time now = stream ? tick(*stream) : Time{};
     Block* block = blocks_.at(address, false);
     if (!block || !block->live) return now;
@@ -176,10 +210,61 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
 }
 
 void Engine::free_piece(Stream* stream, Operation what, u64 address) {
+    if (trace_) trace_->line(":unpiece", stream, what, address);
     Time now = stream ? tick(*stream) : Time{};
     Block* block = blocks_.at(address, true);
     if (!block || !block->live || (stream && stream->capture)) return;
     end_block(stream, access(stream, now, what, Role::Free), *block, true);
+}
+
+void Engine::release_piece(Operation what, u64 address) {
+    if (trace_) trace_->line(":release", what, address);
+    Block* block = blocks_.at(address, true);
+    if (!block || !block->live) return;
+    block->live = false;
+    block->released = true;
+    block->freed = access(nullptr, {}, what, Role::Free);
+    set_extent(block->freed, block->begin, block->end);
+}
+
+void Engine::forget_piece(u64 address) {
+    if (trace_) trace_->line(":forget", address);
+    Block* block = blocks_.at(address, true);
+    if (block) blocks_.forget(block->begin, block->end, true);
+}
+
+// -- what xlogmem knows -----------------------------------------------------------------------------------------------
+
+void Engine::forget_memory() {
+    if (trace_) trace_->line(":forget-all");
+    blocks_.clear();
+}
+
+void Engine::close_window(u64 window) {
+    if (trace_) trace_->line(":close", window);
+    declared_.close(window);
+}
+
+void Engine::audit(bool wanted) {
+    if (trace_) trace_->line(":audit", wanted);
+    declared_.audit(wanted);
+}
+
+bool Engine::track(u64 address, u64 bytes, u32 tag) {
+    if (trace_) trace_->line(":track", address, bytes, tag);
+    Block* block = blocks_.at(address, true);
+    if (!block || !block->live) block = blocks_.at(address, false);
+    if (!block || !block->live || block->cut || block->end != address + bytes) return false;
+    block->tracked = true;
+    block->tag = tag;
+    return true;
+}
+
+void Engine::declare(u64 window, const Stream& stream, Operation what, u64 address, u64 bytes, Role role) {
+    if (trace_) trace_->line(":declare", window, &stream, what, address, bytes, role);
+    Block* block = blocks_.find(address);
+    if (block && block->allocated.stream != stream.id) block->shared = true;
+    declared_.open({window, stream.id, what.site, address, address + bytes, role});
 }
 
 }  // namespace check

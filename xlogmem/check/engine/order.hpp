@@ -70,6 +70,7 @@ class Order {
     void destroy_event(u64 handle) { events_.erase(handle); }
 
     void host_learns(const Clock& clock);
+    void host_may_learn(const Clock& clock) { doubtful_.join(clock); }
     const Clock& host() const { return host_; }
     // The host has waited for a stream that had waited unseen: this operation may have been waited for as well.
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }

@@ -15,7 +15,17 @@ def _run_the_other() -> None:
         specification.loader.exec_module(module_from_spec(specification))
 
 
-_run_the_other()
-if "XLOGMEM_CHECK" in os.environ:
-    from xlogmem.check import start
-    start.begin(os.environ["XLOGMEM_CHECK"])
+def _begin() -> None:
+    try:
+        from xlogmem.check import start
+    except ImportError as error:
+        print(f"xlogmem check: {sys.executable} has no xlogmem, and is not checked ({error})", file=sys.stderr)
+    else:
+        start.begin(os.environ["XLOGMEM_CHECK"])
+
+
+try:
+    _run_the_other()
+finally:                                                # Python goes on after an error there, too
+    if "XLOGMEM_CHECK" in os.environ:
+        _begin()

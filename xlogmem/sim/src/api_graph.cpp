@@ -122,9 +122,16 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         REFUSE_IF(find_stream(stream_handle, &stream));
         std::vector<Work> nodes = exec->nodes;  // a copy: a full queue releases the lock
         std::shared_ptr<const check::Graph> accesses = exec->accesses;
+        std::shared_ptr<GraphExec::Last> last = exec->last;
+        if (last->any && !stream->capture) {
+            wait_for(lock, stream, last->position);
+            driver().engine.come_after(*stream->order, last->clock);
+        }
         bool launched = false;  // one operation to the engine
         auto watch = [&] { return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *accesses); };
-        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node), nullptr, watch));
+        Position position;
+        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node), &position, watch));
+        if (!stream->capture && !nodes.empty()) *last = {true, position, queued(stream)};
         return CUDA_SUCCESS;
     });
 }

@@ -68,7 +68,9 @@ CUresult host_function(Lock& lock, CUstream handle, const char* name, std::funct
     work.name = name;
     work.run = std::move(function);
     work.host_function = true;
-    return submit(lock, stream, std::move(work));
+    REFUSE_IF(submit(lock, stream, std::move(work)));
+    if (!stream->capture) driver().engine.host_may_learn(queued(stream));
+    return CUDA_SUCCESS;
 }
 
 CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {

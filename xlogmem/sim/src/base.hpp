@@ -44,6 +44,7 @@ struct Config {
     bool peers = true;                  // XLOGMEM_SIM_PEERS=none: no device can access another's memory
     bool free_waits = true;             // XLOGMEM_SIM_FREE_WAITS=0: cuMemFree does not wait for the device
     bool fills = true;                  // xsim_set_fills: new and freed memory is filled with patterns
+    bool unknown_kernels = false;       // xsim_launch_unknown: they are launched, and new memory is full of zeros
     u64 memory = u64(16) << 30;         // XLOGMEM_SIM_MEMORY: bytes of each device
     u64 arena = u64(64) << 30;          // XLOGMEM_SIM_ARENA: bytes of the address range that all devices share
     std::size_t queue_limit = 1024;     // XLOGMEM_SIM_QUEUE: operations a stream holds before a launch blocks

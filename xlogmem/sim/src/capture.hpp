@@ -23,6 +23,13 @@ struct GraphExec {
     u64 handle = 0;
     std::vector<Work> nodes;
     std::shared_ptr<const check::Graph> accesses;
+    // A launch comes after the last one, whichever streams they are on.
+    struct Last {
+        bool any = false;
+        Position position;
+        check::Clock clock;
+    };
+    std::shared_ptr<Last> last = std::make_shared<Last>();
 };
 
 struct Capture {

@@ -2,12 +2,16 @@
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
+#include "unknown.hpp"
 #include "watch.hpp"
+
+#include "check/engine/trace.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <fcntl.h>
 #include <utility>
 
 using namespace sim;
@@ -53,6 +57,8 @@ void plan(const char* name, Plan::What what, u64 nth, int code, void (*callback)
 
 EXPORT int xsim_is_simulator() { return 1; }
 
+EXPORT int xsim_is_lost() { return driver().forked; }
+
 // Runs everything that is queued, then forgets what tests leave behind. Streams, events and memory survive;
 // what happened so far is ordered before everything that follows, as after a synchronize of the whole device.
 EXPORT void xsim_reset(const char* policy, u64 seed) {
@@ -87,6 +93,40 @@ EXPORT int xsim_set_fills(int wanted) {
     return std::exchange(driver().config.fills, wanted != 0);
 }
 
+// Kernels that are not simulated are launched from now on: see unknown.hpp.
+EXPORT void xsim_launch_unknown(int wanted) {
+    Lock lock(driver().mutex);
+    driver().config.unknown_kernels = wanted != 0;
+    if (!wanted) forget_declarations();
+}
+
+EXPORT void xsim_declare_kernel(const char* pattern, const char* roles, RunLaunch run) {
+    Lock lock(driver().mutex);
+    declare_kernel(pattern, roles, run);
+}
+
+EXPORT void xsim_learn_kernels(const char* image, u64 bytes) {
+    Lock lock(driver().mutex);
+    learn_kernels(image, bytes);
+}
+
+// How many launches computed nothing, and a line for each kernel of which it is not known what it does.
+EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    std::string text = std::to_string(unknown_kernels().launches);
+    for (const std::string& name : unknown_kernels().no_layout) text += "\n" + name;
+    return give_text(text, buffer, size);
+}
+
+// Where the host reaches device memory, from this address to the end of its allocation; *bytes is how much that is.
+EXPORT void* xsim_view(u64 address, u64* bytes) {
+    Lock lock(driver().mutex);
+    Block* block = find_block(address);
+    if (!block || !block->live || address - block->address >= block->size) return nullptr;
+    *bytes = block->address + block->size - address;
+    return memory().view(address);
+}
+
 EXPORT u64 xsim_races(char* buffer, u64 size) {
     Lock lock(driver().mutex);
     std::string text;
@@ -97,6 +137,24 @@ EXPORT u64 xsim_races(char* buffer, u64 size) {
 EXPORT u64 xsim_findings(char* buffer, u64 size) {
     Lock lock(driver().mutex);
     return give_text(findings_as_json(), buffer, size);
+}
+
+// The calls of the engine go to this file from here on, or, without one, no more; 0 if it cannot be written.
+EXPORT int xsim_record(const char* path) {
+    int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    Lock lock(driver().mutex);
+    driver().engine.record_to(file < 0 ? nullptr : std::make_shared<check::Trace>(file));
+    return !path || file >= 0;
+}
+
+EXPORT void xsim_audit(int wanted) {
+    Lock lock(driver().mutex);
+    driver().engine.audit(wanted != 0);
+}
+
+EXPORT u64 xsim_omissions(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    return give_text(omissions_as_json(), buffer, size);
 }
 
 // Each call takes the number of its place in the program from this function, before a lock. nullptr ends that.

@@ -2,9 +2,12 @@
 #include "kernels.hpp"
 
 #include "memory.hpp"
+#include "unknown.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <set>
 
 namespace sim {
 
@@ -59,12 +62,50 @@ const std::vector<Kernel>& kernels() {
     return table;
 }
 
+// Names are kept: findings name kernels of modules that are gone.
+const char* kept(const std::string& name) {
+    static auto& names = *new std::set<std::string>;
+    return names.insert(name).first->c_str();
+}
+
+// Where a module says nothing of its kernels, another image may: that of which it was made.
+const check::Facts* facts_of(const Module* module, const std::string& name) {
+    const check::Facts* elsewhere = learned_facts(name);
+    auto own = module->facts.find(name);
+    if (own == module->facts.end()) return elsewhere;
+    auto same = [](const check::Parameter& a, const check::Parameter& b) {
+        return a.offset == b.offset && a.size == b.size;
+    };
+    const auto &here = own->second.parameters, *there = elsewhere ? &elsewhere->parameters : nullptr;
+    bool fits = there && std::equal(here.begin(), here.end(), there->begin(), there->end(), same);
+    return fits && module->binary ? elsewhere : &own->second;
+}
+
 void add_function(Module* module, const std::string& name) {
     auto function = std::make_unique<Function>();
-    function->name = name;
+    function->name = kept(name);
     function->kernel = find_kernel(name);
     function->module = module;
+    function->facts = facts_of(module, name);
     module->functions[name] = std::move(function);
+}
+
+// Names are written into reports as they are.
+bool is_plain(const std::string& name) {
+    return std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c != '"' && c != '\\' && c < 127; });
+}
+
+// The entries of PTX, those too of which nothing is understood but the name.
+std::vector<std::string> entries_of(const char* text) {
+    std::vector<std::string> names;
+    for (const char* at = text; (at = strstr(at, ".entry"));) {
+        at += strlen(".entry");
+        while (isspace(static_cast<unsigned char>(*at))) at++;
+        std::size_t length = strcspn(at, "({ \t\r\n");
+        names.emplace_back(at, length);
+        at += length;
+    }
+    return names;
 }
 
 }  // namespace
@@ -77,33 +118,37 @@ const Kernel* find_kernel(const std::string& name) {
     return nullptr;
 }
 
+HandleTable<Module>& modules() {
+    static auto& table = *new HandleTable<Module>(0x3100000000ull);
+    return table;
+}
+HandleTable<Function>& functions() {
+    static auto& table = *new HandleTable<Function>(0x3200000000ull);
+    return table;
+}
+
 Module* load_module(const void* image) {
     const char* text = static_cast<const char*>(image);
     auto module = std::make_unique<Module>();
-    if (!memcmp(text,
-                "\x7f"
-                "ELF",
-                4) ||
-        !memcmp(text, "\x50\xed\x55\xba", 4)) {  // cubin, fat binary
-        module->binary = true;
-        return module.release();
-    }
-    if (!strstr(text, ".version")) return nullptr;  // not PTX
-    for (const char* at = text; (at = strstr(at, ".entry"));) {
-        at += strlen(".entry");
-        while (isspace(static_cast<unsigned char>(*at))) at++;
-        const char* end = at;
-        while (*end && *end != '(' && *end != '{' && !isspace(static_cast<unsigned char>(*end))) end++;
-        add_function(module.get(), std::string(at, end));
-        at = end;
-    }
+    module->binary = !strncmp(text,
+                              "\x7f"
+                              "ELF",
+                              4) ||
+                     !strncmp(text, "\x50\xed\x55\xba", 4);  // cubin, fat binary
+    if (!module->binary && !strstr(text, ".version")) return nullptr;  // not PTX
+    module->facts = check::facts_of(image, 0);
+    for (auto& entry : module->facts) check::add_roles_of_signature(entry.first, entry.second);
+    std::vector<std::string> names = module->binary ? std::vector<std::string>{} : entries_of(text);
+    for (auto& entry : module->facts) names.push_back(entry.first);
+    for (const std::string& name : names)
+        if (is_plain(name) && !module->functions.count(name)) add_function(module.get(), name);
     return module.release();
 }
 
 Function* get_function(Module* module, const char* name) {
     auto found = module->functions.find(name);
     if (found == module->functions.end()) {
-        if (!module->binary) return nullptr;
+        if (!module->binary || !module->facts.empty() || !is_plain(name)) return nullptr;
         add_function(module, name);
         found = module->functions.find(name);
     }

@@ -3,10 +3,12 @@
 // A module is PTX text; its `.entry` names are looked up in the table of kernels.cpp. Each kernel declares
 // the sizes of its parameters and which bytes it reads and writes, so that kernels are checked for races like
 // copies are. An entry without a counterpart loads, but launching it is an error: work is never skipped
-// silently.
+// silently. Where a program is checked it is launched all the same: see unknown.hpp.
 #pragma once
 
 #include "device.hpp"
+
+#include "check/kernels/facts.hpp"
 
 #include <map>
 #include <memory>
@@ -37,17 +39,24 @@ const std::vector<Kernel>& guard_kernels();  // of xlogmem/_guard_kernels.py
 const Kernel* find_kernel(const std::string& name);
 
 struct Function {
-    std::string name;
+    const char* name = "";  // lives as long as the driver
     const Kernel* kernel = nullptr;
     Module* module = nullptr;
+    u64 handle = 0;
+    const check::Facts* facts = nullptr;  // of the module, or learned elsewhere; nullptr: not known
 };
 
 struct Module {
     u64 handle = 0;
-    bool binary = false;  // a cubin: its entries cannot be listed, any name is accepted
+    bool binary = false;  // a cubin or fat binary; where nothing in it is understood, any name is accepted
     std::map<std::string, std::unique_ptr<Function>> functions;
+    std::map<std::string, check::Facts> facts;
     std::vector<u64> function_handles;
 };
+
+// Modules and libraries share a table, functions and kernels another: the driver's two views of the same things.
+HandleTable<Module>& modules();
+HandleTable<Function>& functions();
 
 Module* load_module(const void* image);
 Function* get_function(Module* module, const char* name);

@@ -16,6 +16,7 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice*, CUcontext);
 EXPORT CUresult cuDeviceGetUuid_v2(CUuuid*, CUdevice);
 EXPORT CUresult cuEventElapsedTime_v2(float*, CUevent, CUevent);
 EXPORT CUresult cuLaunchHostFunc_v2(CUstream, CUhostFn, void*, unsigned);
+EXPORT CUresult cuKernelGetLibrary(CUlibrary*, CUkernel);
 EXPORT CUresult cuStreamGetDevice(CUstream, CUdevice*);
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                           const CUgraphEdgeData**, size_t*);
@@ -173,17 +174,45 @@ const Symbol kSymbols[] = {
     PLAIN(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute),
     PLAIN(cuModuleLoadData, 2000, cuModuleLoadData),
     PLAIN(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx),
+    PLAIN(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary),
+    PLAIN(cuModuleLoad, 2000, cuModuleLoad),
+    PLAIN(cuModuleGetLoadingMode, 11070, cuModuleGetLoadingMode),
     PLAIN(cuModuleUnload, 2000, cuModuleUnload),
     PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction),
     PLAIN(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2),
     PLAIN(cuLibraryLoadData, 12000, cuLibraryLoadData),
+    PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile),
     PLAIN(cuLibraryUnload, 12000, cuLibraryUnload),
+    PLAIN(cuLibraryGetModule, 12000, cuLibraryGetModule),
+    PLAIN(cuLibraryGetGlobal, 12000, cuLibraryGetGlobal),
+    PLAIN(cuLibraryGetKernelCount, 12040, cuLibraryGetKernelCount),
+    PLAIN(cuLibraryEnumerateKernels, 12040, cuLibraryEnumerateKernels),
     PLAIN(cuLibraryGetKernel, 12000, cuLibraryGetKernel),
     PLAIN(cuKernelGetFunction, 12000, cuKernelGetFunction),
     PLAIN(cuKernelGetAttribute, 12000, cuKernelGetAttribute),
     PLAIN(cuFuncGetAttribute, 2020, cuFuncGetAttribute),
     PLAIN(cuFuncSetAttribute, 9000, cuFuncSetAttribute),
+    PLAIN(cuFuncSetCacheConfig, 3000, cuFuncSetCacheConfig),
+    PLAIN(cuFuncGetParamInfo, 12040, cuFuncGetParamInfo),
+    PLAIN(cuFuncGetName, 12030, cuFuncGetName),
+    PLAIN(cuFuncGetModule, 11000, cuFuncGetModule),
+    PLAIN(cuFuncIsLoaded, 12040, cuFuncIsLoaded),
+    PLAIN(cuFuncLoad, 12040, cuFuncLoad),
+    PLAIN(cuKernelSetAttribute, 12000, cuKernelSetAttribute),
+    PLAIN(cuKernelSetCacheConfig, 12000, cuKernelSetCacheConfig),
+    PLAIN(cuKernelGetParamInfo, 12040, cuKernelGetParamInfo),
+    PLAIN(cuKernelGetName, 12030, cuKernelGetName),
+    PLAIN(cuKernelGetLibrary, 12050, cuKernelGetLibrary),
+    PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor),
+    PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000,
+          cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags),
+    PLAIN(cuOccupancyMaxPotentialBlockSize, 6050, cuOccupancyMaxPotentialBlockSize),
+    PLAIN(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, cuOccupancyMaxPotentialBlockSizeWithFlags),
+    PLAIN(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock),
+    PLAIN(cuOccupancyMaxPotentialClusterSize, 11070, cuOccupancyMaxPotentialClusterSize),
+    PLAIN(cuOccupancyMaxActiveClusters, 11070, cuOccupancyMaxActiveClusters),
     STREAM(cuLaunchKernel, 4000, cuLaunchKernel),
+    STREAM(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel),
     STREAM(cuLaunchKernelEx, 11060, cuLaunchKernelEx),
 };
 

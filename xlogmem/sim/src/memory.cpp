@@ -19,6 +19,8 @@ namespace {
 // Filling gigabytes would take time and real memory: of a large block only the ends are poisoned.
 constexpr u64 kPoisonWhole = u64(16) << 20, kPoisonEnd = u64(1) << 20;
 
+u8 fresh() { return driver().config.unknown_kernels ? 0 : 0xCD; }
+
 void poison(u64 address, u64 bytes, u8 value) {
     if (!driver().config.fills) return;
     u8* memory_view = memory().view(address);
@@ -160,7 +162,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     Work work;
     work.name = "alloc";
     u64 start = block->address;
-    work.run = [start, bytes] { poison(start, bytes, 0xCD); };
+    work.run = [start, bytes] { poison(start, bytes, fresh()); };
     if (stream->capture) {
         block->graph_owned = true;
         block->graph_access = access;
@@ -186,7 +188,7 @@ CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context) {
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, nullptr, device);
     block->owner = context;
-    poison(block->address, bytes, 0xCD);
+    poison(block->address, bytes, fresh());
     watch_alloc(nullptr, block->address, bytes);
     *address = block->address;
     return CUDA_SUCCESS;

@@ -22,8 +22,12 @@ Driver::Driver() {
         primary[device].primary = true;
         primary[device].handle = reinterpret_cast<CUcontext>(contexts.add(&primary[device]));
     }
-    // A child of fork() has no driver: see api_call().
+    // A child of fork() has no driver, if its parent had initialised it: see api_call().
     pthread_atfork(nullptr, nullptr, [] {
+        if (driver().gate == CUDA_ERROR_NOT_INITIALIZED) {
+            new (&driver().mutex) std::mutex;  // another thread may have held it
+            return;
+        }
         driver().gate = CUDA_ERROR_NOT_INITIALIZED;
         driver().forked = true;
     });

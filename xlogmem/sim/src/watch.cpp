@@ -1,8 +1,13 @@
 // Feeding the engine: see watch.hpp.
 #include "watch.hpp"
 
+#include "check/engine/launched.hpp"
+#include "check/engine/records.hpp"
+
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <cstring>
 #include <unordered_map>
 
 namespace sim {
@@ -29,21 +34,6 @@ std::string describe(const check::Access& access) {
     return name + " on stream " + std::to_string(access.stream) + " (op " + std::to_string(access.time.number) + ")";
 }
 
-const char* word(check::Role role, bool later) {
-    switch (role) {
-        case check::Role::Read: return "read";
-        case check::Role::Unknown: return "use";
-        case check::Role::Alloc: return later ? "reuse" : "alloc";
-        case check::Role::Free: return "free";
-        default: return "write";
-    }
-}
-
-std::string pair_of(const check::Finding& finding) {
-    bool life = check::is_life(finding.first.role) && !check::is_life(finding.second.role);
-    return std::string(word(finding.first.role, false)) + "/" + (life ? "use" : word(finding.second.role, true));
-}
-
 std::string text_of(const check::Finding& finding) {
     std::string first = describe(finding.first), second = describe(finding.second);
     const std::string& call = engine().name(finding.second.what.name);
@@ -57,7 +47,7 @@ std::string text_of(const check::Finding& finding) {
             text += "STALE GRAPH: " + second + " was captured for an earlier owner of what " + first + " gave out";
             break;
         case check::Kind::Race:
-            text += "RACE " + pair_of(finding) + ": " + first + " and " + second + " are not ordered";
+            text += "RACE " + check::pair_of(finding) + ": " + first + " and " + second + " are not ordered";
     }
     char range[100];
     snprintf(range, sizeof range, "; bytes [0x%llx,0x%llx) %llu B", (unsigned long long)finding.begin,
@@ -65,38 +55,9 @@ std::string text_of(const check::Finding& finding) {
     return text + range;
 }
 
-struct StreamNote {
-    u32 site;
-    const char* kind;
-};
-
-std::unordered_map<u64, StreamNote>& stream_notes() {
-    static auto& notes = *new std::unordered_map<u64, StreamNote>;
+check::StreamNotes& stream_notes() {
+    static auto& notes = *new check::StreamNotes;
     return notes;
-}
-
-// One finding as JSON. Names of operations are the driver's or a kernel's, which have no quotes in them.
-std::string field(const char* key, const std::string& text) { return std::string("\"") + key + "\": \"" + text + "\""; }
-std::string field(const char* key, const char* text) { return field(key, std::string(text)); }
-std::string field(const char* key, u64 number) { return std::string("\"") + key + "\": " + std::to_string(number); }
-
-std::string json_of(const check::Access& access) {
-    auto found = stream_notes().find(access.stream);
-    StreamNote note = found != stream_notes().end() ? found->second : StreamNote{0, "host"};
-    return "{" + field("name", engine().name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
-           field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", \"stream\": {" +
-           field("number", access.stream) + ", " + field("kind", note.kind) + ", " + field("site", note.site) + "}}";
-}
-
-std::string json_of(const check::Finding& finding) {
-    static const char* const kinds[] = {"race", "use-after-free", "stale-graph", "dead-stream", "dead-event"};
-    return "{" + field("kind", kinds[int(finding.kind)]) + ", " + field("pair", pair_of(finding)) +
-           ", \"certain\": " + (finding.certain ? "true" : "false") + ", \"first\": " + json_of(finding.first) +
-           ", \"second\": " + json_of(finding.second) + ", " + field("begin", finding.begin) + ", " +
-           field("end", finding.end) + ", \"block\": {" + field("begin", finding.block_begin) + ", " +
-           field("end", finding.block_end) + ", " + field("generation", finding.generation) + ", " +
-           field("allocated", finding.allocated.site) + ", " + field("freed", finding.freed.site) + "}, " +
-           field("count", finding.count) + "}";
 }
 
 void log_since(std::size_t before) {
@@ -126,7 +87,7 @@ check::Clock queued(const Stream* stream) {
 
 void note_stream(const Stream* stream, bool legacy) {
     const char* kind = legacy ? "legacy" : this_thread().makes_own_stream ? "per-thread" : "made";
-    stream_notes()[stream->id] = {this_thread().site, kind};
+    stream_notes().add(stream->id, {kind, this_thread().site});
 }
 
 check::Time watch_work(Stream* stream, const Work& work) {
@@ -139,6 +100,30 @@ check::Time watch_work(Stream* stream, const Work& work) {
         ranges[i].role = role_of(range.use);
     }
     return watched([&] { return engine().work(*stream->order, operation(work.name), ranges, count); });
+}
+
+namespace {
+
+// Of the kernel with this name, the word at this offset.
+u32 number_of_word(u32 name, u32 offset) {
+    static auto& all = *new std::map<std::pair<u32, u32>, u32>;
+    u32& number = all[{name, offset}];
+    if (!number) number = engine().add_word();
+    return number;
+}
+
+}  // namespace
+
+check::Time watch_kernel(Stream* stream, const char* name, const std::vector<check::Pointer>& pointers,
+                         const std::vector<u8>& space) {
+    check::Operation what = operation(name);
+    std::vector<check::Range> ranges;
+    if (driver().config.races) {
+        check::Launched launched(engine(), *stream->order, space, ranges);
+        for (const check::Pointer& pointer : pointers)
+            launched.add(pointer.offset, pointer.role, number_of_word(what.name, pointer.offset));
+    }
+    return watched([&] { return engine().work(*stream->order, what, ranges.data(), ranges.size()); });
 }
 
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes) {
@@ -161,12 +146,8 @@ void report_dead(check::Kind kind) {
     watched([&] { return engine().dead_handle(kind, operation(this_thread().call)), 0; });
 }
 
-std::string findings_as_json() {
-    std::string text = "[";
-    for (const check::Finding& finding : engine().findings().all())
-        text += (text.size() > 1 ? ", " : "") + json_of(finding);
-    return text + "]";
-}
+std::string findings_as_json() { return check::as_json(engine(), stream_notes()); }
+std::string omissions_as_json() { return check::omissions_as_json(engine(), stream_notes()); }
 
 std::vector<std::string> race_reports() {
     std::vector<std::string> texts;

@@ -6,6 +6,8 @@
 
 #include "device.hpp"
 
+#include "check/kernels/facts.hpp"
+
 #include <string>
 #include <vector>
 
@@ -20,6 +22,9 @@ void note_stream(const Stream* stream, bool legacy);
 
 // An operation was queued on the stream; `work` says what it touches.
 check::Time watch_work(Stream* stream, const Work& work);
+// The same, of a kernel that is not simulated: `space` has the values of its parameters.
+check::Time watch_kernel(Stream* stream, const char* name, const std::vector<check::Pointer>& pointers,
+                         const std::vector<u8>& space);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
 check::Time watch_free(Stream* stream, const char* name, u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
@@ -29,5 +34,6 @@ void report_dead(check::Kind kind);
 
 std::vector<std::string> race_reports();
 std::string findings_as_json();
+std::string omissions_as_json();
 
 }  // namespace sim

@@ -1,0 +1,58 @@
+"""What an audit finds: launches on memory that xlogmem tracks, and does not know of.
+
+Under ``XLOGMEM_AUDIT=1`` the engine notes work on a tracked block outside of any `use`, and work that writes what its
+`use` declares as read.  Neither has to be a race this time; both make the waits that xlogmem queues too few.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from xlogmem._units import format_bytes
+from xlogmem.check.findings import Stream, stack_of
+from xlogmem.check.frames import Frame, place_in
+
+__all__ = ["as_text", "merged", "resolved"]
+
+
+def resolved(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of the engine, with places in place of numbers; in the process that has them."""
+    place, declared = place_in(stack_of(record["site"])), place_in(stack_of(record["declared"]))
+    return {"kind": record["kind"], "name": record["name"], "tag": record["tag"],
+            "stream": Stream(record["stream"], record["stream_kind"]).name,
+            "place": asdict(place) if place else None, "declared": asdict(declared) if declared else None,
+            "bytes": record["end"] - record["begin"], "count": record["count"]}
+
+
+def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The omissions of all processes, those of the same places as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        for record in document["omissions"]:
+            key = repr([record[part] for part in ("kind", "name", "place", "declared")])
+            if key in found:
+                found[key]["count"] += record["count"]
+            else:
+                found[key] = record
+    return list(found.values())
+
+
+def as_text(record: dict[str, Any]) -> str:
+    """A paragraph."""
+    place = Frame(**record["place"]) if record["place"] else None
+    declared = Frame(**record["declared"]) if record["declared"] else None
+    what = "AUDIT outside: work on tracked memory that no `use` declares"
+    repair = "launch it inside `with xlogmem.use(…)` on that stream"
+    if record["kind"] == "written":
+        what = "AUDIT written: what is declared as read is written"
+        repair = f"declare it as write or read_write{f' at {declared}' if declared else ''}"
+    tag = f' "{record["tag"]}"' if record["tag"] else ""
+    lines = [what, f"  {'launch':8}{f'{place}, in {place.function}: ' if place else ''}{record['name']} on "
+                   f"{record['stream']}"]
+    if place and place.source:
+        lines.append(f"{'':14}{place.source}")
+    lines += [f"  {'memory':8}{format_bytes(record['bytes'])}{tag}", f"  {'repair':8}{repair}"]
+    if record["count"] > 1:
+        lines.append(f"  {record['count']} times")
+    return "\n".join(lines)

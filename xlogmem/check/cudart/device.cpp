@@ -1,0 +1,158 @@
+// Errors, devices, contexts, pools.
+#include "runtime.hpp"
+
+#include <cctype>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+namespace cudart {
+
+thread_local int current_device = 0;
+
+namespace {
+
+thread_local Error last = 0;
+std::mutex mutex;
+CUcontext contexts[64];
+
+}  // namespace
+
+Error done(CUresult result) {
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) last = int(result);
+    return int(result);
+}
+
+CUresult retain(int device, CUcontext* context) {
+    std::lock_guard<std::mutex> guard(mutex);
+    if (device < 0 || device >= 64) return CUDA_ERROR_INVALID_DEVICE;
+    if (!contexts[device])
+        if (CUresult refused = cuDevicePrimaryCtxRetain(&contexts[device], device)) return refused;
+    *context = contexts[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult begin() {
+    CUcontext context = nullptr;
+    CUresult result = cuCtxGetCurrent(&context);
+    if (result == CUDA_ERROR_NOT_INITIALIZED) {
+        result = cuInit(0);
+        if (!result) result = cuCtxGetCurrent(&context);
+    }
+    if (result || context) return result;
+    result = retain(current_device, &context);
+    return result ? result : cuCtxSetCurrent(context);
+}
+
+}  // namespace cudart
+
+using namespace cudart;
+
+RUNTIME Error cudaGetLastError() {
+    Error error = last;
+    last = 0;
+    return error;
+}
+RUNTIME Error cudaPeekAtLastError() { return last; }
+
+RUNTIME const char* cudaGetErrorString(Error error) {
+    const char* text = nullptr;
+    cuGetErrorString(CUresult(error), &text);
+    return text ? text : "unrecognized error code";
+}
+
+// As the runtime writes them: CUDA_ERROR_INVALID_VALUE is cudaErrorInvalidValue.
+RUNTIME const char* cudaGetErrorName(Error error) {
+    static thread_local std::string name;
+    const char* text = nullptr;
+    cuGetErrorName(CUresult(error), &text);
+    if (!error) return "cudaSuccess";
+    if (error == CUDA_ERROR_OUT_OF_MEMORY) return "cudaErrorMemoryAllocation";
+    if (!text || strncmp(text, "CUDA_ERROR_", 11)) return "unrecognized error code";
+    name = "cudaError";
+    bool upper = true;
+    for (const char* c = text + 11; *c; upper = *c++ == '_')
+        if (*c != '_') name += upper ? *c : char(tolower(*c));
+    return name.c_str();
+}
+
+RUNTIME Error cudaRuntimeGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return 0;
+}
+RUNTIME Error cudaDriverGetVersion(int* version) { return done(cuDriverGetVersion(version)); }
+
+RUNTIME Error cudaGetDeviceCount(int* count) {
+    if (CUresult refused = cuInit(0)) return done(refused);
+    return done(cuDeviceGetCount(count));
+}
+RUNTIME Error cudaGetDevice(int* device) {
+    CUdevice of_context;
+    CUcontext context = nullptr;
+    if (!cuCtxGetCurrent(&context) && context && !cuCtxGetDevice(&of_context)) current_device = of_context;
+    *device = current_device;
+    return 0;
+}
+RUNTIME Error cudaSetDevice(int device) {
+    int count = 0;
+    CUcontext context;
+    if (Error error = cudaGetDeviceCount(&count)) return error;
+    if (device < 0 || device >= count) return done(CUDA_ERROR_INVALID_DEVICE);
+    current_device = device;
+    if (CUresult refused = retain(device, &context)) return done(refused);
+    return done(cuCtxSetCurrent(context));
+}
+RUNTIME Error cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
+RUNTIME Error cudaSetDeviceFlags(unsigned) { return 0; }
+RUNTIME Error cudaGetDeviceFlags(unsigned* flags) {
+    *flags = 0;
+    return 0;
+}
+RUNTIME Error cudaDeviceSynchronize() { DRIVER(cuCtxSynchronize()); }
+RUNTIME Error cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+RUNTIME Error cudaDeviceGetAttribute(int* value, int attribute, int device) {
+    if (CUresult refused = cuInit(0)) return done(refused);
+    return done(cuDeviceGetAttribute(value, CUdevice_attribute(attribute), device));
+}
+RUNTIME Error cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+    DRIVER(cuDeviceCanAccessPeer(can, device, peer));
+}
+RUNTIME Error cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    CUcontext context;
+    if (CUresult refused = retain(peer, &context)) return done(refused);
+    DRIVER(cuCtxEnablePeerAccess(context, flags));
+}
+RUNTIME Error cudaDeviceDisablePeerAccess(int peer) {
+    CUcontext context;
+    if (CUresult refused = retain(peer, &context)) return done(refused);
+    DRIVER(cuCtxDisablePeerAccess(context));
+}
+RUNTIME Error cudaDeviceGetPCIBusId(char* text, int length, int device) {
+    DRIVER(cuDeviceGetPCIBusId(text, length, device));
+}
+RUNTIME Error cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    DRIVER(cuCtxGetStreamPriorityRange(least, greatest));
+}
+RUNTIME Error cudaDeviceGetLimit(size_t* value, int limit) { DRIVER(cuCtxGetLimit(value, CUlimit(limit))); }
+RUNTIME Error cudaDeviceGetDefaultMemPool(CUmemoryPool* pool, int device) {
+    DRIVER(cuDeviceGetDefaultMemPool(pool, device));
+}
+RUNTIME Error cudaDeviceGetMemPool(CUmemoryPool* pool, int device) { DRIVER(cuDeviceGetMemPool(pool, device)); }
+RUNTIME Error cudaDeviceSetMemPool(int device, CUmemoryPool pool) { DRIVER(cuDeviceSetMemPool(device, pool)); }
+
+RUNTIME Error cudaMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+    DRIVER(cuMemPoolCreate(pool, properties));
+}
+RUNTIME Error cudaMemPoolDestroy(CUmemoryPool pool) { DRIVER(cuMemPoolDestroy(pool)); }
+RUNTIME Error cudaMemPoolTrimTo(CUmemoryPool pool, size_t bytes) { DRIVER(cuMemPoolTrimTo(pool, bytes)); }
+RUNTIME Error cudaMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
+    DRIVER(cuMemPoolSetAttribute(pool, CUmemPool_attribute(attribute), value));
+}
+RUNTIME Error cudaMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
+    DRIVER(cuMemPoolGetAttribute(pool, CUmemPool_attribute(attribute), value));
+}
+RUNTIME Error cudaMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses, size_t count) {
+    DRIVER(cuMemPoolSetAccess(pool, accesses, count));
+}
+RUNTIME Error cudaProfilerStart() { return 0; }
+RUNTIME Error cudaProfilerStop() { return 0; }

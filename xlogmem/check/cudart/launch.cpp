@@ -1,0 +1,124 @@
+// Kernels that are compiled into a program, as the compiler's own code registers and launches them.
+#include "runtime.hpp"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+using namespace cudart;
+
+namespace {
+
+struct Extents {  // dim3
+    unsigned x, y, z;
+};
+
+// What the compiler hands over: a magic number, a version, and where the fat binary is.
+struct Wrapper {
+    int magic, version;
+    const void* image;
+};
+
+struct FatBinary {
+    const Wrapper* wrapper;
+    CUmodule module;
+};
+
+struct Registered {
+    FatBinary* from = nullptr;
+    std::string name;
+    CUfunction function = nullptr;
+};
+
+std::mutex mutex;
+
+// By the address of the function on the host that stands for the kernel.
+std::map<const void*, Registered>& registered() {
+    static auto& all = *new std::map<const void*, Registered>;
+    return all;
+}
+
+CUresult function_of(const void* host, CUfunction* function) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto found = registered().find(host);
+    if (found == registered().end()) return CUDA_ERROR_INVALID_HANDLE;
+    Registered& kernel = found->second;
+    CUmodule& module = kernel.from->module;
+    if (!module)
+        if (CUresult refused = cuModuleLoadFatBinary(&module, kernel.from->wrapper->image)) return refused;
+    if (!kernel.function)
+        if (CUresult refused = cuModuleGetFunction(&kernel.function, module, kernel.name.c_str())) return refused;
+    *function = kernel.function;
+    return CUDA_SUCCESS;
+}
+
+struct Configuration {
+    Extents grid, block;
+    size_t shared;
+    CUstream stream;
+};
+thread_local std::vector<Configuration> configurations;
+
+}  // namespace
+
+RUNTIME void** __cudaRegisterFatBinary(const Wrapper* wrapper) {
+    return reinterpret_cast<void**>(new FatBinary{wrapper, nullptr});
+}
+RUNTIME void __cudaRegisterFatBinaryEnd(void**) {}
+RUNTIME void __cudaUnregisterFatBinary(void**) {}
+RUNTIME void __cudaRegisterFunction(void** from, const char* host, char*, const char* name, int, void*, void*, void*,
+                                    void*, int*) {
+    std::lock_guard<std::mutex> guard(mutex);
+    registered()[host] = {reinterpret_cast<FatBinary*>(from), name, nullptr};
+}
+RUNTIME void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+RUNTIME void __cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {}
+RUNTIME char __cudaInitModule(void**) { return 0; }
+
+RUNTIME unsigned __cudaPushCallConfiguration(Extents grid, Extents block, size_t shared, CUstream stream) {
+    configurations.push_back({grid, block, shared, stream});
+    return 0;
+}
+RUNTIME Error __cudaPopCallConfiguration(Extents* grid, Extents* block, size_t* shared, CUstream* stream) {
+    if (configurations.empty()) return done(CUDA_ERROR_INVALID_VALUE);
+    Configuration last = configurations.back();
+    configurations.pop_back();
+    *grid = last.grid;
+    *block = last.block;
+    *shared = last.shared;
+    *stream = last.stream;
+    return 0;
+}
+
+RUNTIME Error cudaLaunchKernel(const void* host, Extents grid, Extents block, void** parameters, size_t shared,
+                               CUstream stream) {
+    CUfunction function;
+    if (CUresult refused = begin()) return done(refused);
+    if (CUresult refused = function_of(host, &function)) return done(refused);
+    return done(cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, unsigned(shared), stream,
+                               parameters, nullptr));
+}
+RUNTIME Error cudaFuncSetAttribute(const void*, int, int) { return 0; }
+RUNTIME Error cudaFuncSetCacheConfig(const void*, int) { return 0; }
+RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+    *blocks = 2;
+    return 0;
+}
+RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+    *blocks = 2;
+    return 0;
+}
+
+// The driver's functions by their names; a status of 0 is success.
+RUNTIME Error cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                               unsigned long long flags, int* status) {
+    CUdriverProcAddressQueryResult found;
+    CUresult result = cuGetProcAddress_v2(name, function, int(version), flags, &found);
+    if (status) *status = int(found);
+    return result == CUDA_ERROR_NOT_FOUND ? 0 : done(result);
+}
+RUNTIME Error cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags, int* status) {
+    return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
+}

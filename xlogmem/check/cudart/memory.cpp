@@ -1,0 +1,104 @@
+// Allocations, copies, fills.
+#include "runtime.hpp"
+
+#include <cstring>
+
+using namespace cudart;
+
+RUNTIME Error cudaMalloc(CUdeviceptr* address, size_t bytes) {
+    *address = 0;
+    if (!bytes) return 0;
+    DRIVER(cuMemAlloc_v2(address, bytes));
+}
+RUNTIME Error cudaFree(CUdeviceptr address) { DRIVER(address ? cuMemFree_v2(address) : CUDA_SUCCESS); }
+RUNTIME Error cudaMallocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+    DRIVER(cuMemAllocAsync(address, bytes, stream));
+}
+RUNTIME Error cudaMallocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    DRIVER(cuMemAllocFromPoolAsync(address, bytes, pool, stream));
+}
+RUNTIME Error cudaFreeAsync(CUdeviceptr address, CUstream stream) { DRIVER(cuMemFreeAsync(address, stream)); }
+RUNTIME Error cudaMallocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
+    DRIVER(cuMemAllocManaged(address, bytes, flags));
+}
+RUNTIME Error cudaMallocHost(void** address, size_t bytes) { DRIVER(cuMemHostAlloc(address, bytes, 0)); }
+RUNTIME Error cudaHostAlloc(void** address, size_t bytes, unsigned flags) {
+    DRIVER(cuMemHostAlloc(address, bytes, flags));
+}
+RUNTIME Error cudaFreeHost(void* address) { DRIVER(address ? cuMemFreeHost(address) : CUDA_SUCCESS); }
+RUNTIME Error cudaHostRegister(void* address, size_t bytes, unsigned flags) {
+    DRIVER(cuMemHostRegister_v2(address, bytes, flags));
+}
+RUNTIME Error cudaHostUnregister(void* address) { DRIVER(cuMemHostUnregister(address)); }
+RUNTIME Error cudaHostGetDevicePointer(CUdeviceptr* address, void* host, unsigned flags) {
+    DRIVER(cuMemHostGetDevicePointer_v2(address, host, flags));
+}
+RUNTIME Error cudaMemGetInfo(size_t* free, size_t* total) { DRIVER(cuMemGetInfo_v2(free, total)); }
+
+namespace {
+
+// cudaPointerAttributes.
+struct Attributes {
+    int type;  // 0: not registered, 1: host, 2: device, 3: managed
+    int device;
+    CUdeviceptr device_pointer;
+    void* host_pointer;  // in CUDA 13 more follows, which is reserved
+};
+
+// cudaMemcpyKind.
+enum Way { HostToHost, HostToDevice, DeviceToHost, DeviceToDevice };
+
+CUdeviceptr number(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+CUresult copy(void* to, const void* from, size_t bytes, int way) {
+    switch (way) {
+        case HostToHost: memcpy(to, from, bytes); return CUDA_SUCCESS;
+        case HostToDevice: return cuMemcpyHtoD_v2(number(to), from, bytes);
+        case DeviceToHost: return cuMemcpyDtoH_v2(to, number(from), bytes);
+        case DeviceToDevice: return cuMemcpyDtoD_v2(number(to), number(from), bytes);
+        default: return cuMemcpy(number(to), number(from), bytes);
+    }
+}
+
+CUresult copy_async(void* to, const void* from, size_t bytes, int way, CUstream stream) {
+    switch (way) {
+        case HostToHost: memcpy(to, from, bytes); return CUDA_SUCCESS;
+        case HostToDevice: return cuMemcpyHtoDAsync_v2(number(to), from, bytes, stream);
+        case DeviceToHost: return cuMemcpyDtoHAsync_v2(to, number(from), bytes, stream);
+        case DeviceToDevice: return cuMemcpyDtoDAsync_v2(number(to), number(from), bytes, stream);
+        default: return cuMemcpyAsync(number(to), number(from), bytes, stream);
+    }
+}
+
+}  // namespace
+
+RUNTIME Error cudaPointerGetAttributes(Attributes* attributes, const void* address) {
+    if (CUresult refused = begin()) return done(refused);
+    *attributes = {0, -1, 0, nullptr};
+    attributes->host_pointer = const_cast<void*>(address);
+    unsigned type = 0, managed = 0;
+    if (cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, number(address))) return 0;
+    if (cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, number(address))) managed = 0;
+    attributes->type = managed ? 3 : int(type);
+    attributes->device_pointer = number(address);
+    if (type == CU_MEMORYTYPE_DEVICE && !managed) attributes->host_pointer = nullptr;
+    return done(cuPointerGetAttribute(&attributes->device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, number(address)));
+}
+
+RUNTIME Error cudaMemcpy(void* to, const void* from, size_t bytes, int way) { DRIVER(copy(to, from, bytes, way)); }
+RUNTIME Error cudaMemcpyAsync(void* to, const void* from, size_t bytes, int way, CUstream stream) {
+    DRIVER(copy_async(to, from, bytes, way, stream));
+}
+RUNTIME Error cudaMemcpyPeerAsync(CUdeviceptr to, int device, CUdeviceptr from, int source, size_t bytes,
+                                  CUstream stream) {
+    CUcontext here, there;
+    if (CUresult refused = retain(device, &here)) return done(refused);
+    if (CUresult refused = retain(source, &there)) return done(refused);
+    DRIVER(cuMemcpyPeerAsync(to, here, from, there, bytes, stream));
+}
+RUNTIME Error cudaMemset(CUdeviceptr address, int value, size_t bytes) {
+    DRIVER(cuMemsetD8_v2(address, static_cast<unsigned char>(value), bytes));
+}
+RUNTIME Error cudaMemsetAsync(CUdeviceptr address, int value, size_t bytes, CUstream stream) {
+    DRIVER(cuMemsetD8Async(address, static_cast<unsigned char>(value), bytes, stream));
+}

@@ -1,0 +1,216 @@
+// Copies and fills: which bytes they touch, and what the host knows when they return ("API synchronization behavior",
+// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
+//   - To pageable host memory, and from host to host: that the copy is done, in the Async forms too.
+//   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for what was
+//     queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
+#include "calls.hpp"
+#include "newer.hpp"
+
+namespace check {
+
+namespace {
+
+Range range(const Extent& extent, Role role) {
+    Range made;
+    made.begin = extent.begin;
+    made.end = extent.begin + extent.bytes;
+    made.role = role;
+    made.anchor = extent.sparse ? extent.begin : 0;
+    return made;
+}
+
+bool is_on_device(const Call& call, const Extent& extent) {
+    return extent.side == Side::Device || call.front.engine.find(extent.begin);
+}
+
+enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: nothing, what was queued before, the copy
+
+Wait wait_of(const Call& call, const Copy& copy) {
+    bool to_device = is_on_device(call, copy.target), from_device = is_on_device(call, copy.source);
+    if (to_device && from_device) return Wait::Nothing;
+    if (!to_device && (!from_device || call.front.is_pageable(copy.target.begin))) return Wait::Copy;
+    if (copy.form == Form::Async) return Wait::Nothing;
+    return to_device && call.front.is_pageable(copy.source.begin) ? Wait::Before : Wait::Copy;
+}
+
+}  // namespace
+
+void Call::work(CUstream handle, const Range* ranges, std::size_t count) const {
+    if (Stream* on = stream(handle)) front.engine.work(*on, what, ranges, count);
+}
+
+void Call::fill(Extent target, CUstream handle) const {
+    Range written = range(target, Role::Write);
+    if (target.bytes) work(handle, &written, 1);
+}
+
+void Call::copy(const Copy& copy) const {
+    Stream* on = stream(copy.stream);
+    if (!on || !copy.target.bytes) return;
+    Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
+    Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
+    if (wait == Wait::Before) wait_for(front.engine.queued_on(*on));
+    front.engine.work(*on, what, touched, 2);
+    if (wait == Wait::Copy) wait_for(front.engine.queued_on(*on));
+}
+
+namespace {
+
+u64 address_of(const void* host) { return reinterpret_cast<u64>(host); }
+
+Extent on_device(u64 begin, u64 bytes) { return {begin, bytes, false, Side::Device}; }
+Extent on_host(const void* begin, u64 bytes) { return {address_of(begin), bytes}; }
+Extent array(u64 bytes) { return on_device(0, bytes); }  // it has no address, and is not watched
+
+// Either may be on the host or on the device.
+void copy_bytes(const Call& call, u64 target, u64 source, u64 bytes, CUstream stream, Form form) {
+    call.copy({{target, bytes}, {source, bytes}, stream, form});
+}
+
+// Rows of a pitch, planes of a height.
+struct Layout {
+    u64 pitch, height;
+};
+
+Extent extent(CUmemorytype type, const void* host, CUdeviceptr device, u64 offset, Layout layout, u64 width, u64 rows,
+              u64 planes) {
+    if (type == CU_MEMORYTYPE_ARRAY || !width || !rows || !planes) return array(width * rows * planes);
+    u64 begin = (type == CU_MEMORYTYPE_HOST ? address_of(host) : u64(device)) + offset;
+    Side side = type == CU_MEMORYTYPE_DEVICE ? Side::Device : Side::Unknown;
+    u64 pitch = layout.pitch ? layout.pitch : width, height = layout.height ? layout.height : rows;
+    u64 bytes = ((planes - 1) * height + rows - 1) * pitch + width;
+    return {begin, bytes, bytes != width * rows * planes, side};
+}
+
+void copy_2d(const Call& call, const CUDA_MEMCPY2D& c, CUstream stream, Form form) {
+    Extent target = extent(c.dstMemoryType, c.dstHost, c.dstDevice, c.dstY * c.dstPitch + c.dstXInBytes,
+                           {c.dstPitch, 0}, c.WidthInBytes, c.Height, 1);
+    Extent source = extent(c.srcMemoryType, c.srcHost, c.srcDevice, c.srcY * c.srcPitch + c.srcXInBytes,
+                           {c.srcPitch, 0}, c.WidthInBytes, c.Height, 1);
+    call.copy({target, source, stream, form});
+}
+
+template <class Parameters>  // of two devices or of one
+void copy_3d(const Call& call, const Parameters& c, CUstream stream, Form form) {
+    u64 to = (c.dstZ * c.dstHeight + c.dstY) * c.dstPitch + c.dstXInBytes;
+    u64 from = (c.srcZ * c.srcHeight + c.srcY) * c.srcPitch + c.srcXInBytes;
+    Extent target = extent(c.dstMemoryType, c.dstHost, c.dstDevice, to, {c.dstPitch, c.dstHeight}, c.WidthInBytes,
+                           c.Height, c.Depth);
+    Extent source = extent(c.srcMemoryType, c.srcHost, c.srcDevice, from, {c.srcPitch, c.srcHeight}, c.WidthInBytes,
+                           c.Height, c.Depth);
+    call.copy({target, source, stream, form});
+}
+
+template <class Parameters>
+void copy_batch(const Call& call, const Parameters& p) {
+    for (std::size_t i = 0; i < p.count; i++)
+        copy_bytes(call, p.dsts[i], p.srcs[i], p.sizes[i], p.hStream, Form::Async);
+}
+
+void add_async_copies(Calls& calls) {
+    BEFORE_BOTH(cuMemcpyHtoDAsync_v2, _ptsz) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_host(p.srcHost, p.ByteCount), p.hStream, Form::Async});
+    });
+    BEFORE_BOTH(cuMemcpyDtoHAsync_v2, _ptsz) {
+        call.copy({on_host(p.dstHost, p.ByteCount), on_device(p.srcDevice, p.ByteCount), p.hStream, Form::Async});
+    });
+    BEFORE_BOTH(cuMemcpyDtoDAsync_v2, _ptsz) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_device(p.srcDevice, p.ByteCount), p.hStream, Form::Async});
+    });
+    BEFORE_BOTH(cuMemcpyAsync, _ptsz) { copy_bytes(call, p.dst, p.src, p.ByteCount, p.hStream, Form::Async); });
+    BEFORE_BOTH(cuMemcpyPeerAsync, _ptsz) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_device(p.srcDevice, p.ByteCount), p.hStream, Form::Async});
+    });
+    BEFORE_BOTH(cuMemcpy2DAsync_v2, _ptsz) { copy_2d(call, *p.pCopy, p.hStream, Form::Async); });
+    BEFORE_BOTH(cuMemcpy3DAsync_v2, _ptsz) { copy_3d(call, *p.pCopy, p.hStream, Form::Async); });
+    BEFORE_BOTH(cuMemcpy3DPeerAsync, _ptsz) { copy_3d(call, *p.pCopy, p.hStream, Form::Async); });
+    BEFORE_BOTH(cuMemcpyBatchAsync, _ptsz) { copy_batch(call, p); });
+    calls.before<newer::cuMemcpyBatchAsync_params>(
+        {"cuMemcpyBatchAsync", newer::kMemcpyBatchAsync, newer::kMemcpyBatchAsyncPtsz},
+        [](const Call& call, const newer::cuMemcpyBatchAsync_params& p) { copy_batch(call, p); });
+    calls.before<newer::cuMemcpyWithAttributesAsync_params>(
+        {"cuMemcpyWithAttributesAsync", newer::kMemcpyWithAttributesAsync, newer::kMemcpyWithAttributesAsyncPtsz},
+        [](const Call& call, const newer::cuMemcpyWithAttributesAsync_params& p) {
+            copy_bytes(call, p.dst, p.src, p.size, p.hStream, Form::Async);
+        });
+    for (auto entry : {ENTRIES(cuMemcpy3DBatchAsync, _ptsz), ENTRIES(cuMemBatchDecompressAsync, _ptsz)})
+        calls.unseen(entry);
+    for (const Calls::Entry& entry : newer::kUnseenCopies) calls.unseen(entry);
+}
+
+void add_sync_copies(Calls& calls) {
+    BEFORE_BOTH(cuMemcpyHtoD_v2, _ptds) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_host(p.srcHost, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyDtoH_v2, _ptds) {
+        call.copy({on_host(p.dstHost, p.ByteCount), on_device(p.srcDevice, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyDtoD_v2, _ptds) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_device(p.srcDevice, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpy, _ptds) { copy_bytes(call, p.dst, p.src, p.ByteCount, nullptr, Form::Sync); });
+    BEFORE_BOTH(cuMemcpyPeer, _ptds) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), on_device(p.srcDevice, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpy2D_v2, _ptds) { copy_2d(call, *p.pCopy, nullptr, Form::Sync); });
+    BEFORE_BOTH(cuMemcpy2DUnaligned_v2, _ptds) { copy_2d(call, *p.pCopy, nullptr, Form::Sync); });
+    BEFORE_BOTH(cuMemcpy3D_v2, _ptds) { copy_3d(call, *p.pCopy, nullptr, Form::Sync); });
+    BEFORE_BOTH(cuMemcpy3DPeer, _ptds) { copy_3d(call, *p.pCopy, nullptr, Form::Sync); });
+}
+
+void add_copies_of_arrays(Calls& calls) {
+    BEFORE_BOTH(cuMemcpyDtoA_v2, _ptds) {
+        call.copy({array(p.ByteCount), on_device(p.srcDevice, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyAtoD_v2, _ptds) {
+        call.copy({on_device(p.dstDevice, p.ByteCount), array(p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyHtoA_v2, _ptds) {
+        call.copy({array(p.ByteCount), on_host(p.srcHost, p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyAtoH_v2, _ptds) {
+        call.copy({on_host(p.dstHost, p.ByteCount), array(p.ByteCount), nullptr, Form::Sync});
+    });
+    BEFORE_BOTH(cuMemcpyAtoA_v2, _ptds) { call.copy({array(p.ByteCount), array(p.ByteCount), nullptr, Form::Sync}); });
+    BEFORE_BOTH(cuMemcpyHtoAAsync_v2, _ptsz) {
+        call.copy({array(p.ByteCount), on_host(p.srcHost, p.ByteCount), p.hStream, Form::Async});
+    });
+    BEFORE_BOTH(cuMemcpyAtoHAsync_v2, _ptsz) {
+        call.copy({on_host(p.dstHost, p.ByteCount), array(p.ByteCount), p.hStream, Form::Async});
+    });
+}
+
+}  // namespace
+
+void add_copies(Calls& calls) {
+    add_async_copies(calls);
+    add_sync_copies(calls);
+    add_copies_of_arrays(calls);
+}
+
+namespace {
+
+Extent rows(u64 begin, u64 pitch, u64 width, u64 height) {
+    return {begin, width && height ? pitch * (height - 1) + width : 0, height > 1 && pitch != width};
+}
+
+}  // namespace
+
+// The width of a fill counts elements; the letters of its name are their bits.
+#define FILLS(bits) \
+    BEFORE_BOTH(cuMemsetD##bits##_v2, _ptds) { call.fill({p.dstDevice, p.N * (bits / 8)}, nullptr); }); \
+    BEFORE_BOTH(cuMemsetD##bits##Async, _ptsz) { call.fill({p.dstDevice, p.N * (bits / 8)}, p.hStream); }); \
+    BEFORE_BOTH(cuMemsetD2D##bits##_v2, _ptds) { \
+        call.fill(rows(p.dstDevice, p.dstPitch, p.Width * (bits / 8), p.Height), nullptr); \
+    }); \
+    BEFORE_BOTH(cuMemsetD2D##bits##Async, _ptsz) { \
+        call.fill(rows(p.dstDevice, p.dstPitch, p.Width * (bits / 8), p.Height), p.hStream); \
+    });
+
+void add_fills(Calls& calls) {
+    FILLS(8)
+    FILLS(16)
+    FILLS(32)
+}
+
+}  // namespace check

@@ -1,0 +1,238 @@
+// Subscribing to the driver's calls, and what Python wants of this library.
+#include "calls.hpp"
+#include "driver.hpp"
+
+#include "check/engine/trace.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace check {
+
+void Calls::set(Entry entry, Handler::Meaning Handler::* moment, Handler::Meaning meaning) {
+    std::string name = entry.symbol;
+    std::size_t version = name.rfind("_v");
+    if (version != std::string::npos) name.erase(version);
+    for (CUpti_CallbackId number : {entry.number, entry.own_default}) {
+        if (!number) continue;
+        table_[number].name = name;
+        table_[number].own_default = number == entry.own_default;
+        table_[number].*moment = meaning;
+    }
+}
+
+const Calls& calls() {
+    static const Calls& all = []() -> Calls& {
+        Calls& made = *new Calls;
+        add_memory(made);
+        add_copies(made);
+        add_fills(made);
+        add_order(made);
+        add_launches(made);
+        add_graphs(made);
+        return made;
+    }();
+    return all;
+}
+
+namespace {
+
+std::atomic<u32 (*)()> site_of_caller{nullptr};
+std::atomic<bool> watching{false};
+std::string& failure() {
+    static std::string& text = *new std::string;
+    return text;
+}
+
+}  // namespace
+
+bool is_watching() { return watching.load(std::memory_order_relaxed); }
+
+u32 place_of_caller() {
+    u32 (*find)() = site_of_caller.load(std::memory_order_acquire);
+    return find ? find() : 0;
+}
+
+namespace {
+
+void run(Handler::Meaning meaning, const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().note_context(data.context, data.contextUid);
+    Operation what{front().engine.name(handler.name), thread.site};
+    meaning({data, what, handler.own_default, thread, front()}, data.functionParams);
+}
+
+void finish_trials(Thread& thread, bool launched) {
+    Trials trials = std::exchange(thread.trials, {});
+    if (launched && sum_after(trials)) return;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    if (launched)
+        front().laboratory.abandon(trials);
+    else
+        front().laboratory.drop(trials);
+}
+
+void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
+    bool waited = std::exchange(thread.waits, false);
+    bool succeeded = *static_cast<const CUresult*>(data.functionReturnValue) == CUDA_SUCCESS;
+    if (!thread.trials.all.empty()) finish_trials(thread, succeeded);
+    Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
+    if (meaning) run(meaning, handler, thread, data);
+    if (!waited || !succeeded) return;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().engine.host_learns(thread.waited_for);
+}
+
+// Calls of the driver from here on are the check's own.
+class Inside {
+  public:
+    explicit Inside(Thread& thread) : thread_(thread) { thread_.inside = true; }
+    ~Inside() { thread_.inside = false; }
+
+  private:
+    Thread& thread_;
+};
+
+void on_call(const Handler& handler, const CUpti_CallbackData& data) {
+    Thread& thread = this_thread();
+    if (thread.inside) return;
+    Inside inside(thread);
+    if (data.callbackSite == CUPTI_API_ENTER) {
+        thread.site = place_of_caller();
+        if (handler.before) run(handler.before, handler, thread, data);
+    } else {
+        finish(handler, thread, data);
+    }
+}
+
+void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, const CUpti_CallbackData* data) {
+    const Handler* handler = calls().find(number);
+    if (!handler || domain != CUPTI_CB_DOMAIN_DRIVER_API || !is_watching()) return;
+    try {
+        on_call(*handler, *data);
+    } catch (const std::exception& error) {  // of memory, above all: the program goes on, and the report says so
+        watching = false;
+        failure() = std::string("it ended in ") + data->functionName + ": " + error.what();
+    }
+}
+
+// CUPTI belongs to the process that is watched, in the version that it has or can find.
+struct Cupti {
+    decltype(&cuptiSubscribe) subscribe;
+    decltype(&cuptiEnableCallback) enable;
+};
+
+std::string start(const char* path) {
+    Cupti cupti;
+    void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) return std::string("CUPTI cannot be loaded: ") + dlerror();
+    if (!find_symbol(library, "cuptiSubscribe", cupti.subscribe) ||
+        !find_symbol(library, "cuptiEnableCallback", cupti.enable))
+        return std::string(path) + " is not CUPTI";
+    CUpti_SubscriberHandle subscriber;
+    CUptiResult result = cupti.subscribe(&subscriber, CUpti_CallbackFunc(on_callback), nullptr);
+    if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
+        return "another profiler uses CUPTI in this process, which allows one at a time: run the check without it";
+    if (result != CUPTI_SUCCESS) return "CUPTI refuses a subscriber: its error " + std::to_string(result);
+    for (CUpti_CallbackId number = 0; number < Calls::kMost; number++)
+        if (calls().find(number)) cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, number);
+    watching = true;
+    return "";
+}
+
+// A forked child cannot use the driver of its parent, and its other threads are gone, perhaps with the lock.
+void at_fork() {
+    front().lost = true;
+    watching = false;
+}
+
+}  // namespace
+
+}  // namespace check
+
+using namespace check;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// The driver calls it in each process that it is initialised in, if CUDA_INJECTION64_PATH names this library.
+EXPORT int InitializeInjection() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        const char* path = getenv("XLOGMEM_CHECK_CUPTI");
+        failure() = start(path ? path : "libcupti.so");
+        pthread_atfork(nullptr, nullptr, at_fork);
+    });
+    return 1;
+}
+
+EXPORT int xcheck_is_watching() { return is_watching(); }
+
+// In a forked child of a process that had initialised the driver.
+EXPORT int xcheck_is_lost() { return front().lost; }
+
+// Why it is not; empty before the driver was initialised, too.
+EXPORT const char* xcheck_failure() { return failure().c_str(); }
+
+// A function that gives the number of the caller's place in the program: see sites.pyx.
+EXPORT void xcheck_find_sites(u32 (*function)()) { site_of_caller = function; }
+
+// To be freed with xcheck_free(). What the last launches wrote may not be known yet: that is waited for, a moment.
+EXPORT char* xcheck_report() {
+    if (front().lost)
+        return strdup(
+            "{\"findings\": [], \"omissions\": [], \"unseen\": {}, \"launches\": 0, \"unknown_launches\": 0, "
+            "\"dropped\": 0}");
+    for (int turns = 0; turns < 50; turns++) {
+        {
+            std::lock_guard<xlogmem_mutex> guard(front().lock);
+            front().laboratory.collect(front().engine);
+            if (!front().laboratory.is_busy()) break;
+        }
+        usleep(4000);
+    }
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    return strdup(front().report().c_str());
+}
+EXPORT void xcheck_free(char* text) { free(text); }
+
+EXPORT void xcheck_clear_findings() {
+    if (front().lost) return;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().engine.clear_findings();
+}
+
+// For tests. 0: the call means nothing here; 1: it is modelled; 2: it is counted.
+EXPORT int xcheck_knows(CUpti_CallbackId number) {
+    const Handler* handler = calls().find(number);
+    return !handler ? 0 : handler->unseen ? 2 : 1;
+}
+
+// Whether kernels are tried: see trials.hpp.
+EXPORT void xcheck_try_kernels(int wanted) {
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().laboratory.is_open = wanted;
+}
+
+// For tests without a GPU: a callback as CUPTI would make it.
+EXPORT void xcheck_call(CUpti_CallbackId number, const CUpti_CallbackData* data) {
+    if (const Handler* handler = calls().find(number)) on_call(*handler, *data);
+}
+
+EXPORT void xcheck_audit(int wanted) {
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().engine.audit(wanted != 0);
+}
+
+// Everything that the engine is fed goes to this file, until nullptr; 0: it cannot be written.
+EXPORT int xcheck_record(const char* path) {
+    int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().engine.record_to(file < 0 ? nullptr : std::make_shared<Trace>(file));
+    return !path || file >= 0;
+}

@@ -1,0 +1,47 @@
+// What the calls share: see front.hpp.
+#include "front.hpp"
+
+namespace check {
+
+Front& front() {
+    static Front& only = *new Front;
+    return only;
+}
+
+namespace {
+
+std::atomic<u64> newest_thread{0};
+
+}  // namespace
+
+Thread::Thread() : number(++newest_thread) {}
+
+// Its default streams end with it.
+Thread::~Thread() {
+    if (front().lost) return;  // the lock may be held for ever
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().handles.end_thread(number);
+}
+
+Thread& this_thread() {
+    static thread_local Thread thread;
+    return thread;
+}
+
+bool Front::is_pageable(u64 address) {
+    auto after = pinned_.upper_bound(address);
+    return after == pinned_.begin() || std::prev(after)->second <= address;
+}
+
+std::string Front::report() {
+    std::string calls;
+    for (auto& [name, count] : unseen_)
+        calls += (calls.empty() ? "" : ", ") + quoted(name) + ": " + std::to_string(count);
+    return "{\"findings\": " + as_json(engine, handles.notes()) +
+           ", \"omissions\": " + omissions_as_json(engine, handles.notes()) + ", \"unseen\": {" + calls +
+           "}, \"launches\": " + std::to_string(launches_) +
+           ", \"unknown_launches\": " + std::to_string(unknown_launches_) +
+           ", \"dropped\": " + std::to_string(engine.dropped()) + "}";
+}
+
+}  // namespace check

@@ -1,0 +1,182 @@
+// The check on a GPU: the calls that a process makes of the driver, as CUPTI shows them, are fed to the engine.
+//
+// The driver loads this library when the process initialises it (CUDA_INJECTION64_PATH), and cupti.cpp subscribes to
+// the calls of its API that mean something to the engine. CUPTI calls back twice for each: before, with the arguments,
+// and after, with the result, in the thread that makes the call. What a call means is written in one table (calls.hpp),
+// filled by copies.cpp, memory.cpp, order.cpp, launches.cpp and graphs.cpp.
+//
+// Which of the two moments counts follows from what other threads may do in between. A free, a launch and the record of
+// an event count before the call: afterwards another thread may have been handed the same address, or have waited for the
+// event already; they count where the driver refuses them, too. An allocation and a wait count after the call, when the
+// driver has accepted it. A call that makes the host wait is noted before, with all that is queued then, and the host
+// knows it after.
+//
+// The engine is fed under a lock of this library, which is held for no call of the driver or of Python: the place in the
+// program is found before the lock is taken.
+#pragma once
+
+#include "_mutex.hpp"
+#include "check/engine/handles.hpp"
+#include "trials.hpp"
+
+#include <cupti_callbacks.h>
+#include <cupti_driver_cbid.h>
+
+// Types of calls of CUDA 3, which CUPTI's parameters name and cuda.h hides.
+typedef unsigned int CUdeviceptr_v1;
+typedef struct CUDA_MEMCPY2D_v1_st CUDA_MEMCPY2D_v1;
+typedef struct CUDA_MEMCPY3D_v1_st CUDA_MEMCPY3D_v1;
+typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st CUDA_ARRAY_DESCRIPTOR_v1;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
+#include <generated_cuda_meta.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace check {
+
+// What a thread's call in progress needs again when it returns.
+struct Thread {
+    u64 number = 0;
+    bool inside = false;  // in a call of ours, which the program did not make
+    u32 site = 0;
+    bool waits = false;
+    Clock waited_for;
+    Trials trials;  // of the launch in progress
+
+    Thread();
+    ~Thread();
+};
+
+Thread& this_thread();
+
+// Where bytes are: an address says it itself, where it is one that the check has seen allocated.
+enum class Side : u8 { Unknown, Device };
+
+// Bytes that a copy or a fill touches. Sparse ones are rows with gaps: only the first byte is touched for certain.
+struct Extent {
+    u64 begin, bytes;
+    bool sparse = false;
+    Side side = Side::Unknown;
+};
+
+enum class Form { Sync, Async };  // of a copy: without a stream, or on one
+
+struct Copy {
+    Extent target, source;
+    CUstream stream = nullptr;
+    Form form = Form::Async;
+};
+
+struct Call;
+
+// A launch of it comes after the last one, whichever streams they are on.
+struct Executable {
+    std::shared_ptr<const Graph> graph;
+    Clock last;
+};
+
+class Front {
+  public:
+    std::atomic<bool> lost{false};  // in a forked child of a process that had the driver
+    xlogmem_mutex lock;  // of all below
+    Engine engine;
+    Handles handles{engine};
+    Kernels kernels;
+    Laboratory laboratory;
+
+    // -- memory of the host that the device can reach ------------------------------------------------------------------
+    void pin(const void* begin, u64 bytes) { pinned_[u64(begin)] = u64(begin) + bytes; }
+    void unpin(const void* begin) { pinned_.erase(u64(begin)); }
+    bool is_pageable(u64 address);
+
+    // -- graphs ----------------------------------------------------------------------------------------------------------
+    void keep_graph(CUgraph graph, std::shared_ptr<const Graph> work) { graphs_[graph] = std::move(work); }
+    void copy_graph(CUgraph target, CUgraph source) { graphs_[target] = graphs_[source]; }
+    void make_executable(CUgraphExec target, CUgraph source) { executables_[target].graph = graphs_[source]; }
+    void drop(CUgraph graph) { graphs_.erase(graph); }
+    void drop(CUgraphExec graph) { executables_.erase(graph); }
+    Executable* find(CUgraphExec graph);  // nullptr: what it does is not known
+
+    // Contexts are numbered by CUPTI, because their handles are given out again.
+    void note_context(CUcontext context, u32 number) {
+        if (context == newest_context_ && number == newest_number_) return;
+        contexts_[newest_context_ = context] = newest_number_ = number;
+    }
+    u32 number_of(CUcontext context) { return contexts_[context]; }
+
+    // An event that another process records.
+    void add_foreign_event(u64 event) { foreign_events_.insert(event); }
+    bool is_foreign(u64 event) const { return foreign_events_.count(event); }
+    void drop_event(u64 event) { foreign_events_.erase(event); }
+
+    // -- what was not understood ---------------------------------------------------------------------------------------
+    void count_unseen(u32 call) { unseen_[engine.name(call)]++; }
+    void count_launch(const Kernel& kernel) {
+        launches_++;
+        unknown_launches_ += kernel.parameters.empty();
+    }
+    std::string report();  // JSON: findings, and what they may lack
+
+  private:
+    std::map<u64, u64> pinned_;
+    std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
+    std::unordered_map<CUgraphExec, Executable> executables_;
+    std::set<u64> foreign_events_;
+    std::unordered_map<CUcontext, u32> contexts_;
+    CUcontext newest_context_ = nullptr;
+    u32 newest_number_ = 0;
+    std::map<std::string, u64> unseen_;
+    u64 launches_ = 0, unknown_launches_ = 0;
+};
+
+// For calls of the driver and of Python within a call that holds the lock.
+class Unlocked {
+  public:
+    explicit Unlocked(xlogmem_mutex& lock) : lock_(lock) { lock_.unlock(); }
+    ~Unlocked() { lock_.lock(); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+  private:
+    xlogmem_mutex& lock_;
+};
+
+// The only one: it outlives the process's own statics, because threads may.
+Front& front();
+
+bool is_watching();
+// The number of the place in the program; no lock may be held.
+u32 place_of_caller();
+
+// A call of the program, while the lock is held.
+struct Call {
+    const CUpti_CallbackData& data;
+    Operation what;  // the call's name as the documentation has it
+    bool own_default;  // the entry point means the thread's own default stream by handle 0
+    Thread& thread;
+    Front& front;
+
+    u64 context() const { return data.contextUid; }
+
+    // nullptr: it was destroyed, which is a finding.
+    Stream* stream(CUstream handle) const;
+
+    // When the call has returned, the host knows this to be done.
+    void wait_for(Clock clock) const {
+        thread.waits = true;
+        thread.waited_for = std::move(clock);
+    }
+
+    void work(CUstream stream, const Range* ranges = nullptr, std::size_t count = 0) const;
+    void record(CUevent event, CUstream stream) const;
+    void fill(Extent target, CUstream stream) const;
+    void copy(const Copy& copy) const;
+    void allocate(u64 address, u64 bytes) const;  // by the host
+    void allocate(u64 address, u64 bytes, CUstream stream) const;
+    void free(u64 address) const;
+    void free(u64 address, CUstream stream) const;
+    void unmap(u64 address, u64 bytes) const;
+};
+
+}  // namespace check

@@ -1,0 +1,41 @@
+// What xlogmem's runtime reports to the engine: the table of check/engine/hooks.hpp, with the streams that CUPTI has shown.
+//
+// The runtime calls these under its own lock, and the front end's is a leaf there. Where in the program that is, is
+// looked up before: a place that was never seen takes the GIL.
+#include "front.hpp"
+
+#include "check/engine/reports.hpp"
+
+namespace check {
+
+namespace {
+
+struct Watched {
+    static void find_site() { this_thread().site = place_of_caller(); }
+
+    template <class Feed>
+    static void with_engine(Feed&& feed) {
+        if (!is_watching()) return;
+        std::lock_guard<xlogmem_mutex> guard(front().lock);
+        feed(front().engine);
+    }
+
+    // `context` is the driver's, which CUPTI numbers: the runtime's calls are made in it.
+    template <class Feed>
+    static void with(void* context, void* handle, Feed&& feed) {
+        with_engine([&](Engine& engine) {
+            Thread& thread = this_thread();
+            u32 number = front().number_of(static_cast<CUcontext>(context));
+            Stream* stream = front().handles.stream(u64(handle), {number, thread.number}, {0, thread.site});
+            feed(Reported{engine, stream, thread.site});
+        });
+    }
+};
+
+}  // namespace
+
+}  // namespace check
+
+extern "C" __attribute__((visibility("default"))) const xlogmem_check_hooks* xcheck_hooks() {
+    return check::Hooks<check::Watched>::table();
+}

@@ -1,0 +1,83 @@
+// What is known of kernels: see kernels.hpp.
+#include "kernels.hpp"
+
+#include "driver.hpp"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+
+namespace check {
+
+void Kernels::add_function(CUfunction function, u64 handle, const char* name) {
+    auto library = libraries_.find(handle);
+    owners_[function] = library == libraries_.end() ? handle : library->second;
+    auto image = images_.find(handle);
+    if (image == images_.end() || !image->second) return;
+    auto facts = image->second->find(name);
+    if (facts != image->second->end()) texts_[function] = {image->second, &facts->second};
+}
+
+std::shared_ptr<const Facts> Kernels::text(CUfunction function) const {
+    auto found = texts_.find(function);
+    return found == texts_.end() ? nullptr : found->second;
+}
+
+void Kernels::forget(u64 handle) {
+    images_.erase(handle);
+    libraries_.erase(handle);
+    std::erase_if(texts_, [&](auto& text) { return owners_[text.first] == handle; });
+    std::erase_if(kernels_, [&](auto& kernel) {
+        auto owner = owners_.find(kernel.first);
+        return owner == owners_.end() || owner->second == handle;
+    });
+    std::erase_if(owners_, [&](auto& owner) { return owner.second == handle; });
+}
+
+Image read_image(const void* image) {
+    // Binaries begin with magic numbers, of which none is text.
+    const char* text = static_cast<const char*>(image);
+    for (int i = 0; text && i < 4; i++)
+        if (text[i] != '\n' && text[i] != '\r' && text[i] != '\t' && (text[i] < ' ' || text[i] > '~')) return nullptr;
+    return text ? std::make_shared<std::map<std::string, Facts>>(facts_of(image, 0)) : nullptr;
+}
+
+// A launch takes a function of a module or a kernel of a library, and does not say which: one of the two answers.
+std::vector<Parameter> parameters_of(CUfunction function) {
+    const Driver& driver = Driver::get();
+    std::vector<Parameter> parameters;
+    for (Driver::ParamInfo info : {driver.function_parameter, driver.kernel_parameter}) {
+        size_t offset = 0, bytes = 0;
+        while (info && info(function, parameters.size(), &offset, &bytes) == CUDA_SUCCESS)
+            parameters.push_back({u32(offset), u32(bytes)});
+        if (!parameters.empty()) break;
+    }
+    return parameters;
+}
+
+std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts* text, const std::string& mangled) {
+    Facts named{parameters, all_words(parameters)};
+    if (!text) add_roles_of_signature(mangled, named);
+    std::vector<Word> words;
+    for (const Pointer& pointer : (text ? *text : named).pointers) words.push_back({pointer.offset, pointer.role});
+    return words;
+}
+
+std::string readable(const char* mangled) {
+    int status = 0;
+    std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
+    if (!name) return mangled;
+    std::string full = name.get(), shown;
+    int depth = 0;
+    for (std::size_t i = 0; i < full.size(); i++) {
+        if (full.compare(i, 9, "operator<") == 0 || full.compare(i, 9, "operator(") == 0) return full;
+        if (!depth && full[i] == '(' && full.compare(i, 21, "(anonymous namespace)") != 0) break;
+        depth -= full[i] == '>';
+        if (!depth) shown += full[i];
+        if (full[i] == '<' && !depth++) shown += "...";
+    }
+    if (shown.compare(0, 5, "void ") == 0) shown.erase(0, 5);
+    return shown;
+}
+
+}  // namespace check

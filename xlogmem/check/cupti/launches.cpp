@@ -1,0 +1,146 @@
+// Launches: which memory a kernel is handed.
+#include "calls.hpp"
+
+#include "check/engine/launched.hpp"
+#include "check/kernels/arguments.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace check {
+
+namespace {
+
+Kernel& kernel_of(const Call& call, CUfunction function) {
+    Kernel* known = call.front.kernels.find(function);
+    if (known) return *known;
+    const char* symbol = call.data.symbolName ? call.data.symbolName : "a kernel";
+    std::shared_ptr<const Facts> text = call.front.kernels.text(function);
+    Kernel made;
+    std::string name;
+    {
+        Unlocked unlocked(call.front.lock);
+        made.parameters = parameters_of(function);
+        name = readable(symbol);
+    }
+    made.words = words_of(made.parameters, text.get(), symbol);
+    made.name = call.front.engine.name(name);
+    for (Word& word : made.words) {
+        word.number = call.front.engine.add_word();
+        call.front.engine.learn(word.number, word.role);
+    }
+    return call.front.kernels.add(function, std::move(made));
+}
+
+// The context's, made for the first trial there.
+const Bench& bench_of(const Call& call) {
+    u32 context = u32(call.context());
+    if (!call.front.laboratory.bench(context)) {
+        Bench made;
+        {
+            Unlocked unlocked(call.front.lock);
+            made = make_bench();
+        }
+        call.front.laboratory.keep(context, made);
+    }
+    return *call.front.laboratory.bench(context);
+}
+
+// Of the words of which nothing is known, those that have live memory behind them.
+void try_words(const Call& call, const std::vector<Word>& words, const Launched& launched, CUstream stream) {
+    Trials& trials = call.thread.trials;
+    trials.bench = bench_of(call);
+    trials.stream = stream || !call.own_default ? stream : CU_STREAM_PER_THREAD;
+    for (const Word& word : words) {
+        u64 at = launched.word(word.offset);
+        const Block* block = call.front.engine.is_known(word.number) ? nullptr : call.front.engine.find(at);
+        if (!block || !block->live || !trials.bench.flags) continue;
+        u64 begin = at & ~u64(7), end = std::min(block->end, at + Laboratory::kBytes);
+        call.front.laboratory.add(trials, {word.number, begin, (end - begin + 7) / 8, 0});
+    }
+    if (trials.all.empty()) return;
+    bool started;
+    {
+        Unlocked unlocked(call.front.lock);
+        started = sum_before(trials);
+    }
+    if (!started) call.front.laboratory.drop(std::exchange(trials, {}));
+}
+
+void launch(const Call& call, CUfunction function, CUstream stream, void** values, void** extra) {
+    Front& front = call.front;
+    if (front.laboratory.is_busy()) front.laboratory.collect(front.engine);
+    Kernel& kernel = kernel_of(call, function);
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    static thread_local std::vector<Range> ranges;
+    static thread_local std::vector<u8> space;
+    read_arguments(kernel.parameters, values, extra, space);
+    Launched launched(front.engine, *on, space, ranges);
+    for (const Word& word : kernel.words) launched.add(word.offset, word.role, word.number);
+    front.count_launch(kernel);
+    u64 found = front.engine.findings().added();
+    front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());
+    if (!front.laboratory.is_open || on->capture || !kernel.is_due() || found != front.engine.findings().added())
+        return;
+    std::vector<Word> words = kernel.words;  // another thread may unload the kernel's module meanwhile
+    try_words(call, words, launched, stream);
+}
+
+// A launch can record events on its way: one when the last block begins, which says nothing of what the kernel does, and
+// one that the kernel triggers.
+void launch(const Call& call, const CUlaunchConfig& config, CUfunction function, void** values, void** extra) {
+    const CUlaunchAttribute *begin = config.attrs, *end = begin + config.numAttrs;
+    for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+            call.record(attribute->value.launchCompletionEvent.event, config.hStream);
+    launch(call, function, config.hStream, values, extra);
+    for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+            call.record(attribute->value.programmaticEvent.event, config.hStream);
+}
+
+void add_kernels(Calls& calls) {
+    BEFORE_BOTH(cuLaunchKernel, _ptsz) { launch(call, p.f, p.hStream, p.kernelParams, p.extra); });
+    BEFORE_BOTH(cuLaunchKernelEx, _ptsz) { launch(call, *p.config, p.f, p.kernelParams, p.extra); });
+    BEFORE_BOTH(cuLaunchCooperativeKernel, _ptsz) { launch(call, p.f, p.hStream, p.kernelParams, nullptr); });
+    calls.unseen(ENTRY(cuLaunchCooperativeKernelMultiDevice));
+}
+
+void read(const Call& call, u64 handle, const void* image) {
+    Image facts;
+    {
+        Unlocked unlocked(call.front.lock);
+        facts = read_image(image);
+    }
+    call.front.kernels.add_image(handle, std::move(facts));
+}
+
+CUfunction function_of(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+
+void add_modules(Calls& calls) {
+    AFTER(cuModuleLoadData) { read(call, u64(*p.module), p.image); });
+    AFTER(cuModuleLoadDataEx) { read(call, u64(*p.module), p.image); });
+    AFTER(cuModuleGetFunction) { call.front.kernels.add_function(*p.hfunc, u64(p.hmod), p.name); });
+    BEFORE(cuModuleUnload) { call.front.kernels.forget(u64(p.hmod)); });
+    AFTER(cuLibraryLoadData) { read(call, u64(*p.library), p.code); });
+    AFTER(cuLibraryGetModule) { call.front.kernels.share_image(u64(*p.pMod), u64(p.library)); });
+    AFTER(cuLibraryGetKernel) { call.front.kernels.add_function(function_of(*p.pKernel), u64(p.library), p.name); });
+    AFTER(cuKernelGetFunction) { call.front.kernels.share_function(*p.pFunc, function_of(p.kernel)); });
+    for (auto entry : {ENTRY(cuCtxDestroy_v2), ENTRY(cuDevicePrimaryCtxReset_v2), ENTRY(cuDevicePrimaryCtxRelease_v2)})
+        calls.before<int>(entry, [](const Call& call, const int&) {
+            call.front.laboratory.collect(call.front.engine);
+            call.front.laboratory.forget();
+        });
+    BEFORE(cuLibraryUnload) { call.front.kernels.forget(u64(p.library)); });
+}
+
+}  // namespace
+
+void add_launches(Calls& calls) {
+    add_kernels(calls);
+    add_modules(calls);
+    for (auto entry : {ENTRY(cuLaunch), ENTRY(cuLaunchGrid), ENTRY(cuLaunchGridAsync)}) calls.unseen(entry);
+}
+
+}  // namespace check

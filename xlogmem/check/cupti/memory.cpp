@@ -1,0 +1,72 @@
+// Allocations and frees.
+#include "calls.hpp"
+
+namespace check {
+
+void Call::allocate(u64 address, u64 bytes) const { front.engine.allocate(nullptr, what, address, bytes); }
+
+void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
+    if (Stream* on = stream(handle)) front.engine.allocate(on, what, address, bytes);
+}
+
+// It waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be given
+// the address before this one comes back, so that the host learns already now what it waits for.
+void Call::free(u64 address) const {
+    const Block* block = front.engine.find(address);
+    bool stream_ordered = block && block->allocated.stream;
+    if (address && !stream_ordered) front.engine.host_learns(front.engine.queued_in(context()));
+    front.engine.free(nullptr, what, address);
+}
+
+void Call::free(u64 address, CUstream handle) const {
+    if (Stream* on = stream(handle)) front.engine.free(on, what, address);
+}
+
+// It waits for nothing, and ends all mappings in its range.
+void Call::unmap(u64 address, u64 bytes) const {
+    for (u64 at = address; at < address + bytes;) {
+        const Block* block = front.engine.find(at);
+        if (!block) return;
+        at = block->end;
+        front.engine.free(nullptr, what, block->begin);
+    }
+}
+
+namespace {
+
+void add_ordinary(Calls& calls) {
+    AFTER(cuMemAlloc_v2) { call.allocate(*p.dptr, p.bytesize); });
+    AFTER(cuMemAllocPitch_v2) { call.allocate(*p.dptr, *p.pPitch * p.Height); });
+    AFTER(cuMemAllocManaged) { call.allocate(*p.dptr, p.bytesize); });
+    AFTER(cuMemMap) { call.allocate(p.ptr, p.size); });
+    for (auto entry : {ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuMemPoolImportPointer),
+                       ENTRY(cuExternalMemoryGetMappedBuffer)})
+        calls.unseen(entry);
+    BEFORE(cuMemFree_v2) { call.free(p.dptr); });
+    BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
+}
+
+void add_stream_ordered(Calls& calls) {
+    AFTER_BOTH(cuMemAllocAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
+    AFTER_BOTH(cuMemAllocFromPoolAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
+    BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
+}
+
+void add_page_locked(Calls& calls) {
+    AFTER(cuMemHostAlloc) { call.front.pin(*p.pp, p.bytesize); });
+    AFTER(cuMemAllocHost_v2) { call.front.pin(*p.pp, p.bytesize); });
+    AFTER(cuMemHostRegister) { call.front.pin(p.p, p.bytesize); });
+    AFTER(cuMemHostRegister_v2) { call.front.pin(p.p, p.bytesize); });
+    BEFORE(cuMemFreeHost) { call.front.unpin(p.p); });
+    BEFORE(cuMemHostUnregister) { call.front.unpin(p.p); });
+}
+
+}  // namespace
+
+void add_memory(Calls& calls) {
+    add_ordinary(calls);
+    add_stream_ordered(calls);
+    add_page_locked(calls);
+}
+
+}  // namespace check

@@ -1,0 +1,138 @@
+// Streams, events, and what the host waits for.
+#include "calls.hpp"
+#include "newer.hpp"
+
+namespace check {
+
+Stream* Call::stream(CUstream handle) const {
+    u64 number = u64(handle);
+    if (!number && own_default) number = Handles::kPerThread;
+    return front.handles.stream(number, {context(), thread.number}, what);
+}
+
+namespace {
+
+u64 handle(CUstream stream) { return u64(stream); }
+u64 handle(CUevent event) { return u64(event); }
+
+bool is_alive(const Call& call, CUevent event) { return call.front.handles.is_alive(handle(event), call.what); }
+
+}  // namespace
+
+void Call::record(CUevent event, CUstream handle_of_stream) const {
+    if (!is_alive(*this, event)) return;
+    if (Stream* on = stream(handle_of_stream)) front.engine.record(handle(event), *on);
+}
+
+namespace {
+
+void create(const Call& call, CUstream stream, unsigned flags) {
+    call.front.handles.create_stream(handle(stream), call.context(), !(flags & CU_STREAM_NON_BLOCKING), call.what.site);
+}
+
+void wait(const Call& call, CUstream stream, CUevent event) {
+    if (!is_alive(call, event)) return;
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    call.front.engine.wait(*on, handle(event));
+    if (call.front.is_foreign(handle(event))) call.front.engine.wait_unseen(*on);
+}
+
+// The engine cannot know what lets the stream go on.
+void wait_unseen(const Call& call, CUstream stream) {
+    if (Stream* on = call.stream(stream)) call.front.engine.wait_unseen(*on);
+    call.front.count_unseen(call.what.name);
+}
+
+// The function may let the program know that what was before it in the stream is done.
+void call_host(const Call& call, CUstream stream) {
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    call.front.engine.work(*on, call.what);
+    if (!on->capture) call.front.engine.host_may_learn(call.front.engine.queued_on(*on));
+}
+
+void wait_for(const Call& call, CUevent event) {
+    if (is_alive(call, event)) call.wait_for(call.front.engine.recorded(handle(event)));
+}
+
+void wait_for_both(const Call& call, CUevent start, CUevent end) {
+    if (!is_alive(call, start) || !is_alive(call, end)) return;
+    Clock both = call.front.engine.recorded(handle(start));
+    both.join(call.front.engine.recorded(handle(end)));
+    call.wait_for(std::move(both));
+}
+
+void wait_for(const Call& call, CUstream stream) {
+    if (Stream* on = call.stream(stream)) call.wait_for(call.front.engine.queued_on(*on));
+}
+
+void add_streams(Calls& calls) {
+    AFTER(cuStreamCreate) { create(call, *p.phStream, p.Flags); });
+    AFTER(cuStreamCreateWithPriority) { create(call, *p.phStream, p.flags); });
+    AFTER(cuGreenCtxStreamCreate) { create(call, *p.phStream, p.flags); });
+    BEFORE(cuStreamDestroy_v2) { call.front.handles.destroy_stream(handle(p.hStream), call.what); });
+    AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent); });
+    BEFORE_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue32, _ptsz) { call.fill({p.addr, 4}, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue64, _ptsz) { call.fill({p.addr, 8}, p.stream); });
+    BEFORE_BOTH(cuStreamWaitValue32_v2, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamWaitValue64_v2, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuWaitExternalSemaphoresAsync, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue32_v2, _ptsz) { call.fill({p.addr, 4}, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { call.fill({p.addr, 8}, p.stream); });
+    BEFORE_BOTH(cuLaunchHostFunc, _ptsz) { call_host(call, p.hStream); });
+    BEFORE_BOTH(cuStreamAddCallback, _ptsz) { call_host(call, p.hStream); });
+    calls.before<newer::cuLaunchHostFunc_params>(
+        {"cuLaunchHostFunc", newer::kLaunchHostFunc, newer::kLaunchHostFuncPtsz},
+        [](const Call& call, const newer::cuLaunchHostFunc_params& p) { call_host(call, p.hStream); });
+}
+
+void add_events(Calls& calls) {
+    AFTER(cuEventCreate) { call.front.handles.create_event(handle(*p.phEvent)); });
+    AFTER(cuIpcGetEventHandle) { call.front.add_foreign_event(handle(p.event)); });
+    AFTER(cuIpcOpenEventHandle) {
+        call.front.handles.create_event(handle(*p.phEvent));
+        call.front.add_foreign_event(handle(*p.phEvent));
+    });
+    BEFORE(cuEventDestroy_v2) {
+        call.front.drop_event(handle(p.hEvent));
+        call.front.handles.destroy_event(handle(p.hEvent), call.what);
+    });
+    BEFORE_BOTH(cuEventRecord, _ptsz) { call.record(p.hEvent, p.hStream); });
+    BEFORE_BOTH(cuEventRecordWithFlags, _ptsz) { call.record(p.hEvent, p.hStream); });
+    for (auto entry : {ENTRY(cuCtxRecordEvent), ENTRY(cuCtxWaitEvent), ENTRY(cuGreenCtxRecordEvent),
+                       ENTRY(cuGreenCtxWaitEvent), ENTRY(cuEventCreateFromEGLSync)})
+        calls.unseen(entry);
+}
+
+// A query that succeeds says as much as a wait.
+void add_host(Calls& calls) {
+    BEFORE(cuEventSynchronize) { wait_for(call, p.hEvent); });
+    BEFORE(cuEventQuery) { wait_for(call, p.hEvent); });
+    BEFORE(cuEventElapsedTime) { wait_for_both(call, p.hStart, p.hEnd); });
+    BEFORE(cuEventElapsedTime_v2) { wait_for_both(call, p.hStart, p.hEnd); });
+    BEFORE_BOTH(cuStreamSynchronize, _ptsz) { wait_for(call, p.hStream); });
+    BEFORE_BOTH(cuStreamQuery, _ptsz) { wait_for(call, p.hStream); });
+    calls.before<int>(ENTRY(cuCtxSynchronize),
+                      [](const Call& call, const int&) { call.wait_for(call.front.engine.queued_in(call.context())); });
+    calls.before<newer::cuCtxSynchronize_params>(
+        {"cuCtxSynchronize", newer::kCtxSynchronize}, [](const Call& call, const newer::cuCtxSynchronize_params& p) {
+            // Contexts are known by the number that CUPTI gives the current one; of another one too much is ordered.
+            bool current = !p.ctx || p.ctx == call.data.context;
+            call.wait_for(current ? call.front.engine.queued_in(call.context()) : call.front.engine.queued());
+        });
+}
+
+}  // namespace
+
+void add_order(Calls& calls) {
+    add_streams(calls);
+    add_events(calls);
+    add_host(calls);
+}
+
+}  // namespace check

@@ -1,0 +1,77 @@
+// Does a kernel write through a pointer of which nothing is known? The memory is summed up on the stream before and after
+// a launch: if the sums differ, it does. Nothing waits for that, and it is done for the first launch of a kernel, the
+// second, the fourth and so on. Equal sums say nothing: the kernel may have written what was there.
+//
+// What other streams write meanwhile would be taken for the kernel's, so that no memory is tried for which the launch
+// has given a finding. A captured launch is not tried.
+#pragma once
+
+#include "kernels.hpp"
+
+#include "check/engine/engine.hpp"
+
+namespace check {
+
+// Sums of one word's memory.
+struct Trial {
+    u32 word = 0;  // the engine's number
+    u64 begin = 0, words = 0;
+    u32 slot = 0;
+};
+
+// What a context needs for trials. The flags are memory of the process, which outlives the context, and kernels write there.
+struct Bench {
+    CUfunction sum = nullptr, verdict = nullptr;
+    CUdeviceptr sums = 0;
+    volatile u32* flags = nullptr;  // nullptr: the driver has refused
+};
+
+// Of one launch.
+struct Trials {
+    CUstream stream = nullptr;
+    Bench bench;
+    std::vector<Trial> all;
+};
+
+// Driver calls, under no lock. The last two come before and after the launch, and say whether the driver has accepted.
+Bench make_bench();
+bool sum_before(const Trials& trials);
+bool sum_after(const Trials& trials);
+
+// Under the front end's lock.
+class Laboratory {
+  public:
+    static constexpr u64 kBytes = 1 << 20;  // of a block, from the pointer on
+    static constexpr u32 kSlots = 512;
+    bool is_open = true;
+
+    Laboratory() { forget(); }
+
+    const Bench* bench(u32 context) const {
+        auto found = benches_.find(context);
+        return found == benches_.end() ? nullptr : &found->second;
+    }
+    void keep(u32 context, Bench bench) { benches_.emplace(context, bench); }
+
+    // Takes a slot for the trial, if there is a free one.
+    void add(Trials& trials, Trial trial);
+    bool is_busy() const { return !running_.empty(); }
+    // What is known by now goes to the engine.
+    void collect(Engine& engine);
+    void drop(const Trials& trials);
+    // The driver has accepted a part of what comes after the launch: the slots are not used again.
+    void abandon(const Trials& trials);
+    // A context ends, with what was made in it.
+    void forget();
+
+  private:
+    struct Running {
+        volatile u32* flag;
+        Trial trial;
+    };
+    std::vector<u32> free_;
+    std::vector<Running> running_;
+    std::unordered_map<u32, Bench> benches_;  // by context
+};
+
+}  // namespace check

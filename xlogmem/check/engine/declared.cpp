@@ -1,0 +1,47 @@
+// Declared uses: see declared.hpp.
+#include "declared.hpp"
+
+namespace check {
+
+void Declared::close(u64 window) {
+    auto is_of = [&](const Use& use) { return use.window == window; };
+    uses_.erase(std::remove_if(uses_.begin(), uses_.end(), is_of), uses_.end());
+}
+
+Role Declared::role_at(u64 stream, u64 at, Role unless) const {
+    bool reads = false, writes_too = false;
+    for (const Use& use : uses_) {
+        if (use.stream != stream || at < use.begin || at >= use.end) continue;
+        reads |= use.role != Role::Write;
+        writes_too |= writes(use.role);
+    }
+    if (!reads && !writes_too) return unless;
+    return !writes_too ? Role::Read : reads ? Role::ReadWrite : Role::Write;
+}
+
+void Declared::look(const Access& access, const Omission& omission, bool own) {
+    Omission found = omission;
+    u64 at = access.anchor ? access.anchor : access.begin;
+    bool named = false, may_write = false;
+    for (const Use& use : uses_) {
+        if (use.stream != access.stream || at < use.begin || at >= use.end) continue;
+        named = true;
+        may_write |= writes(use.role);
+        found.declared = use.site;
+    }
+    found.is_outside = !named;
+    if (named ? writes(access.role) && !may_write : !own) add(found);
+}
+
+void Declared::add(const Omission& omission) {
+    for (Omission& known : omissions_) {
+        if (known.is_outside == omission.is_outside && known.what.site == omission.what.site &&
+            known.what.name == omission.what.name && known.declared == omission.declared) {
+            known.count++;
+            return;
+        }
+    }
+    if (omissions_.size() < kMost) omissions_.push_back(omission);
+}
+
+}  // namespace check

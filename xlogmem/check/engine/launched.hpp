@@ -1,0 +1,43 @@
+// A launch of a kernel that is known by its parameters alone: which of them are addresses, and of what.
+#pragma once
+
+#include "engine.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace check {
+
+class Launched {
+  public:
+    // `space` has the values of all parameters, at their offsets; the ranges go there, too.
+    Launched(Engine& engine, const Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
+        : engine_(engine), space_(space), ranges_(ranges) {
+        ranges_.clear();
+        origin_.stream = stream.id;
+        for (std::size_t offset = 0; offset < space.size(); offset += 8) {
+            u64 value = word(offset);
+            if (!engine.find(value)) origin_.numbers = LaunchOrigin::mixed(origin_.numbers, value);
+        }
+    }
+
+    u64 word(std::size_t offset) const {
+        u64 value = 0;
+        if (offset < space_.size())
+            memcpy(&value, space_.data() + offset, std::min(sizeof value, space_.size() - offset));
+        return value;
+    }
+
+    // The kernel does this through the word at this offset, which has this number; see Engine::add_word().
+    void add(std::size_t offset, Role role, u32 number) {
+        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), role, number, origin_);
+    }
+
+  private:
+    Engine& engine_;
+    const std::vector<u8>& space_;
+    std::vector<Range>& ranges_;
+    LaunchOrigin origin_;
+};
+
+}  // namespace check

@@ -1,0 +1,29 @@
+// Reports of xlogmem's runtime: see reports.hpp.
+#include "reports.hpp"
+
+namespace check {
+
+void Reported::allocated(u64 address, u64 bytes, const char* tag, bool pooled) const {
+    u32 name = engine.name(tag ? tag : "");
+    if (!pooled && engine.track(address, bytes, name)) return;  // the driver's own allocation
+    engine.allocate_piece(stream, {engine.name("allocate"), site}, address, bytes);
+    engine.track(address, bytes, name);
+}
+
+void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
+    Operation what{engine.name("deallocate"), site};
+    if (end == XLOGMEM_CHECK_LATER)
+        engine.release_piece(what, address);
+    else
+        engine.free_piece(end == XLOGMEM_CHECK_BY_HOST ? nullptr : stream, what, address);
+    if (guarded) engine.forget_piece(address);
+}
+
+void Reported::opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const {
+    static const Role roles[] = {Role::ReadWrite, Role::Read, Role::Write, Role::ReadWrite};
+    Operation what{engine.name("use"), site};
+    for (std::size_t i = 0; stream && i < count; i++)
+        engine.declare(window, *stream, what, ranges[i].begin, ranges[i].bytes, roles[ranges[i].access & 3]);
+}
+
+}  // namespace check

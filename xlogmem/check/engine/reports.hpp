@@ -1,0 +1,45 @@
+// What xlogmem's runtime reports (hooks.hpp), as calls of the engine: for the hooks of every front end, which find
+// the stream and the place, and hold their lock.
+#pragma once
+
+#include "engine.hpp"
+
+#include "hooks.hpp"
+
+namespace check {
+
+struct Reported {
+    Engine& engine;
+    Stream* stream;  // nullptr: it is gone
+    u32 site;
+
+    void allocated(u64 address, u64 bytes, const char* tag, bool pooled) const;
+    void freed(u64 address, xlogmem_check_end end, bool guarded) const;
+    void opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const;
+};
+
+// The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
+// feed(Reported) under its lock unless there is no driver any more; and with_engine(feed).
+template <class FrontEnd>
+struct Hooks {
+    static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
+        FrontEnd::with(context, stream, [&](const Reported& to) { to.allocated(address, bytes, tag, pooled); });
+    }
+    static void piece_freed(void* context, void* stream, u64 address, xlogmem_check_end end, int guarded) {
+        FrontEnd::with(context, stream, [&](const Reported& to) { to.freed(address, end, guarded); });
+    }
+    static void window_opened(u64 window, void* context, void* stream, const xlogmem_check_range* ranges,
+                              std::size_t count) {
+        FrontEnd::with(context, stream, [&](const Reported& to) { to.opened(window, ranges, count); });
+    }
+    static void window_closed(u64 window) {
+        FrontEnd::with_engine([&](Engine& engine) { engine.close_window(window); });
+    }
+    static const xlogmem_check_hooks* table() {
+        static const xlogmem_check_hooks all = {FrontEnd::find_site, piece_allocated, piece_freed, window_opened,
+                                                window_closed};
+        return &all;
+    }
+};
+
+}  // namespace check

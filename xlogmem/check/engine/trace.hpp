@@ -1,0 +1,78 @@
+// Traces: the calls that a front end makes of the engine, as text, a line each, and what reads them.
+//
+// A trace that was recorded while a program ran gives, fed to an engine of its own, the findings of that run. Streams have
+// the front end's numbers, 0 is the host; names of operations stand once, as `:name`, and then by their numbers. What
+// the host has learned is written as a clock, so that no call that only looks needs a line.
+#pragma once
+
+#include "engine.hpp"
+
+#include <map>
+
+namespace check {
+
+class Trace {
+  public:
+    explicit Trace(int file) : file_(file) {}  // an open one, which is closed at the end
+    ~Trace();
+    Trace(const Trace&) = delete;
+    Trace& operator=(const Trace&) = delete;
+
+    template <class... Words>
+    void line(const char* call, const Words&... words) {
+        text_ += call;
+        (add(words), ...);
+        text_ += '\n';
+        if (text_.size() >= kFull) flush();
+    }
+    void work(const Stream& stream, Operation what, const Range* ranges, std::size_t count);
+    // A number for a graph that was captured last at this address; 0: none was.
+    u64 number_of(const Graph* graph, bool is_new);
+    void flush();
+
+  private:
+    static constexpr std::size_t kFull = 1 << 16;
+    int file_;
+    std::string text_;  // not stdio's: a forked child would write it a second time
+    std::map<const Graph*, u64> graphs_;
+    u64 newest_graph_ = 0;
+
+    void add(u64 number);
+    void add(u32 number) { add(u64(number)); }
+    void add(bool flag) { add(u64(flag)); }
+    void add(Role role) { add(u64(role)); }
+    void add(Kind kind) { add(u64(kind)); }
+    void add(Operation what) {
+        add(what.name);
+        add(what.site);
+    }
+    void add(const Stream* stream) { add(stream ? stream->id : 0); }
+    void add(const std::string& name);
+    void add(const Clock& clock);
+};
+
+// Feeds an engine with a trace.
+class Player {
+  public:
+    explicit Player(Engine& engine) : engine_(engine) {}
+    // Whether it is the line of a trace. Throws std::exception where it is not a right one.
+    bool line(const std::vector<std::string>& words);
+
+  private:
+    Engine& engine_;
+    std::map<u64, Stream*> streams_{{0, nullptr}};
+    std::map<u64, std::shared_ptr<const Graph>> graphs_;
+    std::map<u64, u32> names_;
+    const std::vector<std::string>* words_ = nullptr;
+
+    u64 number(std::size_t index) const;
+    Stream* stream(std::size_t index) const { return streams_.at(number(index)); }
+    Operation operation(std::size_t index) const;
+    Clock clock(std::size_t first = 1) const;
+    bool on_order(const std::string& call);
+    bool on_memory(const std::string& call);
+    bool on_rest(const std::string& call);
+    void work();
+};
+
+}  // namespace check

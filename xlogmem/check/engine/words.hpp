@@ -1,0 +1,61 @@
+// Pointers of kernels, of which more becomes known while a program runs.
+//
+// A front end numbers the words of a kernel's parameters that may be pointers, and accesses through them have the number.
+// What is learned about one later holds for what was done through it before, in findings, too.
+#pragma once
+
+#include "access.hpp"
+
+#include <array>
+#include <vector>
+
+namespace check {
+
+// One stream works on the beginning of an array, and the next on its middle: often a kernel is handed the same pointer
+// then, and another number to add to it. Such a pointer does not say where the kernel goes.
+struct LaunchOrigin {
+    u64 numbers = 0, stream = 0;
+
+    // `numbers` is mixed from all that the kernel is handed but addresses of memory.
+    static u64 mixed(u64 numbers, u64 value) {
+        numbers = (numbers ^ value) * 0x9E3779B97F4A7C15ull;
+        return numbers ^ numbers >> 29;
+    }
+};
+
+class KernelWords {
+  public:
+    u32 add() {
+        all_.push_back({});
+        return u32(all_.size() - 1);
+    }
+    bool learn(u32 word, Role role);  // false: nothing new
+    bool doubt(u32 word);
+    // Does this launch differ from the last one with the same address in its numbers and its stream alone?
+    bool launch(u32 word, u64 address, const LaunchOrigin& origin);
+    bool is_known(u32 word) const { return all_[word].role != Role::Unknown; }
+    void refresh(Access& access) const {
+        if (!access.word) return;
+        const Word& word = all_[access.word];
+        if (access.role == Role::Unknown && word.role != Role::Unknown) {
+            access.role = word.role;
+            access.maybe_end = false;  // through the end of its memory a kernel does nothing
+        }
+        access.moved |= word.moved;
+    }
+
+  private:
+    struct Last {
+        u64 address = 0;
+        LaunchOrigin origin;
+    };
+    struct Word {
+        Role role = Role::Unknown;
+        bool moved = false;
+        std::array<Last, 8> last;  // for the last few addresses that it had
+        u32 newest = 0;
+    };
+    std::vector<Word> all_{1};  // 0 is none
+};
+
+}  // namespace check

@@ -1,0 +1,140 @@
+"""What feeds the engine: the simulated driver, or the real one through CUPTI."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from xlogmem import sim
+from xlogmem.check import gpu, neighbours, sites
+from xlogmem.check.neighbours import pieces
+
+__all__ = ["FrontEnd", "Report", "begin"]
+
+
+@dataclass
+class Report:
+    """What was found, as the engine's records."""
+
+    findings: list[dict[str, Any]]          # see `xlogmem.check.findings`
+    omissions: list[dict[str, Any]]         # of an audit; see `xlogmem.check.audit`
+    notes: list[str]                        # what the findings may lack
+
+
+class FrontEnd(Protocol):
+    """Where findings come from."""
+
+    name: str                               # of the driver, as in "on the simulated driver"
+
+    def report(self) -> Report:
+        """All that was found since the beginning, or since `clear`."""
+
+    def clear(self) -> None:
+        """Forget it."""
+
+    def stop(self) -> None:
+        """From here on calls have no places in the program: the interpreter ends."""
+
+    def hooks(self) -> int:
+        """The address of the table of xlogmem/check/hooks.hpp."""
+
+    def audit(self, wanted: bool) -> None:
+        """Whether omissions are noted."""
+
+    def record(self, file: str | None) -> None:
+        """Write what the engine is fed to this file, from here on until None."""
+
+    def is_lost(self) -> bool:
+        """In a forked child: its parent had initialised the driver, and there is none here."""
+
+
+class Simulated:
+    name = "the simulated driver"
+
+    def __init__(self) -> None:
+        self._simulator = sim.install()
+        if sites.start():
+            self._simulator.find_sites(sites.address_of_function())
+        neighbours.prepare_simulated()
+
+    def report(self) -> Report:
+        launches, _ = self._simulator.unknown_kernels()
+        notes = [f"{launches} launches of kernels computed nothing"] if launches else []
+        return Report(self._simulator.findings(), self._simulator.omissions(), notes)
+
+    def clear(self) -> None:
+        self._simulator.clear_races()
+
+    def stop(self) -> None:
+        self._simulator.find_sites(None)
+
+    def hooks(self) -> int:
+        return self._simulator.hooks()
+
+    def audit(self, wanted: bool) -> None:
+        self._simulator.audit(wanted)
+
+    def record(self, file: str | None) -> None:
+        self._simulator.record(file)
+
+    def is_lost(self) -> bool:
+        return self._simulator.is_lost()
+
+
+class Real:
+    name = "the GPU"
+
+    def __init__(self) -> None:
+        self._library = gpu.library()
+        if "XLOGMEM_CHECK_POOLS" not in os.environ:     # no command has started this process
+            os.environ.update(gpu.environment(real_pools=False))
+        if sites.start():
+            self._library.xcheck_find_sites(sites.address_of_function())
+        if os.environ["XLOGMEM_CHECK_POOLS"] == "driver":
+            neighbours.prepare(neighbours.DRIVER_POOLS)
+        else:
+            pieces.report_to(self.hooks())
+            neighbours.prepare(neighbours.REAL_POOLS)
+
+    def report(self) -> Report:
+        found = gpu.report(self._library)
+        return Report(found["findings"], found["omissions"], self._notes(found))
+
+    def clear(self) -> None:
+        self._library.xcheck_clear_findings()
+
+    def stop(self) -> None:
+        self._library.xcheck_find_sites(None)
+
+    def is_lost(self) -> bool:
+        return bool(self._library.xcheck_is_lost())
+
+    def _notes(self, report: dict[str, Any]) -> list[str]:
+        failure = self._library.xcheck_failure().decode()
+        if failure:
+            return [f"NOTHING was checked in process {os.getpid()}: {failure}"]
+        notes = [f"not modelled: {call} ({count} times)" for call, count in sorted(report["unseen"].items())]
+        if report["unknown_launches"]:
+            notes.append(f"{report['unknown_launches']} of {report['launches']} launches: the driver does not say "
+                         "where their parameters are")
+        if report["dropped"]:
+            notes.append(f"{report['dropped']} accesses were not remembered: too many to the same memory")
+        return notes
+
+    def hooks(self) -> int:
+        address: int = self._library.xcheck_hooks()
+        return address
+
+    def audit(self, wanted: bool) -> None:
+        self._library.xcheck_audit(wanted)
+
+    def record(self, file: str | None) -> None:
+        if not self._library.xcheck_record(None if file is None else os.fsencode(file)):
+            raise OSError(f"cannot write {file}")
+
+
+def begin() -> FrontEnd:
+    """The front end of this process, from its start on; where no command has chosen one, the GPU's if there is one."""
+    chosen = os.environ.get("XLOGMEM_CHECK_GPU")
+    on_gpu = chosen == "1" if chosen else os.environ.get("XLOGMEM_SIMULATE") != "1" and gpu.is_there()
+    return Real() if on_gpu else Simulated()

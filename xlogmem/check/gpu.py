@@ -1,0 +1,103 @@
+"""The check on a GPU: what a process needs in its environment, and the library that the driver loads into it."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["environment", "injection", "is_there", "library", "report"]
+
+INJECTION = "CUDA_INJECTION64_PATH"
+PROBE = """
+import ctypes
+count = ctypes.c_int()
+driver = ctypes.CDLL("libcuda.so.1")
+print(0 if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value)
+"""
+
+
+def is_there() -> bool:
+    """Whether a process that is started from here has a GPU.  This one leaves the driver as it is."""
+    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True,
+                           env={name: value for name, value in os.environ.items() if name != INJECTION})
+    return probe.returncode == 0 and int(probe.stdout) > 0
+
+
+def library_path() -> str:
+    found = sorted(Path(__file__).parent.glob("_cupti*.so"))
+    if not found:
+        raise RuntimeError("xlogmem was built without `xlogmem check --gpu`, because CUPTI's headers were not "
+                           "installed; build it with nvidia-cuda-cupti-cu12, or check with --no-gpu")
+    return str(found[0])
+
+
+def cupti_path() -> str:
+    """Where CUPTI is: as XLOGMEM_CHECK_CUPTI says, else as cuda-pathfinder finds it."""
+    if given := os.environ.get("XLOGMEM_CHECK_CUPTI"):
+        return given
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    try:
+        found = load_nvidia_dynamic_lib("cupti").abs_path
+    except RuntimeError as error:                       # what it raises where it finds nothing
+        raise RuntimeError("the check on a GPU needs CUPTI: install nvidia-cuda-cupti-cu12 (CUDA 13: "
+                           "nvidia-cuda-cupti), cuda-cupti of conda, or a CUDA toolkit; or name its library in "
+                           "XLOGMEM_CHECK_CUPTI") from error
+    return str(found)
+
+
+def injection() -> dict[str, str]:
+    """The variables by which the driver loads the check into each process that initialises it.
+
+    Raises
+    ------
+    RuntimeError
+        Another tool is to be loaded in this way, or something is not installed.
+    """
+    ours = library_path()
+    other = os.environ.get(INJECTION)
+    if other and other != ours:
+        raise RuntimeError(f"another tool watches the driver's calls ({INJECTION}={other}), and there can be one: "
+                           "run the check without it")
+    return {INJECTION: ours, "XLOGMEM_CHECK_CUPTI": cupti_path(), "XLOGMEM_CHECK_GPU": "1"}
+
+
+def environment(real_pools: bool) -> dict[str, str]:
+    """What a program is started with.  Without `real_pools` the pools of PyTorch and JAX are the driver's."""
+    texts = {"CUPY_COMPILE_WITH_PTX": "1"}              # which say what kernels do
+    return injection() | texts | ({"XLOGMEM_CHECK_POOLS": "real"} if real_pools else driver_pools())
+
+
+def driver_pools() -> dict[str, str]:
+    """Settings by which libraries allocate from the driver's pool, where the check sees each allocation."""
+    # The newer name counts where both are set, and older releases know the other one alone.
+    torch = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
+    settings = filter(None, [os.environ.get(torch), "backend:cudaMallocAsync"])
+    return {torch: ",".join(settings), "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLOGMEM_CHECK_POOLS": "driver"}
+
+
+def library() -> ctypes.CDLL:
+    """The check's library, as the driver finds it in this process."""
+    loaded = ctypes.CDLL(library_path())
+    loaded.xcheck_report.restype = ctypes.c_void_p
+    loaded.xcheck_failure.restype = ctypes.c_char_p
+    loaded.xcheck_hooks.restype = ctypes.c_void_p
+    loaded.xcheck_record.argtypes = [ctypes.c_char_p]
+    for function in (loaded.xcheck_free, loaded.xcheck_find_sites):
+        function.argtypes = [ctypes.c_void_p]
+        function.restype = None
+    return loaded
+
+
+def report(library: ctypes.CDLL) -> dict[str, Any]:
+    """What the library has found, and what that may lack; see Front::report() in cupti/front.cpp."""
+    text = library.xcheck_report()
+    try:
+        found: dict[str, Any] = json.loads(ctypes.string_at(text).decode(errors="replace"))  # kernels' names are bytes
+    finally:
+        library.xcheck_free(text)
+    return found

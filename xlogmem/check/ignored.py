@@ -1,0 +1,103 @@
+"""``with xlogmem.check.ignore("reason"):`` what is found inside of the block is left out.
+
+A finding belongs to the block if one of its two operations was called from there.  Which lines those are follows from
+the text of the program; a block that left out nothing is reported, as a suppression is.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from xlogmem.check.findings import Finding
+
+__all__ = ["Ignored", "as_json", "ignore", "left_out", "merged"]
+
+
+@dataclass
+class Ignored:
+    """A block that was entered: of these lines."""
+
+    reason: str
+    file: str
+    first: int
+    last: int
+    used: int = 0
+
+    def fits(self, finding: Finding) -> bool:
+        return any(frame.file == self.file and self.first <= frame.line <= self.last
+                   for access in (finding.first, finding.second) for frame in access.stack)
+
+
+_entered: dict[tuple[str, int], Ignored] = {}
+
+
+class ignore:                                           # as Python's own context managers are called
+    """Leave out of the check what is found between operations of this block and others.
+
+    Without a check it does nothing.
+
+    Parameters
+    ----------
+    reason : str
+        Why that is right.
+    """
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError("a reason is required")
+        self.reason = reason
+
+    def __enter__(self) -> None:
+        frame = sys._getframe(1)
+        place = frame.f_code.co_filename, frame.f_lineno
+        if place not in _entered:
+            _entered[place] = Ignored(self.reason, place[0], *lines_of_block(*place))
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@functools.cache
+def lines_of_block(file: str, line: int) -> tuple[int, int]:
+    """The innermost ``with`` statement around a line; the line alone where there is no text to look at."""
+    text = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return line, line
+    around = [(node.lineno, node.end_lineno or line) for node in ast.walk(tree)
+              if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= (node.end_lineno or line)]
+    return max(around, default=(line, line))
+
+
+def left_out(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The findings that no block ignores, and how many were left out."""
+    kept, count = [], 0
+    for finding in findings:
+        fitting = next((one for one in _entered.values() if one.fits(finding)), None)
+        if fitting is None:
+            kept.append(finding)
+        else:
+            fitting.used += 1
+            count += 1
+    return kept, count
+
+
+def as_json() -> list[dict[str, Any]]:
+    """The blocks that were entered so far."""
+    return [{"reason": one.reason, "place": f"{one.file}:{one.first}", "used": one.used} for one in _entered.values()]
+
+
+def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of all processes, those of the same place as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        for record in document["ignored"]:
+            known = found.setdefault(record["place"], {**record, "used": 0})
+            known["used"] += record["used"]
+    return list(found.values())

@@ -1,0 +1,34 @@
+// Kernels that have been compiled: cubins, and the fat binaries that hold them beside PTX.
+#pragma once
+
+#include "facts.hpp"
+
+namespace check {
+
+// Bytes that may end anywhere. What is outside reads as zero or empty.
+class Bytes {
+  public:
+    Bytes(const void* begin, u64 size) : begin_(static_cast<const u8*>(begin)), size_(size) {}
+    u64 size() const { return size_; }
+    const u8* data() const { return begin_; }
+    Bytes part(u64 at, u64 size) const;
+    u64 number(u64 at, unsigned bytes) const;  // little endian
+    std::string text(u64 at) const;            // up to its NUL
+
+  private:
+    const u8* begin_;
+    u64 size_;
+};
+
+using Kernels = std::map<std::string, Facts>;
+
+bool is_cubin(Bytes image);
+bool is_fat_binary(Bytes image);
+u64 size_of_cubin(Bytes header);  // of 64 bytes: where the sections' headers end, which are last
+u64 size_of_fat_binary(Bytes header);
+
+Kernels facts_of_cubin(Bytes image);
+Kernels facts_of_fat_binary(Bytes image);
+Kernels facts_of_ptx(Bytes text);
+
+}  // namespace check

@@ -1,0 +1,46 @@
+// Which kind of image it is: see facts.hpp.
+#include "binary.hpp"
+#include "flow.hpp"
+
+#include <cstring>
+
+namespace check {
+
+std::vector<Pointer> all_words(const std::vector<Parameter>& parameters) {
+    std::map<u32, Role> words;
+    for (const Parameter& parameter : parameters)
+        for (u64 at = (u64(parameter.offset) + 7) / 8 * 8; at + 8 <= u64(parameter.offset) + parameter.size; at += 8)
+            words[u32(at)] = Role::Unknown;
+    std::vector<Pointer> pointers;
+    for (auto& word : words) pointers.push_back({word.first, word.second});
+    return pointers;
+}
+
+Kernels facts_of_ptx(Bytes text) {
+    Kernels kernels;
+    auto* begin = reinterpret_cast<const char*>(text.data());
+    for (const PtxKernel& kernel : kernels_in({begin, strnlen(begin, text.size())})) {
+        Facts& facts = kernels[std::string(kernel.name)];
+        facts = {};
+        for (const PtxParameter& parameter : kernel.parameters) facts.parameters.push_back(parameter.place);
+        facts.pointers = pointers_of(kernel);
+    }
+    return kernels;
+}
+
+std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes) {
+    bool is_known = bytes != 0;
+    Bytes all(image, is_known ? bytes : strnlen(static_cast<const char*>(image), 6));
+    // A magic number without a NUL: as much is there, and the header behind it says how much more.
+    if (is_cubin(all)) {
+        if (!is_known) all = Bytes(image, size_of_cubin(Bytes(image, 64)));
+        return facts_of_cubin(all);
+    }
+    if (!is_known && is_fat_binary(Bytes(image, all.size() >= 4 ? 16 : 0)))
+        all = Bytes(image, size_of_fat_binary(Bytes(image, 16)));
+    if (is_fat_binary(all)) return facts_of_fat_binary(all);
+    if (!is_known) all = Bytes(image, strlen(static_cast<const char*>(image)));
+    return facts_of_ptx(all);
+}
+
+}  // namespace check

@@ -1,0 +1,51 @@
+// What a kernel that is not known does with its parameters, read from its image: where they lie, and what is done
+// through those that are pointers. C++ that knows no driver and no Python; the front ends of the check share it.
+//
+// PTX says both (ptx.hpp has its text as statements, flow.hpp follows the pointers through them). A cubin says where the
+// parameters are (cubin.hpp), a C++ name which pointers are to const (signature.hpp). A fat binary has several of these.
+//
+// What is claimed holds for every launch: a pointer is Read only if nothing can be written through it, Write or
+// ReadWrite only if a store of the kernel goes to it alone. Everything else is Unknown, which claims nothing. A word
+// that is not listed is not accessed through at all.
+//
+// Images come from files and other libraries: whatever is in them, nothing outside of their bytes is read.
+#pragma once
+
+#include "check/engine/access.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace check {
+
+// Both in bytes, in the kernel's parameter space.
+struct Parameter {
+    u32 offset = 0, size = 0;
+};
+
+// A word of 8 bytes through which memory is accessed.
+struct Pointer {
+    u32 offset = 0;
+    Role role = Role::Unknown;
+};
+
+struct Facts {
+    std::vector<Parameter> parameters;
+    std::vector<Pointer> pointers;  // in order of their offsets
+};
+
+// The kernels of an image, by the names that the driver knows them by. Of an image without a size (0) the end is taken
+// from its header or, in PTX, from its NUL.
+std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
+
+// Adds what an Itanium mangled name says: what is behind a `const T*` is only read, as far as nothing else is known.
+// A name that is not understood, or that has another number of parameters, adds nothing.
+void add_roles_of_signature(const std::string& mangled, Facts& facts);
+
+// Each word of 8 bytes that lies in one of the parameters, as a pointer of which nothing is known.
+std::vector<Pointer> all_words(const std::vector<Parameter>& parameters);
+
+constexpr u32 kLargestParameters = 1u << 16;  // the driver's limit is half of that
+
+}  // namespace check

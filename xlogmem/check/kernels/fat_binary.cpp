@@ -1,0 +1,72 @@
+// Fat binaries: one after the other PTX and cubins for several devices, mostly compressed.
+#include "binary.hpp"
+
+#include <cstring>
+
+namespace check {
+
+namespace {
+
+constexpr u64 kMagic = 0xBA55ED50, kPtx = 1, kCubin = 2;
+constexpr u64 kCompressed = 0x2000, kZstandard = 0x8000;
+constexpr u64 kLargest = u64(256) << 20;  // of what is worth decompressing
+
+// One block of LZ4: https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md. False where it is damaged.
+bool decompress(Bytes from, std::vector<u8>* to, u64 size) {
+    u64 at = 0;
+    auto length = [&](u64 value) {
+        for (u64 more = 255; value >= 15 && more == 255 && at < from.size(); value += more) more = from.number(at++, 1);
+        return value;
+    };
+    while (at < from.size()) {
+        u64 token = from.number(at++, 1);
+        u64 literals = length(token >> 4);
+        if (literals > from.size() - at || literals > size - to->size()) return false;
+        to->insert(to->end(), from.data() + at, from.data() + at + literals);
+        at += literals;
+        if (at >= from.size()) break;  // the last sequence has no match
+        u64 distance = from.number(at, 2);
+        at += 2;
+        u64 match = length(token & 15) + 4;
+        if (!distance || distance > to->size() || match > size - to->size()) return false;
+        for (u64 i = 0; i < match; i++) to->push_back((*to)[to->size() - distance]);
+    }
+    return to->size() == size;
+}
+
+Kernels facts_of_part(u64 kind, Bytes part) {
+    if (kind == kPtx) return facts_of_ptx(part);
+    if (kind == kCubin && is_cubin(part)) return facts_of_cubin(part);
+    return {};
+}
+
+}  // namespace
+
+bool is_fat_binary(Bytes image) { return image.size() >= 16 && image.number(0, 4) == kMagic; }
+
+u64 size_of_fat_binary(Bytes header) { return header.number(6, 2) + header.number(8, 8); }
+
+Kernels facts_of_fat_binary(Bytes image) {
+    Kernels kernels;
+    Bytes parts = image.part(image.number(6, 2), image.number(8, 8));
+    for (u64 at = 0; at + 64 <= parts.size();) {
+        u64 kind = parts.number(at, 2), header = parts.number(at + 4, 4), size = parts.number(at + 8, 8);
+        u64 packed = parts.number(at + 16, 4), flags = parts.number(at + 40, 8), whole = parts.number(at + 56, 8);
+        if (header < 64 || header > parts.size() || size > parts.size()) break;
+        Bytes part = parts.part(at + header, size);
+        Kernels found;
+        std::vector<u8> plain;
+        if (!(flags & (kCompressed | kZstandard)))
+            found = facts_of_part(kind, part);
+        else if (!(flags & kZstandard) && whole <= kLargest && decompress(part.part(0, packed), &plain, whole))
+            found = facts_of_part(kind, Bytes(plain.data(), plain.size()));
+        for (auto& entry : found) {  // of several, that of PTX says more
+            auto made = kernels.emplace(entry);
+            if (!made.second && kind == kPtx) made.first->second = entry.second;
+        }
+        at += header + size;
+    }
+    return kernels;
+}
+
+}  // namespace check

@@ -1,0 +1,10 @@
+// Which of a kernel's pointers it reads and writes through, from its PTX.
+#pragma once
+
+#include "ptx.hpp"
+
+namespace check {
+
+std::vector<Pointer> pointers_of(const PtxKernel& kernel);
+
+}  // namespace check

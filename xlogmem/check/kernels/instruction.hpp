@@ -1,0 +1,38 @@
+// A statement of PTX taken apart: what it is, where its result goes, and what it works on.
+#pragma once
+
+#include "ptx.hpp"
+
+namespace check {
+
+struct Instruction {
+    std::vector<Token> words;      // ld.global.nc.u32 without the dots
+    std::vector<Token> results;    // several of a vector
+    std::vector<std::vector<Token>> sources;    // registers, names and numbers of each operand
+    std::vector<std::vector<Token>> addresses;  // what stands in brackets, in order
+
+    bool is(Token mnemonic) const { return words[0] == mnemonic; }
+    bool has(Token word) const;
+    Token type() const { return words.back(); }
+};
+
+// Declarations and directives are no instructions: then `words` is empty.
+Instruction instruction_of(const Statement& statement);
+
+enum class Kind : u8 {
+    Load,      // results from an address
+    Store,     // sources to an address
+    Atomic,    // both
+    Reduce,    // as Atomic, without a result
+    Copy,      // from the second address to the first
+    Move,      // the result is an address if a source is
+    Add,       // as Move, and at most one source is an address
+    Product,   // a multiple or a part of its sources: not an address, as a rule
+    Multiply,  // a product and a sum in one
+    Test,      // nothing comes out of it, or a predicate
+    Other,     // anything may come of its sources
+};
+
+Kind kind_of(const Instruction& instruction);
+
+}  // namespace check

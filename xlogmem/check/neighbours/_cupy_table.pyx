@@ -1,0 +1,29 @@
+# cython: autotestdict=False
+"""The functions of CuPy's runtime module that need a driver, on the simulated runtime: `cupy_runtime` puts them into
+its table.  CuPy is not needed to build this: the signatures are compared when they are put there."""
+# The functions of the simulated runtime are found when this is loaded: see cudart.loaded().
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport intptr_t, uint64_t
+
+include "cupy_table/runtime.pxi"
+
+
+cdef object theirs = None                               # CuPy's module
+
+
+def begin(module):
+    """`module` is cupy_backends.cuda.api.runtime, which has the classes that are returned and raised."""
+    global theirs
+    theirs = module
+
+
+cdef int check(int status) except -1:
+    if status:
+        raise theirs.CUDARuntimeError(status)
+    return 0
+
+
+include "cupy_table/devices.pxi"
+include "cupy_table/memory.pxi"
+include "cupy_table/streams.pxi"

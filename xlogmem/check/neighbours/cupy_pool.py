@@ -1,0 +1,20 @@
+"""CuPy on a GPU: its arrays are allocated by the driver, where the check sees each allocation and each free.
+
+What a program forgets to wait for stays what it was; what CuPy's own pool does wrong is not seen then.
+"""
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+__all__ = ["prepare"]
+
+
+def prepare(cupy: ModuleType) -> None:
+    """Arrays are allocated by cudaMallocAsync, and freed on the stream on which they were."""
+    @cache
+    def pool(device: int) -> Any:
+        return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
+
+    cupy.cuda.set_allocator(lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))

@@ -1,0 +1,192 @@
+# A check is reported to: see check/engine/hooks.hpp.
+#
+# Nothing here is on a path that is taken without a check.  Under one a runtime has a table of its own in place of its
+# resource's, which calls that and reports what was handed out and freed, as a guard would (`watched`).  It wants
+# stacks, so that nothing is done at once, and there are no caches: what a cache hands out again no call would show.
+# Of windows `prepare` reports the opening, and `file_window_locked` the close.
+#
+# A free into a pool is reported as it is meant: it puts nothing in order, the next owner of the bytes has to come after
+# all uses.
+
+cdef extern from "check/engine/hooks.hpp" nogil:
+    ctypedef enum xlogmem_check_end:
+        XLOGMEM_CHECK_ORDERED
+        XLOGMEM_CHECK_BY_HOST
+        XLOGMEM_CHECK_LATER
+    ctypedef struct xlogmem_check_range:
+        uint64_t begin
+        uint64_t bytes
+        int access
+    ctypedef struct xlogmem_check_hooks:
+        void (*find_site)() noexcept nogil
+        void (*piece_allocated)(void* context, void* stream, uint64_t address, uint64_t nbytes, const char* tag,
+                                int pooled) noexcept nogil
+        void (*piece_freed)(void* context, void* stream, uint64_t address, xlogmem_check_end end,
+                            int guarded) noexcept nogil
+        void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
+                              size_t count) noexcept nogil
+        void (*window_closed)(uint64_t window) noexcept nogil
+
+cdef extern from *:
+    """
+    // Without the GIL: the text of a str that is ASCII, or that was encoded before; else null.
+    static const char* xlogmem_utf8_of(void* tag) {
+        auto* object = static_cast<PyObject*>(tag);
+        if (PyUnicode_IS_COMPACT_ASCII(object)) return reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object));
+        return reinterpret_cast<PyCompactUnicodeObject*>(object)->utf8;
+    }
+    """
+    const char* utf8_of "xlogmem_utf8_of"(void* tag) noexcept nogil
+
+cdef xlogmem_check_hooks* hooks = NULL              # set once, before the first runtime is made
+
+
+cdef cppclass Watched:
+    ResourceTable table
+    FrontierTable frontiers
+    ResourceTable* watched_resource
+    OrderState* order
+
+
+cdef vector[Watched*] all_watched                   # kept: what is left of a runtime may free blocks at any time
+
+
+cdef void set_hooks(size_t address) noexcept:
+    """For runtimes that are made from now on."""
+    global hooks
+    hooks = <xlogmem_check_hooks*>address
+
+
+cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept:
+    """The table that a runtime calls.  With the GIL."""
+    cdef Watched* watch
+    if hooks == NULL:
+        return resource
+    watch = make_new[Watched]()
+    all_watched.push_back(watch)
+    watch.watched_resource = resource
+    watch.order = order
+    watch.table = resource[0]
+    watch.table.self = watch
+    watch.table.allocate = watched_allocate
+    watch.table.deallocate = watched_deallocate
+    if resource.trim != NULL:
+        watch.table.trim = watched_trim
+    if resource.settled != NULL:
+        watch.table.settled = watched_settled
+    if resource.evicted != NULL:
+        watch.table.evicted = watched_evicted
+    watch.table.stack_depth = resource.stack_depth if resource.stack_depth else 1
+    if resource.frontiers != NULL:
+        watch.frontiers = resource.frontiers[0]
+        watch.frontiers.allocate = watched_allocate_from_pool
+        watch.frontiers.allocate_at_once = NULL
+        watch.frontiers.deallocate = watched_deallocate_into_pool
+        watch.frontiers.trim = watched_trim_pool
+        watch.frontiers.end = watched_end
+        watch.frontiers.grain = 0
+        watch.table.frontiers = &watch.frontiers
+    return &watch.table
+
+
+cdef inline bint is_watched() noexcept nogil:
+    return unlikely(hooks != NULL)
+
+
+cdef void find_site_for_check() noexcept nogil:
+    """Before a call that may report, of a resource that wants stacks; without the lock."""
+    if hooks != NULL:
+        hooks.find_site()
+
+
+cdef int encode_for_check(Label* tag) except -1:
+    """Have the text of a tag at hand for those without the GIL; one that has no UTF-8 is not reported."""
+    if hooks != NULL:
+        try:
+            PyUnicode_AsUTF8(<object>tag.object)
+        except UnicodeEncodeError:
+            pass
+    return 0
+
+
+cdef void start_calls(CoreState* core) noexcept nogil:
+    """At the beginning of a runtime."""
+    core.most_at_once = 0 if hooks != NULL else MOST_AT_ONCE
+
+
+# ---------------------------------------------------------------------------------------------- memory
+cdef void report_piece(Watched* watch, Allocation* made, bint pooled) noexcept nogil:
+    cdef const char* tag = utf8_of(made.tag.object) if made.tag != NULL else NULL
+    hooks.piece_allocated(watch.order.context, made.handle, made.ptr, made.nbytes, tag, pooled)
+
+
+cdef int watched_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
+    cdef Watched* watch = <Watched*>self
+    if watch.watched_resource.allocate(watch.watched_resource.self, wanted, failure):
+        return 1
+    report_piece(watch, wanted, False)
+    return 0
+
+
+cdef int watched_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
+    """Reported before: then another thread may have the memory."""
+    cdef Watched* watch = <Watched*>self
+    hooks.piece_freed(watch.order.context, freed.handle, freed.ptr,
+                      XLOGMEM_CHECK_BY_HOST if watch.table.order == HOST_SYNCHRONOUS else XLOGMEM_CHECK_ORDERED,
+                      watch.table.guard != NULL)
+    return watch.watched_resource.deallocate(watch.watched_resource.self, freed, failure)
+
+
+cdef int watched_allocate_from_pool(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
+    cdef Watched* watch = <Watched*>self
+    if watch.watched_resource.frontiers.allocate(watch.watched_resource.self, wanted, failure):
+        return 1
+    report_piece(watch, wanted, True)
+    return 0
+
+
+cdef void watched_deallocate_into_pool(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil:
+    cdef Watched* watch = <Watched*>self
+    hooks.piece_freed(watch.order.context, freed.handle, freed.ptr, XLOGMEM_CHECK_LATER, watch.table.guard != NULL)
+    watch.watched_resource.frontiers.deallocate(watch.watched_resource.self, freed, frontier)
+
+
+# ---------------------------------------------------------------------------------------------- the rest is passed on
+cdef int watched_trim(void* self, Failure* failure) except -1 nogil:
+    cdef ResourceTable* resource = (<Watched*>self).watched_resource
+    return resource.trim(resource.self, failure)
+
+
+cdef int watched_trim_pool(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:
+    cdef ResourceTable* resource = (<Watched*>self).watched_resource
+    return resource.frontiers.trim(resource.self, nbytes, stream, failure)
+
+
+cdef int watched_end(void* self) except -1 nogil:
+    cdef ResourceTable* resource = (<Watched*>self).watched_resource
+    return resource.frontiers.end(resource.self)
+
+
+cdef void watched_settled(void* self, uint64_t nbytes) noexcept nogil:
+    cdef ResourceTable* resource = (<Watched*>self).watched_resource
+    resource.settled(resource.self, nbytes)
+
+
+cdef void watched_evicted(void* self, Allocation* lost) noexcept nogil:
+    cdef ResourceTable* resource = (<Watched*>self).watched_resource
+    resource.evicted(resource.self, lost)
+
+
+# ---------------------------------------------------------------------------------------------- windows
+cdef void report_window(CoreState* core, Window* window) noexcept nogil:
+    """An open window: its blocks stay."""
+    cdef vector[xlogmem_check_range] ranges
+    cdef xlogmem_check_range one
+    cdef size_t i
+    for i in range(window.uses.size()):
+        one.begin = window.uses[i].block.ptr
+        one.bytes = window.uses[i].block.nbytes
+        one.access = window.uses[i].access
+        ranges.push_back(one)
+    hooks.find_site()
+    hooks.window_opened(<uint64_t>window, core.order.context, window.stream.handle, ranges.data(), ranges.size())

@@ -1,0 +1,54 @@
+// What xlogmem's runtime reports to the engine: the table of check/engine/hooks.hpp, with the simulated driver's streams.
+//
+// The runtime calls these under its own lock, and the driver's is a leaf there. Where in the program that is, is looked
+// up before: a place that was never seen takes the GIL.
+#include "calls.hpp"
+
+#include "check/engine/reports.hpp"
+
+namespace sim {
+
+namespace {
+
+thread_local u32 site_of_call = 0;
+
+// The stream with this handle in a context; nullptr: there is none any more.
+check::Stream* stream_in(void* context, void* handle) {
+    u64 number = reinterpret_cast<u64>(handle);
+    auto* of = driver().contexts.get(static_cast<CUcontext>(context));
+    Stream* stream = nullptr;
+    if (number > 2) {
+        stream = driver().stream_handles.get(static_cast<CUstream>(handle));
+    } else if (number == 2) {
+        find_stream(CU_STREAM_PER_THREAD, &stream);
+    } else if (of) {
+        stream = legacy_stream(of);
+    }
+    return stream ? stream->order : nullptr;
+}
+
+struct Simulated {
+    static void find_site() {
+        auto find = site_of_caller.load(std::memory_order_relaxed);
+        site_of_call = find ? find() : 0;
+    }
+
+    template <class Feed>
+    static void with_engine(Feed&& feed) {
+        if (driver().forked) return;
+        Lock lock(driver().mutex);
+        feed(driver().engine);
+    }
+
+    template <class Feed>
+    static void with(void* context, void* handle, Feed&& feed) {
+        with_engine(
+            [&](check::Engine& engine) { feed(check::Reported{engine, stream_in(context, handle), site_of_call}); });
+    }
+};
+
+}  // namespace
+
+}  // namespace sim
+
+EXPORT const xlogmem_check_hooks* xsim_hooks() { return check::Hooks<sim::Simulated>::table(); }

@@ -1,0 +1,124 @@
+// Launching kernels that are not simulated: see unknown.hpp.
+#include "unknown.hpp"
+
+#include "memory.hpp"
+#include "watch.hpp"
+
+#include "check/kernels/arguments.hpp"
+
+#include <algorithm>
+#include <fnmatch.h>
+
+namespace sim {
+
+namespace {
+
+struct Declaration {
+    std::string pattern, roles;
+    RunLaunch run;
+};
+
+std::vector<Declaration>& declarations() {
+    static auto& all = *new std::vector<Declaration>;
+    return all;
+}
+
+std::map<std::string, check::Facts>& learned() {
+    static auto& facts = *new std::map<std::string, check::Facts>;
+    return facts;
+}
+
+const Declaration* declaration_of(const Function& function) {
+    auto& all = declarations();
+    for (auto it = all.rbegin(); it != all.rend(); ++it)
+        if (!fnmatch(it->pattern.c_str(), function.name, 0)) return &*it;
+    return nullptr;
+}
+
+// The parameters of one launch as the driver hands them over, and all that is to be said of them.
+struct Prepared {
+    const char* name;
+    Shape shape;
+    std::vector<check::Parameter> parameters;
+    std::vector<u8> space;
+    std::vector<check::Pointer> pointers;
+    RunLaunch run = nullptr;
+};
+
+// The words of a parameter with this role, in place of what is known of them.
+void declare(Prepared& prepared, const check::Parameter& parameter, char role) {
+    auto& pointers = prepared.pointers;
+    auto inside = [&](const check::Pointer& one) { return one.offset - parameter.offset < parameter.size; };
+    pointers.erase(std::remove_if(pointers.begin(), pointers.end(), inside), pointers.end());
+    for (check::Pointer word : check::all_words({parameter})) {
+        word.role = role == 'r' ? check::Role::Read : role == 'w' ? check::Role::Write : check::Role::ReadWrite;
+        pointers.push_back(word);
+    }
+}
+
+void report_unknown(const Function& function) {
+    auto& known = unknown_kernels().no_layout;
+    if (std::find(known.begin(), known.end(), function.name) != known.end()) return;
+    known.emplace_back(function.name);
+    log_line("kernel %s: parameters unknown, so what it does to memory is not checked", function.name);
+}
+
+void run(const Prepared& prepared) {
+    Launch launch{
+        prepared.name,         prepared.shape,       u32(prepared.parameters.size()), prepared.parameters.data(),
+        prepared.space.data(), prepared.space.size()};
+    prepared.run(&launch);
+}
+
+}  // namespace
+
+UnknownKernels& unknown_kernels() {
+    static auto& all = *new UnknownKernels;
+    return all;
+}
+
+void declare_kernel(const char* pattern, const char* roles, RunLaunch run) {
+    declarations().push_back({pattern, roles, run});
+}
+void forget_declarations() { declarations().clear(); }
+
+void learn_kernels(const char* image, u64 bytes) {
+    for (auto& entry : check::facts_of(image, bytes)) learned()[entry.first] = entry.second;
+}
+
+const check::Facts* learned_facts(const std::string& name) {
+    auto found = learned().find(name);
+    return found == learned().end() ? nullptr : &found->second;
+}
+
+CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, const Shape& shape, void** pointers,
+                        void** extra) {
+    auto prepared = std::make_shared<Prepared>();
+    prepared->name = function.name;
+    prepared->shape = shape;
+    if (function.facts) {
+        prepared->parameters = function.facts->parameters;
+        prepared->pointers = function.facts->pointers;
+        if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
+            return CUDA_ERROR_INVALID_VALUE;
+    } else {
+        report_unknown(function);
+    }
+    Work work;
+    work.name = function.name;
+    if (const Declaration* declared = declaration_of(function)) {
+        for (std::size_t i = 0; i < std::min(declared->roles.size(), prepared->parameters.size()); i++)
+            if (declared->roles[i] != '-') declare(*prepared, prepared->parameters[i], declared->roles[i]);
+        prepared->run = declared->run;
+    }
+    if (prepared->run) {
+        work.host_function = true;  // it may take the GIL: no lock is held
+        work.run = [prepared] { run(*prepared); };
+    } else {
+        unknown_kernels().launches++;
+    }
+    auto watch = [&] { return watch_kernel(stream, function.name, prepared->pointers, prepared->space); };
+    return submit(lock, stream, std::move(work), nullptr, watch);
+}
+
+}  // namespace sim

@@ -1,0 +1,47 @@
+// Kernels of programs that are checked: they are launched, and compute nothing.
+//
+// What such a kernel does to memory is read from its image (check/kernels): its parameters and, where that is known,
+// whether it reads or writes through each pointer. The engine is fed with that. A program may declare more for kernels
+// whose names match a pattern (xlogmem.check.kernel): the roles of parameters, and a function that is run in the
+// kernel's place. Without that nothing is written; memory that the program never filled is full of zeros (driver().
+// config.unknown_kernels), so that a size or an index that a kernel should have computed is 0 and not garbage.
+#pragma once
+
+#include "kernels.hpp"
+
+namespace sim {
+
+struct Shape {
+    unsigned grid[3], block[3];
+};
+
+// One launch, for the function that is run in the kernel's place. It lives until that returns.
+struct Launch {
+    const char* name;
+    Shape shape;
+    u32 parameter_count;
+    const check::Parameter* parameters;
+    const u8* space;  // the values, at the offsets of `parameters`
+    u64 bytes;
+};
+using RunLaunch = void (*)(const Launch* launch);
+
+// For all kernels whose name fits the shell's pattern: parameter i has the role of the same place in `roles`, 'r', 'w',
+// 'b' for both or '-' for what is known from the image. Later declarations come first.
+void declare_kernel(const char* pattern, const char* roles, RunLaunch run);
+void forget_declarations();
+
+// Adds what another image says of kernels that are loaded from now on: of one from which a binary was made.
+void learn_kernels(const char* image, u64 bytes);
+const check::Facts* learned_facts(const std::string& name);
+
+CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, const Shape& shape, void** pointers,
+                        void** extra);
+
+struct UnknownKernels {
+    u64 launches = 0;                    // that computed nothing
+    std::vector<std::string> no_layout;  // kernels of which it is not known what they do
+};
+UnknownKernels& unknown_kernels();
+
+}  // namespace sim
