@@ -50,6 +50,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
                          ("needs RMM", "RMM tests skipped, no RMM here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs another library", "round trips skipped, the other library is not here"),
+                         ("needs a checked library", "checks of other libraries skipped, the library is not here"),
                          ("needs cuDF", "cuDF tests skipped, no cuDF here"),
                          ("needs the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):

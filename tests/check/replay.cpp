@@ -1,8 +1,10 @@
 // Feeds traces to the engine alone, and prints what it finds. test_traces.py compiles it, and says what a trace is.
 #include "check/engine/handles.hpp"
+#include "check/engine/trace.hpp"
 
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -18,16 +20,21 @@ using Words = std::vector<std::string>;
 
 class Replay {
   public:
+    explicit Replay(int record) {  // an open file; -1: none
+        if (record >= 0) engine_.record_to(std::make_shared<Trace>(record));
+    }
     void line(Words words);
     void print() const;
 
   private:
     Engine engine_;
     Handles handles_{engine_};
+    Player player_{engine_};
     std::map<std::string, u64> stream_handles_, event_handles_, blocks_;
     std::map<u64, std::string> stream_names_, block_names_;
     std::map<std::string, std::shared_ptr<const Graph>> graphs_;
     std::map<std::string, Clock> notes_;
+    std::map<std::string, u64> windows_;
     u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
     Words words_;
     Operation what_;
@@ -50,9 +57,11 @@ class Replay {
     bool on_order();
     bool on_memory();
     bool on_graphs();
+    bool on_declarations();
     void run();
     void sync();
     std::string text_of(const Finding& finding) const;
+    std::string text_of(const Omission& omission) const;
     std::string text_of(const Access& access) const;
 };
 
@@ -186,6 +195,10 @@ bool Replay::on_memory() {
         engine_.free(stream(word(2)), what_, address(word(1)));
     } else if (call == "unpiece") {
         engine_.free_piece(stream(word(2)), what_, address(word(1)));
+    } else if (call == "release") {
+        engine_.release_piece(what_, address(word(1)));
+    } else if (call == "forget") {
+        engine_.forget_piece(address(word(1)));
     } else {
         return false;
     }
@@ -205,6 +218,29 @@ bool Replay::on_graphs() {
     return true;
 }
 
+// window w A p[0:64]:read … opens a window, close w ends it; track p 64 name: xlogmem's, with a tag.
+bool Replay::on_declarations() {
+    const std::string& call = word(0);
+    if (call == "window") {
+        u64 window = windows_.try_emplace(word(1), windows_.size()).first->second;
+        for (std::size_t i = 3; i < words_.size(); i++) {
+            Range declared = range(words_[i]);
+            engine_.declare(window, *stream(word(2)), what_, declared.begin, declared.end - declared.begin,
+                            declared.role);
+        }
+    } else if (call == "close") {
+        engine_.close_window(windows_.at(word(1)));
+    } else if (call == "track") {
+        u64 bytes = std::stoull(word(2));
+        if (!engine_.track(address(word(1)), bytes, engine_.name(word(3)))) refuse("no such block");
+    } else if (call == "audit") {
+        engine_.audit(true);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 void Replay::run() {
     what_.name = engine_.name(word(2));
     std::vector<Range> ranges;
@@ -214,6 +250,7 @@ void Replay::run() {
 
 void Replay::line(Words words) {
     words_ = std::move(words);
+    if (player_.line(words_)) return;  // it was recorded
     what_ = {engine_.name(word(0)), 0};
     if (words_.back()[0] == '@') {
         what_.site = u32(std::stoul(words_.back().substr(1)));
@@ -222,7 +259,7 @@ void Replay::line(Words words) {
     try {
         if (word(0) == "run")
             run();
-        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs())
+        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs() && !on_declarations())
             refuse("no call " + word(0));
     } catch (Stream*) {
     }
@@ -231,7 +268,9 @@ void Replay::line(Words words) {
 std::string Replay::text_of(const Access& access) const {
     std::string text = engine_.name(access.what.name) + "@" + std::to_string(access.what.site);
     if (access.captured) text += "<" + std::to_string(access.captured);
-    return text + "/" + (access.stream ? stream_names_.at(access.stream) : "host");
+    if (!access.stream) return text + "/host";
+    auto name = stream_names_.find(access.stream);
+    return text + "/" + (name == stream_names_.end() ? std::to_string(access.stream) : name->second);
 }
 
 std::string Replay::text_of(const Finding& finding) const {
@@ -247,11 +286,22 @@ std::string Replay::text_of(const Finding& finding) const {
     text += (block == block_names_.end() ? "?" : block->second) + "[" +
             std::to_string(finding.begin - finding.block_begin) + ":" +
             std::to_string(finding.end - finding.block_begin) + "]";
+    if (finding.tag) text += " \"" + engine_.name(finding.tag) + "\"";
     return finding.count == 1 ? text : text + " x" + std::to_string(finding.count);
+}
+
+std::string Replay::text_of(const Omission& omission) const {
+    std::string text = omission.is_outside ? "outside " : "declared@" + std::to_string(omission.declared) + " ";
+    text += engine_.name(omission.what.name) + "@" + std::to_string(omission.what.site) + "/";
+    auto name = stream_names_.find(omission.stream);
+    text += name == stream_names_.end() ? std::to_string(omission.stream) : name->second;
+    text += " \"" + engine_.name(omission.tag) + "\"";
+    return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }
 
 void Replay::print() const {
     for (const Finding& finding : engine_.findings().all()) std::cout << text_of(finding) << "\n";
+    for (const Omission& omission : engine_.omissions()) std::cout << text_of(omission) << "\n";
     if (engine_.dropped()) std::cout << "dropped " << engine_.dropped() << "\n";
     if (engine_.findings().left_out()) std::cout << "left out " << engine_.findings().left_out() << "\n";
 }
@@ -264,20 +314,23 @@ extern u64 planted_reached;
 }
 #endif
 
-// Traces one after the other, each behind a line "== NAME"; what is found is printed behind the same line.
-int main(int, char** arguments) {
+// Traces one after the other, each behind a line "== NAME"; what is found is printed behind the same line. With a folder,
+// what the engine is fed is recorded there, in a file for each.
+int main(int count, char** arguments) {
     std::ifstream in(arguments[1]);
     std::unique_ptr<Replay> replay;
     std::string text;
+    int traces = 0;
     for (int number = 1; std::getline(in, text); number++) {
         std::istringstream stream(text);
         Words words;
         for (std::string word; stream >> word;) words.push_back(word);
-        if (words.empty()) continue;
+        if (words.empty() || words[0][0] == '#') continue;
         if (words[0] == "==") {
             if (replay) replay->print();
             std::cout << text << "\n";
-            replay = std::make_unique<Replay>();
+            std::string path = count > 2 ? std::string(arguments[2]) + "/" + std::to_string(traces++) : "";
+            replay = std::make_unique<Replay>(path.empty() ? -1 : creat(path.c_str(), 0666));
             continue;
         }
         try {

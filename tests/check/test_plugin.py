@@ -10,6 +10,7 @@ pytestmark = pytest.mark.simulator
 
 TESTS = """
 import pytest
+import xlogmem.check
 from cuda.bindings import driver as cuda
 
 def ok(result):
@@ -39,6 +40,12 @@ def test_repaired(streams):
 def test_broken_and_wanted_clean(streams, no_races):
     work(streams, False)
 
+def test_broken_and_ignored(streams, no_races):
+    with xlogmem.check.ignore("it is meant"):
+        work(streams, False)
+    with xlogmem.check.ignore("in vain"):
+        work(streams, True)
+
 def test_repaired_and_wanted_clean(streams, no_races):
     work(streams, True)
 """
@@ -56,6 +63,7 @@ def test_tests_with_findings_fail(tmp_path, clean_environment, options, failed):
     assert run.returncode == 1
     ended = {line.split("::")[1].split(" ")[0] for line in run.stdout.splitlines() if line.startswith("ERROR test_")}
     assert ended == failed, run.stdout
-    assert "4 passed" in run.stdout                     # the tests themselves
+    assert "5 passed" in run.stdout                     # the tests themselves
     assert run.stdout.count("CERTAIN write/read") == len(failed)
-    assert "xlogmem check: 2 certain, 0 possible" in run.stdout
+    assert "xlogmem check: 2 certain, 0 possible, 1 suppressed" in run.stdout
+    assert run.stdout.count("nothing to ignore at") == run.stdout.count("(in vain)") == 1

@@ -163,16 +163,20 @@ class Defect:
     edits: tuple[tuple[str, str, str], ...]
 
 
-def defects() -> list[Defect]:
-    rows = tomllib.loads((HERE / "defects.toml").read_text())["defect"]
+def defects_of(path: Path) -> list[Defect]:
+    rows = tomllib.loads(path.read_text())["defect"]
     return [Defect(row["name"], row["rule"], tuple((edit["file"], edit["old"], edit["new"]) for edit in row["edit"]))
             for row in rows]
 
 
-def planted_sources() -> dict[str, str]:
-    """The engine's sources with all defects, each of which is selected at run time."""
-    texts = {path.name: path.read_text() for path in ENGINE.glob("*.[ch]pp")}
-    for defect in defects():
+def defects() -> list[Defect]:
+    return defects_of(HERE / "defects.toml")
+
+
+def planted_texts(folder: Path, planted: list[Defect]) -> dict[str, str]:
+    """The sources of a folder with all defects, each of which is selected at run time."""
+    texts = {path.name: path.read_text() for path in folder.glob("*.[ch]pp")}
+    for defect in planted:
         for file, old, new in defect.edits:
             assert texts[file].count(old) == 1, f"{defect.name}: {texts[file].count(old)} times: {old}"
             assert f'planted("{defect.name}")' in new, defect.name
@@ -181,9 +185,13 @@ def planted_sources() -> dict[str, str]:
         if PLANTED.search(text):
             place = text.index("#include")
             texts[file] = f'{text[:place]}#include "planted.hpp"\n{text[place:]}'
-    texts["planted.hpp"] = "#pragma once\nnamespace check { bool planted(const char* name); }\n"
-    texts["planted.cpp"] = PLANTED_SOURCE
-    return texts
+    return texts | {"planted.hpp": "#pragma once\nnamespace check { bool planted(const char* name); }\n",
+                    "planted.cpp": PLANTED_SOURCE}
+
+
+def planted_sources() -> dict[str, str]:
+    """The engine's sources with all defects."""
+    return planted_texts(ENGINE, defects())
 
 
 def build_planted(folder: Path) -> Path:

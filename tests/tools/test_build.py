@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,36 @@ def test_a_build_that_stopped_half_way_is_compiled_anew(build):
     assert build("debug", fails=True)
     assert build("release")
     assert not build("release")
+
+
+@pytest.fixture
+def check_on_gpus():
+    """What is built for the check on a GPU, where these folders have the headers."""
+    tree = ast.parse(SETUP.read_text())
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check_on_gpus")
+    program = compile(ast.Module([function], []), str(SETUP), "exec")
+
+    def build(folders: dict[str, str]) -> list[list[str]]:
+        names = {"folder_of": lambda header, *wheels: folders.get(header), "include": "cuda", "ENGINE": ("engine",),
+                 "library": lambda name, sources, include_dirs, *arguments: include_dirs, "sys": sys,
+                 "Extension": object}
+        exec(program, names)
+        return names["check_on_gpus"]()
+
+    return build
+
+
+def test_the_check_on_a_gpu_is_built_where_its_headers_are(check_on_gpus, capsys):
+    assert check_on_gpus({"cupti_callbacks.h": "cupti"}) == [["cuda", "cupti", "cuda"]]
+    assert check_on_gpus({"cupti_callbacks.h": "cupti", "crt/host_defines.h": "crt"}) == [["cuda", "cupti", "crt"]]
+    assert capsys.readouterr().err == ""
+
+
+def test_without_its_headers_it_is_left_out_and_the_build_says_so(check_on_gpus, capsys):
+    assert check_on_gpus({"crt/host_defines.h": "crt"}) == []
+    said = capsys.readouterr().err
+    for place in ("WITHOUT `xlogmem check --gpu`", "nvidia-cuda-cupti-cu12", "cuda-cupti-dev"):
+        assert place in said
 
 
 def test_it_is_the_command_that_setup_runs():

@@ -110,7 +110,8 @@ def test_every_lock_is_taken_at_forks_or_refuses_a_child():
     texts = {name: text for name, text in product_texts().items() if name != "_cpp.pxd"}
     declared = sum(len(MUTEX.findall(text)) for text in texts.values())
     taken = sum(text.count("\ntake_at_forks(") + text.count(" take_at_forks(&") for text in texts.values())
-    own = 3                                             # `changes` of forks.pxi, and C++ locks that Cython names too
+    # `changes` of forks.pxi, C++ locks that Cython names too, and the check's on a GPU, which a child does not take
+    own = 4
     assert declared == taken + own > 5
     others = [name for name, text in texts.items() if OTHER_LOCK.search(text)]
     assert others == ["driver/forks.pxi"]

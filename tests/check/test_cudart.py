@@ -1,0 +1,92 @@
+"""A library in C++ that needs libcudart dynamically: it gets the simulated one, without a GPU."""
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import xlogmem.check.cudart
+
+COMPILER = shutil.which("g++") or shutil.which("c++")
+pytestmark = [pytest.mark.simulator, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")]
+# As nvcc makes it: the image, a wrapper around it, a function that stands for the kernel, and its registration.
+SOURCE = r"""
+#include <cstddef>
+struct dim3 { unsigned x, y, z; };
+extern "C" {
+int cudaMalloc(void**, size_t);
+int cudaStreamCreateWithFlags(void**, unsigned);
+int cudaEventCreate(void**);
+int cudaEventRecord(void*, void*);
+int cudaStreamWaitEvent(void*, void*, unsigned);
+int cudaMemsetAsync(void*, int, size_t, void*);
+int cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, void*);
+int cudaDeviceSynchronize();
+const char* cudaGetErrorName(int);
+void** __cudaRegisterFatBinary(void*);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*);
+}
+static const char ptx[] = R"(.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry fill(.param .u64 to, .param .u32 value)
+{
+    .reg .b64 %r<3>;
+    ld.param.u64 %r1, [to];
+    ld.param.u32 %r2, [value];
+    st.global.u32 [%r1], %r2;
+    ret;
+}
+)";
+static struct { int magic, version; const void* image; void* more; } wrapper = {0x466243b1, 1, ptx, nullptr};
+static void fill(void*, unsigned) {}
+static int failures = 0;
+static void ok(int error) { failures += error != 0; }
+
+extern "C" const char* run(int fixed) {
+    void** module = __cudaRegisterFatBinary(&wrapper);
+    __cudaRegisterFunction(module, reinterpret_cast<const char*>(&fill), nullptr, "fill", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
+    void *a, *b, *event, *p;
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaEventCreate(&event));
+    ok(cudaMalloc(&p, 4096));
+    ok(cudaMemsetAsync(p, 0, 4096, a));
+    if (fixed) {
+        ok(cudaEventRecord(event, a));
+        ok(cudaStreamWaitEvent(b, event, 0));
+    }
+    unsigned value = 7;
+    void* parameters[] = {&p, &value};
+    ok(cudaLaunchKernel(reinterpret_cast<const void*>(&fill), {1, 1, 1}, {32, 1, 1}, parameters, 0, b));
+    ok(cudaDeviceSynchronize());
+    return failures ? "failed" : cudaGetErrorName(2);
+}
+"""
+PROGRAM = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.run.restype = ctypes.c_char_p
+print(library.run("fixed" in sys.argv))
+"""
+
+
+@pytest.fixture(params=xlogmem.check.cudart.MAJORS)
+def library(request, tmp_path):
+    """It has a libcudart of this version among what it needs, with the versions of its symbols."""
+    runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{request.param}*.so")
+    (tmp_path / "library.cpp").write_text(SOURCE)
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", tmp_path / "library.so", tmp_path / "library.cpp", runtime,
+                    "-Wl,--unresolved-symbols=ignore-in-shared-libs"], check=True)
+    return str(tmp_path / "library.so")
+
+
+def test_a_missing_wait_and_its_repair(checked, library):
+    run = checked(PROGRAM, library)
+    assert run.pairs == [("write/write", True)], run.stderr
+    assert run.stdout == "b'cudaErrorMemoryAllocation'\n"
+    run = checked(PROGRAM, library, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr

@@ -1,0 +1,84 @@
+"""Planted defects of the front end on a GPU: each breaks one rule, and the scenes notice."""
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import tomllib
+from dataclasses import replace
+
+import pytest
+from cupti_library import COMPILER, NEEDED, build_driver, play
+from engine_traces import compiler, defects_of, planted_texts
+from fabricated import SCENES, folder_of, headers
+from places import ROOT
+
+FILE = ROOT / "tests/check/cupti_defects.toml"
+SOURCES = ROOT / "xlogmem/check"
+ROWS = tomllib.loads(FILE.read_text())["defect"]
+MODULES = {row["name"]: [f"scenes_of_{module}" for module in row["scenes"]] for row in ROWS}
+CUDA = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+CRT = folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt")
+pytestmark = [*NEEDED, COMPILER,
+              pytest.mark.skipif(None in (CUDA, CRT), reason="the headers of CUDA are not installed")]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    return build_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The library with all defects, of which the environment selects one."""
+    folder = tmp_path_factory.mktemp("planted")
+    parts = {"cupti": folder / "check/cupti", "kernels": folder / "check/kernels", "engine": SOURCES / "engine"}
+    for part in ("cupti", "kernels"):
+        parts[part].mkdir(parents=True)
+        here = [replace(defect, edits=tuple(edit for edit in defect.edits if (SOURCES / part / edit[0]).exists()))
+                for defect in defects_of(FILE)]
+        for file, text in planted_texts(SOURCES / part, here).items():
+            (parts[part] / file).write_text(text)
+    (parts["kernels"] / "planted.cpp").unlink()             # it is in the other part
+    for part, sources in parts.items():
+        files = sorted(sources.glob("*.cpp"))
+        (folder / f"{part}.cpp").write_text("".join(f'#include "{file}"\n' for file in files))
+    subprocess.run([compiler() or "g++", "-std=c++20", "-O0", "-s", "-shared", "-fPIC", "-fvisibility=hidden",
+                    "-pthread", f"-I{folder}", f"-I{ROOT / 'xlogmem'}", f"-I{headers()}", f"-I{CUDA}", f"-I{CRT}",
+                    *(str(folder / f"{part}.cpp") for part in parts),
+                    f"-Wl,--version-script={SOURCES / 'cupti/exports.map'}", "-o", str(folder / "planted.so")],
+                   check=True)
+    return str(folder / "planted.so")
+
+
+def wrong(found: dict[str, list[str]]) -> list[str]:
+    """The scenes in which something else was found than expected."""
+    expected = {}
+    for name, (_, findings) in SCENES.items():
+        expected |= {f"{name}, broken": findings, f"{name}, repaired": []}
+    return [name for name, findings in found.items() if findings != expected[name]]
+
+
+def test_each_defect_breaks_a_rule_of_its_own():
+    rules = {defect.name: defect.rule for defect in defects_of(FILE)}
+    assert len(rules) == len(set(rules.values())) == len(ROWS) > 30
+    for name, rule in rules.items():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", name)
+        assert re.fullmatch(r"[A-Z].*\.", rule), name
+
+
+def test_without_a_defect_nothing_is_wrong(planted, driver):
+    """... or every one would be found, whatever it does."""
+    modules = sorted({module for modules in MODULES.values() for module in modules})
+    for module in modules:
+        importlib.import_module(module)
+    found = play(planted, driver, *modules)
+    assert len(found) == 2 * len(SCENES)
+    assert wrong(found) == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_defect_is_noticed(planted, driver, name):
+    for module in MODULES[name]:
+        importlib.import_module(module)
+    assert wrong(play(planted, driver, *MODULES[name], defect=name))

@@ -1,0 +1,91 @@
+"""Threads that make calls at once, and a report while they do."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+import pytest
+from cupti_library import NEEDED, library
+from fabricated import LEGACY, PINNED, A, Program, X, out, u64
+
+pytestmark = NEEDED
+ROUNDS = 60
+MEMORY, STREAM = 0x7100_0000_0000, 0x100000
+
+
+def at_once(watch: Callable[[], None], *loops: Callable[[int], None]) -> None:
+    """Runs the loops in threads, each `ROUNDS` times, and watches until all are done."""
+    failed: list[BaseException] = []
+
+    def run(loop: Callable[[int], None]) -> None:
+        try:
+            for turn in range(ROUNDS):
+                loop(turn)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=run, args=(loop,)) for loop in loops]
+    for thread in threads:
+        thread.start()
+    watch()
+    while any(thread.is_alive() for thread in threads):
+        watch()
+    assert not failed, failed
+
+
+def worker(p: Program, number: int, wrong: bool) -> Callable[[int], None]:
+    """Allocates, works and frees on streams and memory of its own; with `wrong` on one stream without a wait."""
+    def run(turn: int) -> None:
+        memory, stream, other = MEMORY + number * 0x100000, STREAM + number * 16, STREAM + number * 16 + 8
+        for made in (stream, other):
+            p.create(made)
+        p.allocate(memory, stream)
+        p.fill(memory, stream)
+        event = 0x900000 + number
+        p.call("cuEventCreate", phEvent=out(event))
+        p.call("cuEventRecord", hEvent=event, hStream=stream)
+        if not wrong:
+            p.wait(other, event)
+        p.call("cuMemcpyDtoHAsync_v2", dstHost=PINNED, srcDevice=memory, ByteCount=64, hStream=other)
+        p.call("cuLaunchKernel", f=0x1000 + turn % 100, hStream=other, kernelParams=(u64 * 1)(0))
+        p.free(memory, other)
+        p.synchronize(other)
+        p.call("cuEventDestroy_v2", hEvent=event)
+        for made in (stream, other):
+            p.call("cuStreamDestroy_v2", hStream=made)
+
+    return run
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_two_threads_and_a_report(wrong):
+    p = Program(library())
+    reports = []
+    at_once(lambda: reports.append(len(p.findings())), worker(p, 1, wrong), worker(p, 2, wrong))
+    assert reports == sorted(reports)
+    report = p.report()
+    assert report["launches"] == 2 * ROUNDS
+    assert bool(report["findings"]) is wrong
+    assert {one["pair"] for one in report["findings"]} <= {"write/read", "write/free", "alloc/use"}
+
+
+def test_threads_that_come_and_go():
+    """The default stream of a thread is given up with it."""
+    p = Program(library())
+    for _ in range(100):
+        p.in_thread(lambda: p.call("cuMemsetD8Async_ptsz", dstDevice=X, N=1, hStream=0))
+        p.call("cuCtxSynchronize")
+    assert p.findings() == []
+    p.fill(X, LEGACY)
+    assert p.findings() == []
+
+
+def test_findings_are_forgotten_and_found_again():
+    p = Program(library())
+    for _ in range(2):
+        p.fill(X, A)
+        p.fill(X, A + 0x1000)
+        assert p.findings() == ["certain write/write"]
+        p.library.xcheck_clear_findings()
+        assert p.findings() == []
+        p.call("cuCtxSynchronize")

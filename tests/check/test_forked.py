@@ -1,0 +1,102 @@
+"""Children that a checked program forks: those that use the driver first are checked as their parent is."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.simulator
+
+PROGRAM = """
+import multiprocessing, os, sys, warnings
+from cuda.bindings import driver as cuda
+
+warnings.simplefilter("ignore")                     # forks beside threads, of Python 3.12
+how, order = sys.argv[1:]
+
+def ok(result):
+    assert int(result[0]) == 0, result[0]
+    return result[1] if len(result) > 1 else None
+
+def work():
+    ok(cuda.cuInit(0))
+    ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(0))))
+    a, b, event = ok(cuda.cuStreamCreate(1)), ok(cuda.cuStreamCreate(1)), ok(cuda.cuEventCreate(0))
+    p = ok(cuda.cuMemAlloc(1 << 20))
+    ok(cuda.cuMemsetD8Async(p, 7, 1 << 20, a))
+    if order == "repaired":
+        ok(cuda.cuEventRecord(event, a))
+        ok(cuda.cuStreamWaitEvent(b, event, 0))
+    ok(cuda.cuMemsetD8Async(p, 8, 1 << 20, b))
+
+def nothing():
+    pass
+
+def child(target):
+    if how == "os.fork":
+        process = os.fork()
+        if process == 0:
+            target()
+            sys.exit(0)
+        assert os.waitpid(process, 0)[1] == 0
+    else:
+        process = multiprocessing.get_context(how).Process(target=target)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+if __name__ == "__main__":
+    if order == "parent":
+        work()
+        child(nothing)
+    else:
+        child(work)
+"""
+
+
+@pytest.fixture
+def check(tmp_path, clean_environment):
+    """The exit status, and of each finding in how many processes it was."""
+    file, out = tmp_path / "program.py", tmp_path / "out.json"
+    file.write_text(PROGRAM)
+
+    def run(*arguments: str) -> tuple[int, list[tuple[str, int]]]:
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--json", str(out), "--",
+                               sys.executable, str(file), *arguments], capture_output=True, text=True, cwd=tmp_path,
+                              env=clean_environment, timeout=100)
+        assert "Traceback" not in done.stderr, done.stderr
+        findings = json.loads(out.read_text())["findings"]
+        return done.returncode, [(one["pair"], len(one["processes"]) * one["count"]) for one in findings]
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn", "os.fork"])
+def test_a_child_that_initialises_the_driver_is_checked(check, how):
+    assert check(how, "broken") == (1, [("write/write", 1)])
+    assert check(how, "repaired") == (0, [])
+
+
+@pytest.mark.parametrize("how", ["fork", "os.fork"])
+def test_what_a_parent_did_is_counted_once(check, how):
+    """A child has a copy of it, and no driver."""
+    assert check(how, "parent") == (1, [("write/write", 1)])
+
+
+def test_a_process_that_outlives_the_report_says_nothing(tmp_path):
+    """... and leaves no half of a file."""
+    from xlogmem.check import start
+    from xlogmem.check.front_ends import Report
+
+    class FrontEnd:
+        def stop(self) -> None: ...
+        def report(self) -> Report: return Report([], [], [])
+        def record(self, file: str | None) -> None: ...
+
+    start.write(FrontEnd(), tmp_path / "gone")
+    (tmp_path / "there").mkdir()
+    start.write(FrontEnd(), tmp_path / "there")
+    [file] = (tmp_path / "there").iterdir()
+    assert json.loads(file.read_text())["process"] == int(file.stem)

@@ -1,0 +1,244 @@
+"""What images of kernels say: layouts and roles; PTX, cubins, fat binaries, mangled names, damaged ones too."""
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+
+import pytest
+from engine_traces import compiler
+from kernel_images import Facts, build_planted, defects, facts_of, output_of
+from ptx_programs import Kernel
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
+DEFECTS = [defect.name for defect in defects()]
+R, W, RW, U = "read", "write", "readwrite", "unknown"
+HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+
+
+def ptx(parameters, body, name="k"):
+    declared = ",\n".join(parameters)
+    return f"{HEADER}.visible .entry {name}(\n{declared}\n)\n{{\n{body}\nret;\n}}\n"
+
+
+def two(body):
+    """Two pointers and a number, in %p, %q and %n."""
+    return ptx([".param .u64 a", ".param .u64 b", ".param .u64 c"],
+               "ld.param.u64 %p, [a];\nld.param.u64 %q, [b];\nld.param.u64 %n, [c];\n" + body)
+
+
+# What stands in a kernel's body, and the roles of its two pointers; None: it is not accessed through.
+BODIES = {
+    "a load and a store": ("ld.global.u32 %r1, [%q+4]; st.global.u32 [%p], %r1;", W, R),
+    "generic addresses": ("ld.f32 %f1, [%q]; st.v4.f32 [%p+-16], {%f1, %f1, %f1, %f1};", W, R),
+    "both": ("ld.global.u32 %r1, [%p]; st.global.u32 [%p], %r1;", RW, None),
+    "atomics": ("atom.global.add.u32 %r1, [%p], 1; red.relaxed.gpu.global.add.f32 [%q], %f1;", RW, RW),
+    "an index": ("mul.wide.s32 %i, %r1, 4; add.s64 %x, %p, %i; st.global.u32 [%x], %r1;", W, None),
+    "a parameter as offset": ("cvta.to.global.u64 %g, %p; add.s64 %x, %g, %n; st.global.u32 [%x], %r1;", W, None),
+    "which of two is left open": ("selp.b64 %x, %p, %q, %z; st.global.u32 [%x], %r1;", U, U),
+    "reads of either": ("selp.b64 %x, %p, %q, %z; ld.global.u32 %r1, [%x];", R, R),
+    "a sum of two": ("add.s64 %x, %p, %q; st.global.u32 [%x], %r1;", U, U),
+    "a distance": ("sub.s64 %d, %p, %q; add.s64 %x, %q, %d; ld.global.u32 %r1, [%x]; st.global.u32 [%x], %r1;", U, U),
+    "a distance alone": ("add.s64 %y, %p, 4; sub.s64 %d, %y, %p; st.global.u32 [%d], %r1;", U, None),
+    "a loaded value": ("ld.global.u64 %x, [%q]; st.global.u32 [%x], %r1; st.global.u64 [%p], %x;", W, R),
+    "stored": ("st.global.u64 [%q], %p; ld.global.u32 %r1, [%p];", U, W),
+    "stored on the chip": ("st.shared.u64 [%s], %p; ld.shared.u64 %x, [%s]; st.global.u32 [%x], %r1;", U, None),
+    "passed to a function": ("st.param.b64 [param0+0], %p; call.uni f, (param0); ld.global.u32 %r1, [%q];", U, R),
+    "returned by a function": ("st.param.b64 [param0], %p; call.uni (retval0), f, (param0); "
+                               "ld.param.b64 %x, [retval0]; st.global.u32 [%x], %r1;", U, None),
+    "exchanged": ("atom.global.exch.b64 %x, [%q], %p;", U, RW),
+    "in halves": ("mov.b64 {%l, %h}, %p; mov.b64 %x, {%l, %h}; st.global.u32 [%x], %r1;", W, None),
+    "a predicate": ("setp.ne.s64 %z, %n, 0; @!%z bra L; @%z st.global.u32 [%p], %r1;\nL:\n", W, None),
+    "in a loop": ("L:\nst.global.u32 [%x], %r1; mov.b64 %x, %p; add.s64 %x, %x, 4; bra L;", W, None),
+    "copied": ("cp.async.ca.shared.global [%s], [%q], 16; cp.async.commit_group; cp.async.wait_group 0;", None, R),
+    "copied in bulk": ("cp.async.bulk.global.shared::cta.bulk_group [%p], [%s], %n; "
+                       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%s], [%q], 16, [%m];",
+                       W, R),
+    "not known": ("frobnicate.global.u32 %r1, [%q]; ld.global.u32 %r1, [%p];", R, U),
+    "prefetched": ("prefetch.global.L2 [%p];", None, None),
+    "in a block with comments": ("{ .reg .b64 t; /* st.global.u32 [%q], 0; */ mov.u64 t, %p; // st [%q]\n"
+                                 "st.global.u32 [t], 0; }", W, None),
+    "line numbers": ('.loc 1 5 3\nst.global.u32 [%p], 0;\n.loc 2 7 1, function_name $L, inlined_at 1 5 3\n'
+                     '.pragma "nounroll";\n$L__BB0_2:\nld.global.u32 %r1, [%q];', W, R),
+}
+STRUCT = [".param .u32 n", ".param .align 8 .b8 s[24]", ".param .u64 .ptr .global .align 1 p"]
+STRUCTS = {
+    "a field": ("ld.param.u64 %x, [s+8]; st.global.u32 [%x], 0;", {16: W}),
+    "a vector of fields": ("ld.param.v2.u64 {%x, %y}, [s+8]; st.global.u32 [%x], 0; ld.u32 %r, [%y];", {16: W, 24: R}),
+    "by address": ("mov.b64 %a, s; ld.param.u64 %x, [%a+16]; st.global.u32 [%x], 0;", {24: W}),
+    "by a sum": ("mov.b64 %a, s; add.s64 %b, %a, 8; ld.param.u64 %x, [%b]; st.global.u32 [%x], 0;", {16: W}),
+    "by an index": ("mov.b64 %a, s; add.s64 %b, %a, %i; ld.param.u64 %x, [%b]; st.global.u32 [%x], 0;",
+                    {8: U, 16: U, 24: U}),
+    "handed over": ("mov.b64 %a, s; cvta.param.u64 %b, %a; st.param.b64 [param0], %b; call f, (param0);",
+                    {8: U, 16: U, 24: U}),
+    "a tensor map": ("mov.b64 %a, s;\n"
+                     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%m], [%a, {%x, %y}], [%b];",
+                     {8: U, 16: U, 24: U}),
+    "beside an offset of its own": ("ld.param.u64 %x, [s]; ld.param.u64 %p, [p]; add.s64 %y, %p, %x; "
+                                    "st.global.u32 [%y], 0;", {32: W}),
+}
+
+
+def cubin(kernels):
+    """An ELF file as nvcc makes it, as far as it is read: {name: [(offset, size), ...]}."""
+    names, sections, data = b"\0", [], b""
+    for name, parameters in kernels.items():
+        info = struct.pack("<BBH", 3, 0x1B, 255)
+        for ordinal, (offset, size) in reversed(list(enumerate(parameters))):
+            info += struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
+        sections.append((len(names), 64 + len(data), len(info)))
+        names, data = names + f".nv.info.{name}".encode() + b"\0", data + info
+    sections.append((0, 64 + len(data), len(names)))
+    data += names
+    header = bytearray(64)
+    header[:6] = b"\x7fELF\2\1"
+    struct.pack_into("<Q", header, 0x28, 64 + len(data))
+    struct.pack_into("<HHH", header, 0x3A, 64, len(sections), len(sections) - 1)
+    return bytes(header) + data + b"".join(
+        struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0) for name, at, size in sections)
+
+
+def fat_binary(*parts):
+    """(kind, flags, bytes, size when decompressed): 1 is PTX, 2 a cubin."""
+    body = b"".join(struct.pack("<HHIQIIIIQQQQ", kind, 0, 64, len(data), len(data), 0, 0, 0, 0, flags, 0, whole) + data
+                    for kind, flags, data, whole in parts)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def packed(data):
+    """LZ4: literals, then a match for each run of blanks that is long enough."""
+    out, pieces = b"", re.split(rb"( {20,})", data)
+    for text, blanks in itertools.zip_longest(pieces[::2], pieces[1::2]):
+        literals, match = text + (b" " if blanks else b""), len(blanks or b"") - 1 - 4
+        out += bytes([min(len(literals), 15) << 4 | (min(match, 15) if blanks else 0)]) + more(len(literals)) + literals
+        out += b"\1\0" + more(match) if blanks else b""
+    return out
+
+
+def more(length):
+    return b"" if length < 15 else b"\xff" * ((length - 15) // 255) + bytes([(length - 15) % 255])
+
+
+STORE = ptx([".param .u64 p"], "ld.param.u64 %p, [p];\n" + 40 * " " + "st.global.u32 [%p], 0;" + 400 * " ")
+IMAGES = {
+    "cubin": (cubin({"k": [(0, 8), (8, 4), (16, 24)], "j": []}),
+              {"k": Facts([(0, 8), (8, 4), (16, 24)], {0: U, 16: U, 24: U, 32: U}), "j": Facts([], {})}),
+    "cubin-incomplete": (cubin({"k": [(0, 8), (0, 0), (8, 8)]}), {"k": Facts([], {})}),
+    "fat-ptx": (fat_binary((2, 0, cubin({"k": [(0, 8)], "j": [(0, 4)]}), 0), (1, 0, STORE.encode(), 0)),
+                {"k": Facts([(0, 8)], {0: W}), "j": Facts([(0, 4)], {})}),
+    "fat-cubin-last": (fat_binary((1, 0, STORE.encode(), 0), (2, 0, cubin({"k": [(0, 8)]}), 0)),
+                       {"k": Facts([(0, 8)], {0: W})}),
+    "fat-packed": (fat_binary((1, 0x2000, packed(STORE.encode()), len(STORE))), {"k": Facts([(0, 8)], {0: W})}),
+    "fat-zstandard": (fat_binary((1, 0x8000, b"(\xb5/\xfd", 100)), {}),
+    "layout": (ptx([".param .u8 a", ".param .align 16 .b8 b[20]", ".param .f64 .ptr .align 64 c", ".param .u16 d[3]"],
+                   "").encode(), {"k": Facts([(0, 1), (16, 20), (40, 8), (48, 6)], {})}),
+    "several": ((ptx([], "", "a") + ptx([".param .u64 p"], "ld.param.u64 %p, [p]; st.u32 [%p], 0;", "b")
+                 + '.func f(.param .u64 x)\n{\nst.u32 [%p], 0;\nret;\n}\n.file 1 "no .entry z() {}"\n').encode(),
+                {"a": Facts([], {}), "b": Facts([(0, 8)], {0: W})}),
+    "too-large": (ptx([".param .b8 a[70000]"], "").encode(), {}),
+    "cut-off": (STORE[:-20].encode(), {}),
+    "nothing": (b"no image at all", {}),
+} | {f"body-{name}": (two(body).encode(), {"k": Facts([(0, 8), (8, 8), (16, 8)], {
+        offset: role for offset, role in ((0, p), (8, q)) if role})}) for name, (body, p, q) in BODIES.items()} | {
+    f"struct-{name}": (ptx(STRUCT, body).encode(), {"k": Facts([(0, 4), (8, 24), (32, 8)], roles)})
+    for name, (body, roles) in STRUCTS.items()}
+SIGNATURES = {
+    "_Z1kPKfPfi": "const pointer value",
+    "_ZN2ns5saxpyEfPKfPfi": "value const pointer value",
+    "_Z2tkIfEvPT_PKS0_m": "pointer const value",
+    "_Z1kPKfS0_PfS1_": "const const pointer pointer",
+    "_Z1kN2ns1SEPKS0_PS0_": "value const pointer",
+    "_Z1kPKN2ns1SIfiEEPS1_PKS1_": "const pointer const",
+    "_Z1kIiLi3EEvPKT_PVS0_RKS0_": "const pointer const",
+    "_ZN3cub4kernIN4thru5tupleIJifEEEEEvPKT_St4pairIifE": "const value",
+    "_Z1kPFvPKfES0_Dv4_fPKS3_": "pointer const value const",
+    "_ZN2ns1kEPKfS1_": "const const",
+    "_Z1kv": "",
+    "k": "?",
+    "_Z1kPK": "?",
+    "_Z1kT_": "?",
+    "_ZN1aplE1b": "?",
+    "_Z999999999k": "?",
+    "_Z1k" + 400 * "P" + "f": "?",
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """With all defects, of which the environment selects one, and with the sanitizers."""
+    return build_planted(tmp_path_factory.mktemp("kernels"), "-g", "-fsanitize=address,undefined",
+                         "-fno-sanitize-recover=all")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    for name, (image, _) in IMAGES.items():
+        (folder / name).write_bytes(image)
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("random")
+    made = {f"{seed}.ptx": Kernel(seed) for seed in range(200)}
+    for name, kernel in made.items():
+        (folder / name).write_text(kernel.text)
+    return folder, made
+
+
+def wrong_roles(kernel, facts):
+    """Of a random kernel, what the machine contradicts."""
+    runs = [kernel.machine(seed) for seed in range(6)]
+    for offset, block in kernel.pointers.items():
+        role = facts.roles.get(offset)
+        read, written = [block in run.read for run in runs], [block in run.written for run in runs]
+        if ((role is None and any(read + written)) or (role == R and any(written))
+                or (role in (W, RW) and not all(written)) or (role == W and any(read))):
+            yield offset, role
+
+
+def wrong(program, files, kernels, defect=""):
+    """Images of which something else is said than in IMAGES, signatures likewise, and wrong roles."""
+    found = facts_of(program, *files, defect=defect)
+    yield from (name for name, (_, expected) in IMAGES.items() if found.get(name) != expected)
+    text = output_of(program, "--signature", *SIGNATURES, defect=defect)
+    types = dict(line.split(" |") for line in text.splitlines() if " |" in line)
+    yield from (name for name, expected in SIGNATURES.items() if types.get(name, "").split() != expected.split())
+    folder, made = kernels
+    found = facts_of(program, *(folder / name for name in made), defect=defect)
+    for name, kernel in made.items():
+        yield from (f"{name} at {offset}: {role}" for offset, role in wrong_roles(kernel, found[name]["k"]))
+
+
+def test_what_is_said_is_right(program, files, kernels):
+    assert list(wrong(program, files, kernels)) == []
+
+
+def test_most_pointers_have_a_role(program, kernels):
+    folder, made = kernels
+    found = facts_of(program, *(folder / name for name in made))
+    roles = [found[name]["k"].roles.get(offset) for name, kernel in made.items() for offset in kernel.pointers]
+    used = [role for role in roles if role]
+    assert {R, W, RW, U} <= set(used)
+    assert sum(role != U for role in used) > 0.5 * len(used) > 150
+
+
+def test_an_image_without_a_size(program, files):
+    unsized = [file for file in files if not file.name.startswith("fat-zst")]
+    found = facts_of(program, "--unsized", *unsized)
+    assert {name: facts for name, facts in found.items() if facts != IMAGES[name][1]} == {}
+
+
+def test_damaged_images_are_read_without_harm(program, files):
+    lines = output_of(program, "--mutate", "60", *files).splitlines()
+    assert sum(int(line) for line in lines[1::2]) > 500      # many still have a kernel
+
+
+def test_each_defect_breaks_a_rule_of_its_own():
+    assert len(set(DEFECTS)) == len({defect.rule for defect in defects()}) == len(DEFECTS) > 20
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_noticed(program, files, kernels, name):
+    assert any(wrong(program, files, kernels, name))

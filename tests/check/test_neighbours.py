@@ -1,0 +1,249 @@
+"""Programs of other libraries under the check, unmodified and without a GPU: each has a repaired twin."""
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytestmark = pytest.mark.simulator
+
+
+def needs(library, *wheels):
+    """NVIDIA's compilers come in wheels of their own, which need no GPU."""
+    here = all(found(name) for name in (library, *wheels))
+    return pytest.mark.skipif(not here, reason=f"needs a checked library: {library}")
+
+
+def found(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+# The first releases of 12.9, see neighbours/cyruntime.py.
+later_bindings = pytest.mark.skipif(found("cuda.bindings._lib.cyruntime"), reason="needs a later cuda-bindings 12.9")
+RUNTIME = """
+import sys
+from cuda.bindings import runtime
+
+def ok(result):
+    assert int(result[0]) == 0, result[0]
+    return result[1] if len(result) > 1 else None
+
+a, b = ok(runtime.cudaStreamCreateWithFlags(1)), ok(runtime.cudaStreamCreateWithFlags(1))
+p, q, event = ok(runtime.cudaMallocAsync(4096, a)), ok(runtime.cudaMalloc(4096)), ok(runtime.cudaEventCreate())
+ok(runtime.cudaMemsetAsync(p, 7, 4096, a))                  # the first
+if "fixed" in sys.argv:
+    ok(runtime.cudaEventRecord(event, a))
+    ok(runtime.cudaStreamWaitEvent(b, event, 0))
+ok(runtime.cudaMemcpyAsync(q, p, 4096, runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice, b))     # the second
+ok(runtime.cudaDeviceSynchronize())
+assert ok(runtime.cudaPointerGetAttributes(p)).type == runtime.cudaMemoryType.cudaMemoryTypeDevice
+assert runtime.cudaGetErrorName(runtime.cudaError_t.cudaErrorInvalidValue)[1] == b"cudaErrorInvalidValue"
+assert int(runtime.cudaMalloc3D(runtime.make_cudaExtent(1, 1, 1))[0]) == 801
+"""
+CUPY = """
+import sys
+import cupy
+side, null = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null
+x = cupy.arange(10) + 1                                     # the first
+if "fixed" in sys.argv:
+    side.wait_event(null.record())
+with side:
+    y = x * 2                                               # the second
+if "fixed" in sys.argv:
+    null.wait_event(side.record())
+assert y.shape == (10,)
+"""
+CUPY_FREED = """
+import sys
+import cupy
+a, b = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+scale = cupy.RawKernel('''extern "C" __global__ void scale(const float* in, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2 * in[i];
+}''', "scale")
+with b:
+    out = cupy.empty(1000, "f4")
+with a:
+    x = cupy.zeros(1000, "f4")
+b.wait_event(a.record())
+with b:
+    scale((4,), (256,), (x, out, 1000))                     # the first
+if "fixed" in sys.argv:
+    a.wait_event(b.record())
+del x                                                       # the second
+a.synchronize()
+"""
+CUPY_GRAPH = """
+import sys
+import cupy
+a, b = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+with a:
+    x, y = cupy.zeros(1000), cupy.zeros(1000)
+    a.synchronize()
+    a.begin_capture()
+    cupy.add(x, 1, out=y)                                   # the first
+    graph = a.end_capture()
+    graph.launch(a)
+if "fixed" in sys.argv:
+    b.wait_event(a.record())
+with b:
+    z = y * 2                                               # the second
+a.synchronize()
+b.synchronize()
+"""
+NUMBA = """
+import sys, warnings
+import numpy
+from numba import cuda
+warnings.simplefilter("ignore")
+
+@cuda.jit
+def scale(out, x):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = x[i] * 2
+
+a, b = cuda.stream(), cuda.stream()
+x = cuda.to_device(numpy.arange(1000, dtype=numpy.float32), stream=a)
+y, z = cuda.device_array(1000, numpy.float32, stream=a), cuda.device_array(1000, numpy.float32, stream=b)
+a.synchronize()
+scale[8, 128, a](y, x)                                      # the first
+if "fixed" in sys.argv:
+    event = cuda.event()
+    event.record(a)
+    event.wait(b)
+scale[8, 128, b](z, y)                                      # the second
+a.synchronize()
+b.synchronize()
+"""
+CORE = """
+import sys
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+device = Device()
+device.set_current()
+a, b = device.create_stream(), device.create_stream()
+code = '''extern "C" __global__ void scale(const float* in, float* out, unsigned long long n) {
+    unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2 * in[i];
+}'''
+kind = "ptx" if "ptx" in sys.argv else "cubin"
+module = Program(code, "c++", ProgramOptions(arch="sm_90")).compile(kind)
+scale = module.get_kernel("scale")
+x, y, z = (device.allocate(4000, stream=a) for _ in range(3))
+a.sync()
+launch(a, LaunchConfig(grid=4, block=256), scale, x, y, 1000)                       # the first
+if "fixed" in sys.argv:
+    b.wait(a)
+launch(b, LaunchConfig(grid=4, block=256), scale, y, z, 1000)                       # the second
+a.sync()
+b.sync()
+"""
+PROGRAMS = [
+    pytest.param(RUNTIME, [], "write/read", True, id="cuda.bindings.runtime", marks=later_bindings),
+    pytest.param(CUPY, [], "write/read", True, id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_FREED, [], "read/free", True, id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_GRAPH, [], "write/read", True, id="cupy-graph", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(NUMBA, [], "write/read", True, id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
+    pytest.param(CORE, ["ptx"], "write/read", True, id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
+    # A cubin does not say what is done through a pointer: that both touch the memory is possible, and no more.
+    pytest.param(CORE, [], "use/use", False, id="cuda.core-cubin", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
+]
+
+
+def line_with(program, text):
+    return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)
+def test_the_missing_wait_is_found(checked, program, arguments, pair, certain):
+    run = checked(program, *arguments)
+    assert run.pairs == [(pair, certain)], run.stderr
+    assert run.returncode == int(certain)
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
+        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
+
+
+@pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)
+def test_its_repaired_twin_is_silent(checked, program, arguments, pair, certain):
+    run = checked(program, *arguments, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_memory_of_another_device_is_freed_there(checked):
+    """The null stream, on which it is freed, is that of its own device."""
+    run = checked("""
+import cupy
+with cupy.cuda.Device(1):
+    x = cupy.arange(10) + 1
+del x
+assert cupy.cuda.runtime.getDevice() == 0
+cupy.arange(10)
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@later_bindings
+def test_programs_that_look_for_the_runtime_find_it(checked):
+    """Not in the processes in which cuda.pathfinder looks for what is installed."""
+    program = """
+import ctypes, os, sys
+try:
+    ctypes.CDLL("libcudart.so.12", mode=os.RTLD_NOLOAD)
+    print("loaded")
+except OSError:
+    print("not loaded")
+"""
+    assert checked(program).stdout == "loaded\n"
+    assert checked(program, "cuda.pathfinder.search").stdout == "not loaded\n"
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_an_error_passes_through_the_table_of_cupy(checked):
+    """The value that stands for an exception has to be the one that the callers, compiled elsewhere, expect."""
+    run = checked("""
+import cupy
+null = cupy.cuda.Stream.null
+for make in (lambda: cupy.cuda.memory.Memory(1 << 50), lambda: cupy.cuda.memory.MemoryAsync(1 << 50, null),
+             lambda: cupy.empty(1 << 50, "u1"), lambda: cupy.cuda.PinnedMemory(1 << 60)):
+    try:
+        make()
+    except Exception as error:
+        assert type(error).__name__ in ("CUDARuntimeError", "OutOfMemoryError"), repr(error)
+    else:
+        raise AssertionError
+""")
+    assert run.returncode == 0, run.stderr
+
+
+@later_bindings
+def test_what_is_not_simulated_names_itself(checked):
+    assert checked(RUNTIME).stderr.count("cudaMalloc3D is not simulated") == 1
+
+
+@later_bindings
+def test_a_library_is_prepared_when_it_is_imported_and_not_before(checked):
+    run = checked("import sys\nassert not {'cupy', 'numba', 'cuda.bindings.runtime'} & sys.modules.keys()\n"
+                  "import xlogmem.check.neighbours as neighbours\n"
+                  "assert sum(type(one).__module__ == neighbours.__name__ for one in sys.meta_path) == 1\n")
+    assert run.returncode == 0, run.stderr
+
+
+@later_bindings
+def test_another_signature_is_left_as_it_is(checked):
+    """... and is named: it would be called with what it does not expect."""
+    program = """
+from xlogmem.check.neighbours import signatures
+signatures.SIGNATURES["cudaMemGetInfo"] = "cudaError_t (int)"
+from cuda.bindings import runtime
+print(runtime.cudaMemGetInfo()[0])
+"""
+    run = checked(program)
+    assert "cudaMemGetInfo have other signatures" in run.stderr
+    assert "cudaSuccess" not in run.stdout
+    run = checked(program.replace('signatures.SIGNATURES["', 'signatures.SIGNATURES["_'))
+    assert "cudaSuccess" in run.stdout, run.stderr

@@ -1,0 +1,92 @@
+"""What the check knows of xlogmem's own memory: tags, pieces of pools, declared uses; and the audit."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from checked_programs import GONE, REUSED, START, UNDECLARED, UNORDERED, WRITTEN
+
+pytestmark = pytest.mark.simulator
+
+@pytest.fixture
+def check(tmp_path, clean_environment):
+    def run(program, *arguments, audit=False):
+        (tmp_path / "program.py").write_text(program)
+        clean_environment["XLOGMEM_AUDIT"] = str(int(audit))
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--json", "out.json", "--", sys.executable,
+                               "program.py", *arguments], capture_output=True, text=True, cwd=tmp_path,
+                              env=clean_environment, timeout=120)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done, json.loads((tmp_path / "out.json").read_text())
+
+    return run
+
+
+def line_of(program, text):
+    return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(("program", "resource"), [
+    *((program, resource) for program in (UNORDERED, GONE) for resource in ("pool", "async", "direct")),
+    (REUSED, "pool")])
+def test_what_is_declared_is_silent(check, program, resource):
+    done, document = check(program, resource, "fixed")
+    assert done.returncode == 0, done.stderr
+    assert document["findings"] == []
+
+
+@pytest.mark.parametrize("resource", ["pool", "async", "direct"])
+def test_a_finding_names_the_tag_and_the_place(check, resource):
+    done, document = check(UNORDERED, resource)
+    assert done.returncode == 1
+    assert 'memory  1.0 KiB "join "keys" ü" at 0x' in done.stderr
+    finding, = document["findings"]
+    assert (finding["pair"], finding["tag"], finding["block_end"] - finding["block_begin"]) == (
+        "write/read", 'join "keys" ü', 1024)
+    assert line_of(UNORDERED, "runtime.allocate(") in [frame["line"] for frame in finding["allocated"]]
+
+
+def test_a_piece_of_the_pool_that_is_handed_out_too_early(check):
+    done, document = check(REUSED, "pool")
+    assert done.returncode == 1, done.stderr
+    finding, *_ = (one for one in document["findings"] if one["pair"] == "read/reuse")
+    assert finding["second"]["name"] == "allocate"
+    assert line_of(REUSED, "following = ") in [frame["line"] for frame in finding["second"]["stack"]]
+    assert line_of(REUSED, "block.free()") in [frame["line"] for frame in finding["freed"]]
+
+
+@pytest.mark.parametrize("resource", ["pool", "async"])
+def test_memory_that_was_freed(check, resource):
+    done, document = check(GONE, resource)
+    assert done.returncode == 1, done.stderr
+    assert [one["kind"] for one in document["findings"]] == ["use-after-free"]
+
+
+@pytest.mark.parametrize(("program", "kind", "text", "count"), [
+    (UNDECLARED, "outside", "        fill(other, a)", 2),
+    (WRITTEN, "written", "    fill(block, a)", 1)])
+@pytest.mark.parametrize("resource", ["pool", "async"])
+def test_the_audit(check, resource, program, kind, text, count):
+    done, document = check(program, resource, audit=True)
+    omission, = document["omissions"]
+    called = line_of(START, "assert not int(cuda.cuMemset")
+    assert (omission["kind"], omission["place"]["line"], omission["count"]) == (kind, called, count), done.stderr
+    assert f"AUDIT {kind}" in done.stderr
+    if kind == "written":
+        assert omission["declared"]["line"] == line_of(program, "# declared")
+        assert omission["tag"] == 'join "keys" ü'
+    assert done.returncode == 0                         # it is no race
+    assert document["findings"] == []
+
+
+@pytest.mark.parametrize("program", [UNDECLARED, WRITTEN])
+def test_the_audit_of_what_is_declared(check, program):
+    done, document = check(program, "pool", "fixed", audit=True)
+    assert (done.returncode, document["omissions"]) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize("program", [UNDECLARED, WRITTEN])
+def test_there_is_no_audit_unless_it_is_wanted(check, program):
+    assert check(program, "pool")[1]["omissions"] == []

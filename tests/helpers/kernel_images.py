@@ -1,0 +1,69 @@
+"""The program that prints what images say of their kernels, compiled; with planted defects, too."""
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_traces import HERE, compiler, defects_of, planted_texts
+from places import ROOT
+
+KERNELS = ROOT / "xlogmem/check/kernels"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`parameters` are pairs of offset and size, `roles` the role of each pointer by its offset."""
+
+    parameters: list[tuple[int, int]]
+    roles: dict[int, str]
+
+
+def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    program = folder / "kernel_facts"
+    sources = [*sorted(kernels.glob("*.cpp")), HERE / "kernel_facts.cpp"]
+    subprocess.run([compiler() or "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
+                    *options, "-I", str(kernels.parents[1]), "-I", str(ROOT / "xlogmem"), *map(str, sources),
+                    "-o", str(program)], check=True)
+    return program
+
+
+def defects():
+    return defects_of(HERE / "kernel_defects.toml")
+
+
+def build_planted(folder: Path, *options: str) -> Path:
+    kernels = folder / "xlogmem/check/kernels"
+    kernels.mkdir(parents=True)
+    texts = planted_texts(KERNELS, defects())
+
+    for file, text in texts.items():
+        (kernels / file).write_text(text)
+    return build(folder / "objects", kernels, "-DPLANTED", *options)
+
+
+def output_of(program: Path, *arguments: str | Path, defect: str = "") -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300,
+                          env=os.environ | {"CHECK_DEFECT": defect})
+    assert defect or done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def facts_in(text: str) -> dict[str, dict[str, Facts]]:
+    """By the name of the file, then of the kernel."""
+    found: dict[str, dict[str, Facts]] = {}
+    for line in text.split("== reached")[0].splitlines():
+        if line.startswith("== "):
+            kernels = found[Path(line[3:]).name] = {}
+        elif "|" in line:
+            name, parameters, pointers = line.split("|")
+            places = [tuple(map(int, place.split("+"))) for place in parameters.split()]
+            roles = dict(word.split(":") for word in pointers.split())
+            kernels[name.strip()] = Facts(places, {int(offset): role for offset, role in roles.items()})
+    return found
+
+
+def facts_of(program: Path, *arguments: str | Path, defect: str = "") -> dict[str, dict[str, Facts]]:
+    return facts_in(output_of(program, *arguments, defect=defect))

@@ -1,0 +1,38 @@
+// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py.
+#include <cstddef>
+#include <map>
+#include <vector>
+
+using Parameters = std::vector<std::pair<std::size_t, std::size_t>>;  // offset and bytes
+
+namespace {
+
+int changed = 0;
+
+int answer(const std::map<long, Parameters>& kernels, long kernel, std::size_t index, std::size_t* offset,
+           std::size_t* bytes) {
+    auto found = kernels.find(kernel);
+    if (found == kernels.end()) return 400;
+    if (index >= found->second.size()) return 1;
+    *offset = found->second[index].first;
+    *bytes = found->second[index].second;
+    return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+void change_kernel(int to) { changed = to; }
+
+int cuFuncGetParamInfo(long function, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+    static const Parameters before{{0, 8}, {8, 4}}, after{{0, 4}, {8, 8}};
+    return answer({{0xF100, before}, {0xF200, {{0, 4}, {8, 24}}}, {0xF500, {{0, 8}, {8, 8}}},
+                   {0xF600, changed ? after : before}, {0xF700, {{0, 4}, {4, 12}}}},
+                  function, index, offset, bytes);
+}
+
+int cuKernelGetParamInfo(long kernel, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+    return answer({{0xF300, {{0, 8}}}}, kernel, index, offset, bytes);
+}
+}
