@@ -30,9 +30,12 @@ EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # added by pip
 COMPILED = r".*\.(pyx|pxd|pxi|cpp|hpp|map)|.*/\.clang-format"       # all else below xlogmem/ is in a wheel
-LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
-             "ld-linux-aarch64.so.1"}
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_s.so.1", "libstdc++.so.6",
+             "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # cuda-bindings, not the linker, finds the driver; the symbols of each RMM release are in its own namespace.
+# The simulated ones: whichever has these names is in the process already when they are loaded.
+SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13"}
+FROM_THOSE = {"_cudart12": r"cu[A-Z]", "_cudart13": r"cu[A-Z]", "_cupy_table": r"cuda[A-Z]"}
 FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
 
 
@@ -122,11 +125,12 @@ def conda(path: Path) -> None:
 
 
 def installed(contents: dict[str, bytes], info: set[str]) -> None:
-    """Python, stubs, the C header, one module for each .pyx and the simulated driver; the modules are relocatable."""
+    """Python, stubs, the C header, a module for each .pyx, the simulated libraries, that of the check on a GPU."""
     modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
     shipped = {name for name in TRACKED if name.startswith("xlogmem/") and not re.fullmatch(COMPILED, name)}
     report.same(set(contents) - set(modules), shipped | {f"{INFO}/{name}" for name in info}, "files")
-    report.same(set(modules.values()), {"xlogmem/sim/_simcuda"} | {
+    report.same(set(modules.values()), {"xlogmem/sim/_simcuda", "xlogmem/check/_cupti",
+                                        "xlogmem/check/cudart/_cudart12", "xlogmem/check/cudart/_cudart13"} | {
         name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
     report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
     report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
@@ -139,17 +143,19 @@ def installed(contents: dict[str, bytes], info: set[str]) -> None:
 
 
 def module(name: str, content: bytes) -> None:
-    elf = ELFFile(io.BytesIO(content))
+    elf, plain = ELFFile(io.BytesIO(content)), Path(name).name.split(".")[0]
     entries = {"DT_NEEDED": set(), "DT_RPATH": set(), "DT_RUNPATH": set(), "DT_SONAME": set()}
     for entry in elf.get_section_by_name(".dynamic").iter_tags():
         if entry.entry.d_tag in entries:
             entries[entry.entry.d_tag].add(getattr(entry, entry.entry.d_tag.removeprefix("DT_").lower()))
-    report.rule(entries["DT_NEEDED"] <= LIBRARIES, f"{name} needs {entries['DT_NEEDED'] - LIBRARIES}")
+    libraries = LIBRARIES | ({"libcuda.so.1"} if "_cudart" in plain else set())
+    report.rule(entries["DT_NEEDED"] <= libraries, f"{name} needs {entries['DT_NEEDED'] - libraries}")
     outside = {path for path in entries["DT_RPATH"] | entries["DT_RUNPATH"] if not path.startswith("$ORIGIN/")}
     report.rule(not outside, f"{name} searches {outside}")
-    report.rule(entries["DT_SONAME"] == ({"libcuda.so.1"} if "_simcuda" in name else set()), f"the soname of {name}")
+    report.rule(entries["DT_SONAME"] == ({SONAMES[plain]} if plain in SONAMES else set()), f"the soname of {name}")
     undefined = [symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
-                 if symbol.entry.st_shndx == "SHN_UNDEF" and re.search(FOREIGN, symbol.name)]
+                 if symbol.entry.st_shndx == "SHN_UNDEF" and re.search(FOREIGN, symbol.name)
+                 and not (plain in FROM_THOSE and re.match(FROM_THOSE[plain], symbol.name))]
     report.rule(not undefined, f"{name} has undefined symbols: {undefined[:5]}")
     report.rule(not elf.get_section_by_name(".debug_info"), f"{name} has debugging information")
     report.rule(not re.search(rb"/(tmp|home|root|build)/\w|_placehold_", content), f"{name} contains its build path")

@@ -153,6 +153,8 @@ def cuda() -> None:
     for name, pattern, only, exports in (
             ("cuda-cudart-dev", "nvidia_cuda_runtime_cu12-*.whl", "nvidia/cuda_runtime/include/",
              {"weak": [f"cuda-cudart >={release},<{end}"]}),
+            ("cuda-cupti-dev", "nvidia_cuda_cupti_cu12-*.whl", "nvidia/cuda_cupti/include/",
+             {"weak": [f"cuda-cupti >={release},<{end}"]}),
             (f"cuda-crt-dev_{SUBDIR}", "nvidia_cuda_nvcc_cu12-*.whl", "nvidia/cuda_nvcc/include/crt/", {})):
         wheel = newest(pattern)
         with tempfile.TemporaryDirectory() as folder:

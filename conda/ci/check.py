@@ -121,7 +121,7 @@ def lint() -> None:
                 check(plain(core[part]) == expected, f"{where} {part} is {plain(core[part])}, not {expected}")
             check(plain(rmm["run"]) == plain(versions("recipe_rmm", machine)), f"{where} {rmm['run']}")
             check({"pin_subpackage": {"name": "xlogmem", "exact": True}} in rmm["run"], f"{where} xlogmem-rmm's pin")
-            for header in ("cuda-cudart-dev", "librmm"):        # their run exports would be dependencies
+            for header in ("cuda-cudart-dev", "cuda-cupti-dev", "librmm"):    # whose run exports would be needed
                 check(header in core["ignore_run_exports"]["from_package"], f"{where} exports of {header}")
 
 
