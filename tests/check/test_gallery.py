@@ -15,7 +15,7 @@ pytestmark = pytest.mark.simulator
 
 def run(environment, out: Path, *command: str):
     done = subprocess.run([*CHECK, "--json", str(out), "--", sys.executable, *command], capture_output=True, text=True,
-                          env=environment, timeout=120)
+                          env=environment, timeout=120, cwd=out.parent)     # not where the sources of xlogmem are
     return done, json.loads(out.read_text())["findings"]
 
 
