@@ -27,6 +27,13 @@ void print(const std::string& name, const Facts& facts) {
     std::cout << " |";
     for (const Pointer& pointer : facts.pointers)
         std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)];
+    std::cout << " |";
+    for (const Pointer& pointer : facts.pointers) {
+        if (pointer.start.is_there && pointer.start.zeros.empty()) continue;
+        std::cout << " " << pointer.offset << ":";
+        for (const Parameter& zero : pointer.start.zeros) std::cout << zero.offset << "+" << zero.size << ",";
+        if (!pointer.start.is_there) std::cout << "never";
+    }
     std::cout << "\n";
 }
 

@@ -99,17 +99,20 @@ u64 Replay::address(const std::string& text) const {
     return found->second + (plus == std::string::npos ? 0 : std::stoull(text.substr(plus + 1)));
 }
 
-// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer.
+// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer, p+8:write~ one from which it goes somewhere else.
 Range Replay::range(const std::string& text) {
     static const std::map<std::string, Role> roles{
         {"read", Role::Read}, {"write", Role::Write}, {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown}};
+    bool moved = text.back() == '~';
     std::size_t colon = text.rfind(':'), open = text.find('[');
-    auto role = roles.find(text.substr(colon + 1));
+    auto role = roles.find(text.substr(colon + 1, text.size() - colon - 1 - moved));
     if (role == roles.end()) refuse("no role in " + text);
     if (open == std::string::npos) {
         std::vector<Range> ranges;
         engine_.add_pointer(ranges, address(text.substr(0, colon)), role->second);
-        return ranges.empty() ? Range{} : ranges[0];
+        if (ranges.empty()) return {};
+        ranges[0].moved = moved;
+        return ranges[0];
     }
     u64 base = address(text.substr(0, open));
     Range exact;
@@ -193,6 +196,8 @@ bool Replay::on_memory() {
             engine_.allocate(on, what_, at, bytes);
     } else if (call == "free") {
         engine_.free(stream(word(2)), what_, address(word(1)));
+    } else if (call == "keep") {
+        engine_.keep(address(word(1)));
     } else if (call == "unpiece") {
         engine_.free_piece(stream(word(2)), what_, address(word(1)));
     } else if (call == "release") {

@@ -62,10 +62,10 @@ def check(tmp_path, clean_environment):
     file, out = tmp_path / "program.py", tmp_path / "out.json"
     file.write_text(PROGRAM)
 
-    def run(*arguments: str) -> tuple[int, list[tuple[str, int]]]:
-        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--json", str(out), "--",
-                               sys.executable, str(file), *arguments], capture_output=True, text=True, cwd=tmp_path,
-                              env=clean_environment, timeout=100)
+    def run(*arguments: str, options: list[str] | tuple[()] = ()) -> tuple[int, list[tuple[str, int]]]:
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--json", str(out),
+                               *options, "--", sys.executable, str(file), *arguments], capture_output=True, text=True,
+                              cwd=tmp_path, env=clean_environment, timeout=100)
         assert "Traceback" not in done.stderr, done.stderr
         findings = json.loads(out.read_text())["findings"]
         return done.returncode, [(one["pair"], len(one["processes"]) * one["count"]) for one in findings]
@@ -83,6 +83,15 @@ def test_a_child_that_initialises_the_driver_is_checked(check, how):
 def test_what_a_parent_did_is_counted_once(check, how):
     """A child has a copy of it, and no driver."""
     assert check(how, "parent") == (1, [("write/write", 1)])
+
+
+@pytest.mark.parametrize("how", ["fork", "os.fork"])
+@pytest.mark.parametrize("order", ["broken", "parent"])
+def test_each_process_has_a_recording_of_its_own(check, tmp_path, how, order):
+    check(how, order, options=["--record", str(tmp_path / "trace.txt")])
+    _, *recordings = (tmp_path / "trace.txt").read_text().split("== process ")
+    assert [text.count("\n:work ") for text in recordings if "\n:work " in text] == [2]
+    assert all(text.count("\n:name 0 ") == 1 for text in recordings if "\n:" in text)
 
 
 def test_a_process_that_outlives_the_report_says_nothing(tmp_path):

@@ -61,6 +61,33 @@ BODIES = {
     "line numbers": ('.loc 1 5 3\nst.global.u32 [%p], 0;\n.loc 2 7 1, function_name $L, inlined_at 1 5 3\n'
                      '.pragma "nounroll";\n$L__BB0_2:\nld.global.u32 %r1, [%q];', W, R),
 }
+# What a body does with the first pointer, and where the first thread goes: None, to where that points; "N+8,", there if
+# the parameter at N is zero.
+STARTS = {
+    "an index": ("mov.u32 %r1, %tid.x; mul.wide.s32 %i, %r1, 4; add.s64 %x, %p, %i; st.global.u32 [%x], %r1;", None),
+    "an index of a block": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
+                            "mad.lo.s32 %r4, %r1, %r2, %r3; mul.wide.s32 %i, %r4, 4; add.s64 %x, %p, %i;\n"
+                            "st.global.u32 [%x], %r1;", None),
+    "an offset": ("add.s64 %x, %p, %n; st.global.u32 [%x], 0;", "16+8,"),
+    "an offset in elements": ("mov.u32 %r1, %tid.x; cvt.s64.s32 %i, %r1; add.s64 %j, %i, %n; shl.b64 %k, %j, 2;\n"
+                              "add.s64 %x, %p, %k; st.global.u32 [%x], 0;", "16+8,"),
+    "an offset of half a word": ("ld.param.u32 %m, [c+4]; mul.wide.u32 %i, %m, 4; add.s64 %x, %p, %i; ld.u32 %r, [%x];",
+                                 "20+4,"),
+    "a row": ("mov.u32 %r1, %tid.y; cvt.u64.u32 %i, %r1; mul.lo.s64 %j, %i, %n; add.s64 %x, %p, %j; ld.u32 %r, [%x];",
+              None),
+    "a stride": ("mov.u32 %r1, %tid.x; cvt.u64.u32 %i, %r1;\nL:\nadd.s64 %x, %p, %i; st.u8 [%x], 0;\n"
+                 "add.s64 %i, %i, %n; bra L;", None),
+    "from the end": ("mov.u32 %r1, %tid.x; cvt.u64.u32 %i, %r1; sub.s64 %j, %n, %i; add.s64 %k, %j, -1;\n"
+                     "add.s64 %x, %p, %k; st.u8 [%x], 0;", "never"),
+    "a constant": ("st.global.u32 [%p+16], 0;", "never"),
+    "a constant beside": ("st.global.u32 [%p+16], 0; st.global.u32 [%p], 0;", None),
+    "a constant after": ("st.global.u32 [%p], 0; st.global.u32 [%p+16], 0;", None),
+    "either": ("selp.b64 %i, %n, 0, %z; add.s64 %x, %p, %i; st.u32 [%x], 0;", None),
+    "a loaded index": ("ld.global.u64 %i, [%q]; add.s64 %x, %p, %i; st.u32 [%x], 0;", "never"),
+    "an index from the chip": ("ld.shared.u64 %i, [%s]; add.s64 %x, %p, %i; st.u32 [%x], 0;", None),
+    "a part": ("and.b64 %i, %n, 63; add.s64 %x, %p, %i; st.u32 [%x], 0;", "16+8,"),
+    "on the chip": ("st.shared.u32 [%p+16], 0; ld.u32 %r, [%p];", None),
+}
 STRUCT = [".param .u32 n", ".param .align 8 .b8 s[24]", ".param .u64 .ptr .global .align 1 p"]
 STRUCTS = {
     "a field": ("ld.param.u64 %x, [s+8]; st.global.u32 [%x], 0;", {16: W}),
@@ -141,7 +168,8 @@ IMAGES = {
 } | {f"body-{name}": (two(body).encode(), {"k": Facts([(0, 8), (8, 8), (16, 8)], {
         offset: role for offset, role in ((0, p), (8, q)) if role})}) for name, (body, p, q) in BODIES.items()} | {
     f"struct-{name}": (ptx(STRUCT, body).encode(), {"k": Facts([(0, 4), (8, 24), (32, 8)], roles)})
-    for name, (body, roles) in STRUCTS.items()}
+    for name, (body, roles) in STRUCTS.items()} | {
+    f"start-{name}": (two(body).encode(), None) for name, (body, _) in STARTS.items()}
 SIGNATURES = {
     "_Z1kPKfPfi": "const pointer value",
     "_ZN2ns5saxpyEfPKfPfi": "value const pointer value",
@@ -201,7 +229,9 @@ def wrong_roles(kernel, facts):
 def wrong(program, files, kernels, defect=""):
     """Images of which something else is said than in IMAGES, signatures likewise, and wrong roles."""
     found = facts_of(program, *files, defect=defect)
-    yield from (name for name, (_, expected) in IMAGES.items() if found.get(name) != expected)
+    yield from (name for name, (_, expected) in IMAGES.items() if expected is not None and found.get(name) != expected)
+    starts = {name: found[f"start-{name}"]["k"].starts.get(0) for name in STARTS}
+    yield from (f"{name}: {starts[name]}" for name, (_, expected) in STARTS.items() if starts[name] != expected)
     text = output_of(program, "--signature", *SIGNATURES, defect=defect)
     types = dict(line.split(" |") for line in text.splitlines() if " |" in line)
     yield from (name for name, expected in SIGNATURES.items() if types.get(name, "").split() != expected.split())
@@ -227,7 +257,7 @@ def test_most_pointers_have_a_role(program, kernels):
 def test_an_image_without_a_size(program, files):
     unsized = [file for file in files if not file.name.startswith("fat-zst")]
     found = facts_of(program, "--unsized", *unsized)
-    assert {name: facts for name, facts in found.items() if facts != IMAGES[name][1]} == {}
+    assert {name: facts for name, facts in found.items() if facts != IMAGES[name][1] is not None} == {}
 
 
 def test_damaged_images_are_read_without_harm(program, files):

@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
+
+from xlogmem.check.neighbours import cupy_allocator, noted
 
 pytestmark = pytest.mark.simulator
 
@@ -247,3 +250,22 @@ print(runtime.cudaMemGetInfo()[0])
     assert "cudaSuccess" not in run.stdout
     run = checked(program.replace('signatures.SIGNATURES["', 'signatures.SIGNATURES["_'))
     assert "cudaSuccess" in run.stdout, run.stderr
+
+
+def test_an_allocator_of_the_programs_own_is_noted(monkeypatch):
+    """... and RMM's is none: its pools are the driver's own."""
+    def own(size): ...
+    def of_rmm(size): ...
+
+    of_rmm.__module__ = "rmm.allocators.cupy"
+    monkeypatch.setattr(noted, "_notes", {})
+    set_to = []
+    cupy = SimpleNamespace(cuda=SimpleNamespace(set_allocator=set_to.append))
+    cupy_allocator.use(cupy, test_an_allocator_of_the_programs_own_is_noted)
+    cupy.cuda.set_allocator(of_rmm)
+    assert noted.notes() == []
+    for allocator in (own, None):
+        cupy.cuda.set_allocator(allocator)
+    assert set_to == [test_an_allocator_of_the_programs_own_is_noted, of_rmm, own, None]
+    note, = noted.notes()
+    assert "an allocator of its own for CuPy" in note

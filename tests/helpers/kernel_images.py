@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_traces import HERE, compiler, defects_of, planted_texts
@@ -14,10 +14,14 @@ KERNELS = ROOT / "xlogmem/check/kernels"
 
 @dataclass(frozen=True)
 class Facts:
-    """`parameters` are pairs of offset and size, `roles` the role of each pointer by its offset."""
+    """`parameters` are pairs of offset and size, `roles` the role of each pointer by its offset.
+
+    `starts` has those pointers to whose own address the kernel goes never, or if parameters are zero: "8+4,".
+    """
 
     parameters: list[tuple[int, int]]
     roles: dict[int, str]
+    starts: dict[int, str] = field(default_factory=dict, compare=False)
 
 
 def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
@@ -51,6 +55,10 @@ def output_of(program: Path, *arguments: str | Path, defect: str = "") -> str:
     return done.stdout
 
 
+def by_offset(text: str) -> dict[int, str]:
+    return {int(offset): value for offset, value in (word.split(":") for word in text.split())}
+
+
 def facts_in(text: str) -> dict[str, dict[str, Facts]]:
     """By the name of the file, then of the kernel."""
     found: dict[str, dict[str, Facts]] = {}
@@ -58,10 +66,9 @@ def facts_in(text: str) -> dict[str, dict[str, Facts]]:
         if line.startswith("== "):
             kernels = found[Path(line[3:]).name] = {}
         elif "|" in line:
-            name, parameters, pointers = line.split("|")
+            name, parameters, pointers, starts = line.split("|")
             places = [tuple(map(int, place.split("+"))) for place in parameters.split()]
-            roles = dict(word.split(":") for word in pointers.split())
-            kernels[name.strip()] = Facts(places, {int(offset): role for offset, role in roles.items()})
+            kernels[name.strip()] = Facts(places, by_offset(pointers), by_offset(starts))
     return found
 
 

@@ -191,3 +191,28 @@ def memory_that_is_mapped_again_is_new(p: Program, repaired: bool) -> None:
 def addresses_that_were_never_allocated_are_not_watched(p: Program, repaired: bool) -> None:
     for stream in (A, B):
         p.fill(0x5000_0000_0000 if repaired else X, stream)
+
+
+@scene("certain use-after-free")
+def a_free_is_refused(p: Program, repaired: bool) -> None:
+    """The driver says that it has not freed the memory."""
+    p.allocate(Z, A)
+    p.call("cuMemFreeAsync", dptr=Z, hStream=A, result=1 if repaired else 0)
+    p.fill(Z, A)
+
+
+@scene("certain use-after-free")
+def a_free_without_a_stream_is_refused(p: Program, repaired: bool) -> None:
+    p.call("cuMemAlloc_v2", dptr=out(Z), bytesize=BYTES)
+    p.call("cuMemFree_v2", dptr=Z, result=1 if repaired else 0)
+    p.fill(Z, A)
+
+@scene("certain use-after-free")
+def a_second_free_is_refused(p: Program, repaired: bool) -> None:
+    p.allocate(Z, A)
+    if repaired:
+        p.fill(Z, A)
+    p.free(Z, A)
+    p.call("cuMemFreeAsync", dptr=Z, hStream=A, result=1)
+    if not repaired:
+        p.fill(Z, A)

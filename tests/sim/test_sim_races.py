@@ -255,8 +255,8 @@ def test_a_report_names_both_operations_and_streams(two):
     fill(p, 1, a)
     out.read_from(p, b)
     (report,) = simulator.races()
-    assert report.startswith(f"RACE write/read: memset on stream {cu.stream_id(a)} (op ")
-    assert f"and memcpyDtoH on stream {cu.stream_id(b)} (op " in report
+    assert report.startswith(f"RACE write/read: cuMemsetD8Async on stream {cu.stream_id(a)} (op ")
+    assert f"and cuMemcpyDtoHAsync on stream {cu.stream_id(b)} (op " in report
     assert report.endswith(f"; bytes [{p:#x},{p + 64:#x}) 64 B")
 
 

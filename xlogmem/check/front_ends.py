@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from xlogmem import sim
 from xlogmem.check import gpu, neighbours, sites
-from xlogmem.check.neighbours import pieces
+from xlogmem.check.neighbours import noted, pieces
 
 __all__ = ["FrontEnd", "Report", "begin"]
 
@@ -60,7 +60,7 @@ class Simulated:
     def report(self) -> Report:
         launches, _ = self._simulator.unknown_kernels()
         notes = [f"{launches} launches of kernels computed nothing"] if launches else []
-        return Report(self._simulator.findings(), self._simulator.omissions(), notes)
+        return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:
         self._simulator.clear_races()
@@ -98,7 +98,7 @@ class Real:
 
     def report(self) -> Report:
         found = gpu.report(self._library)
-        return Report(found["findings"], found["omissions"], self._notes(found))
+        return Report(found["findings"], found["omissions"], self._notes(found) + noted.notes())
 
     def clear(self) -> None:
         self._library.xcheck_clear_findings()

@@ -24,8 +24,6 @@ def begin(folder: str) -> None:
     so that its handler runs after all of the program's, and nothing after it counts.
     """
     front_end = watch()
-    if "XLOGMEM_CHECK_RECORD" in os.environ:
-        front_end.record(f"{folder}/{os.getpid()}.trace")
     with suppress(FileNotFoundError):                   # the program has ended, and this process goes on
         Path(folder, f"{os.getpid()}.begun").touch()
     Ending(front_end, Path(folder))
@@ -64,6 +62,7 @@ class Ending:
 
     def __init__(self, front_end: FrontEnd, folder: Path) -> None:
         self.front_end, self.folder, self.process = front_end, folder, os.getpid()
+        self.record()
         atexit.register(self.write)
         os.register_at_fork(after_in_child=self.after_fork)
 
@@ -71,9 +70,15 @@ class Ending:
         if self.front_end.is_lost():
             return
         self.process = os.getpid()
+        self.record()
         workers = sys.modules.get("multiprocessing.util")
         if workers is not None:
             workers.register_after_fork(self, Ending.in_worker)
+
+    def record(self) -> None:
+        """Each process has a trace of its own."""
+        if "XLOGMEM_CHECK_RECORD" in os.environ:
+            self.front_end.record(str(self.folder / f"{self.process}.trace"))
 
     def in_worker(self) -> None:
         from multiprocessing.util import Finalize

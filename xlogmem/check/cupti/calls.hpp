@@ -82,6 +82,9 @@ void add_graphs(Calls& calls);
 #define AFTER(symbol) \
     calls.after<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
                                  [](const Call& call, [[maybe_unused]] const symbol##_params& p)
+#define FAILED(symbol) \
+    calls.failed<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
+                                  [](const Call& call, [[maybe_unused]] const symbol##_params& p)
 #define BEFORE_BOTH(symbol, letters) \
     calls.before<symbol##_params>( \
         Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol, CUPTI_DRIVER_TRACE_CBID_##symbol##letters}, \

@@ -7,7 +7,7 @@
 //
 // Which of the two moments counts follows from what other threads may do in between. A free, a launch and the record of
 // an event count before the call: afterwards another thread may have been handed the same address, or have waited for the
-// event already; they count where the driver refuses them, too. An allocation and a wait count after the call, when the
+// event already; launches and records count where the driver refuses them, too. An allocation and a wait count after the call, when the
 // driver has accepted it. A call that makes the host wait is noted before, with all that is queued then, and the host
 // knows it after.
 //
@@ -42,6 +42,7 @@ struct Thread {
     u32 site = 0;
     bool waits = false;
     Clock waited_for;
+    u64 freed = 0;  // by the free in progress
     Trials trials;  // of the launch in progress
 
     Thread();
@@ -174,6 +175,8 @@ struct Call {
     void copy(const Copy& copy) const;
     void allocate(u64 address, u64 bytes) const;  // by the host
     void allocate(u64 address, u64 bytes, CUstream stream) const;
+    void note_free(u64 address) const;
+    void keep() const;
     void free(u64 address) const;
     void free(u64 address, CUstream stream) const;
     void unmap(u64 address, u64 bytes) const;

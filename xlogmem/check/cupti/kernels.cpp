@@ -59,7 +59,8 @@ std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts
     Facts named{parameters, all_words(parameters)};
     if (!text) add_roles_of_signature(mangled, named);
     std::vector<Word> words;
-    for (const Pointer& pointer : (text ? *text : named).pointers) words.push_back({pointer.offset, pointer.role});
+    for (const Pointer& pointer : (text ? *text : named).pointers)
+        words.push_back({pointer.offset, pointer.role, pointer.start});
     return words;
 }
 

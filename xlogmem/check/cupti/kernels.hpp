@@ -17,6 +17,7 @@ namespace check {
 struct Word {
     u32 offset;  // in the parameters
     Role role = Role::Unknown;
+    Start start = {};
     u32 number = 0;  // the engine's: see words.hpp
 };
 

@@ -77,7 +77,8 @@ void launch(const Call& call, CUfunction function, CUstream stream, void** value
     static thread_local std::vector<u8> space;
     read_arguments(kernel.parameters, values, extra, space);
     Launched launched(front.engine, *on, space, ranges);
-    for (const Word& word : kernel.words) launched.add(word.offset, word.role, word.number);
+    for (const Word& word : kernel.words)
+        launched.add(word.offset, word.role, word.number, !is_there(word.start, space));
     front.count_launch(kernel);
     u64 found = front.engine.findings().added();
     front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());

@@ -9,9 +9,20 @@ void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
     if (Stream* on = stream(handle)) front.engine.allocate(on, what, address, bytes);
 }
 
+// The memory that the call frees, which is kept after all if the driver refuses the call.
+void Call::note_free(u64 address) const {
+    const Block* block = front.engine.find(address);
+    thread.freed = block && block->live && block->begin == address ? address : 0;
+}
+
+void Call::keep() const {
+    if (thread.freed) front.engine.keep(thread.freed);
+}
+
 // It waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be given
 // the address before this one comes back, so that the host learns already now what it waits for.
 void Call::free(u64 address) const {
+    note_free(address);
     const Block* block = front.engine.find(address);
     bool stream_ordered = block && block->allocated.stream;
     if (address && !stream_ordered) front.engine.host_learns(front.engine.queued_in(context()));
@@ -19,6 +30,7 @@ void Call::free(u64 address) const {
 }
 
 void Call::free(u64 address, CUstream handle) const {
+    note_free(address);
     if (Stream* on = stream(handle)) front.engine.free(on, what, address);
 }
 
@@ -43,6 +55,7 @@ void add_ordinary(Calls& calls) {
                        ENTRY(cuExternalMemoryGetMappedBuffer)})
         calls.unseen(entry);
     BEFORE(cuMemFree_v2) { call.free(p.dptr); });
+    FAILED(cuMemFree_v2) { call.keep(); });
     BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
 }
 
@@ -50,6 +63,7 @@ void add_stream_ordered(Calls& calls) {
     AFTER_BOTH(cuMemAllocAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
     AFTER_BOTH(cuMemAllocFromPoolAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
     BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
+    FAILED_BOTH(cuMemFreeAsync, _ptsz) { call.keep(); });
 }
 
 void add_page_locked(Calls& calls) {

@@ -34,6 +34,7 @@ struct Range {
     u64 anchor = 0;          // 0: exactly these bytes
     Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
     u32 word = 0;            // a kernel's pointer, of which more may become known: see words.hpp
+    bool moved = false;      // the kernel does not go just to its anchor
 };
 
 struct Access {

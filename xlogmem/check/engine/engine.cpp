@@ -165,7 +165,7 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
             made.role = declared_.role_at(stream.id, range.anchor ? range.anchor : range.begin, range.role);
         made.maybe_end = made.role == Role::Unknown && is_end(range, ranges, count);
         made.word = range.word;
-        made.moved = false;
+        made.moved = range.moved;
         words_.refresh(made);
         touch(stream, made, range.block);
     }
@@ -187,17 +187,27 @@ std::shared_ptr<const Graph> Engine::end_capture(Stream& stream) {
     return graph;
 }
 
+Access Engine::launched(const Stream& stream, Time now, Operation what, const Access& captured) const {
+    Access made = captured;
+    made.time = now;
+    made.stream = stream.id;
+    made.in_capture = bool(stream.capture);
+    made.unseen |= (made.in_capture ? stream.capture->clock(stream.lane) : stream.clock).has_unseen();
+    made.captured = made.what.site;
+    made.what.site = what.site;
+    return made;
+}
+
 Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
     if (trace_) trace_->line(":launch", &stream, what, trace_->number_of(&graph, false));
     Time now = tick(stream);
+    for (const CapturedAccess& captured : graph.allocations) {
+        Block* block = blocks_.at(captured.begin, captured.piece);
+        if (block && !block->live && block->generation == captured.generation)
+            begin_again(*block, launched(stream, now, what, captured.access));
+    }
     for (const CapturedAccess& captured : graph.accesses) {
-        Access made = captured.access;
-        made.time = now;
-        made.stream = stream.id;
-        made.in_capture = bool(stream.capture);
-        made.unseen |= (made.in_capture ? stream.capture->clock(stream.lane) : stream.clock).has_unseen();
-        made.captured = made.what.site;
-        made.what.site = what.site;
+        Access made = launched(stream, now, what, captured.access);
         Block* block = blocks_.at(captured.begin, captured.piece);
         if (!block) block = blocks_.find(made.anchor ? made.anchor : made.begin);
         if (!block) continue;

@@ -84,10 +84,11 @@ class Engine {
     Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
     // One word of a kernel's parameters: a range is added if it is an address in a block.
     void add_pointer(std::vector<Range>& ranges, u64 address, Role role) {
-        if (Block* block = blocks_.find(address)) add_anchored(ranges, *block, address, role, 0);
+        if (Block* block = blocks_.find(address)) ranges.push_back(anchored(*block, address, role));
     }
     // The same, of a word that has a number, in a launch of which more is known: see launched.hpp.
-    void add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, const LaunchOrigin& origin);
+    void add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, bool moved,
+                     const LaunchOrigin& origin);
     // Such a word, by its number: what is learned holds for what was done through it already, too.
     u32 add_word();
     void learn(u32 word, Role role);
@@ -98,6 +99,8 @@ class Engine {
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
     Time allocate(Stream* stream, Operation what, u64 address, u64 bytes);
     Time free(Stream* stream, Operation what, u64 address);
+    // The driver has refused to free this: the memory stays.
+    void keep(u64 address);
     // A pool hands out a piece of a block, and takes it again.
     void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes);
     void free_piece(Stream* stream, Operation what, u64 address);
@@ -144,7 +147,9 @@ class Engine {
 
     Time tick(Stream& stream);
     Access access(const Stream* stream, Time time, Operation what, Role role) const;
-    void add_anchored(std::vector<Range>& ranges, const Block& block, u64 address, Role role, u32 word);
+    static Range anchored(Block& block, u64 address, Role role);
+    Access launched(const Stream& stream, Time now, Operation what, const Access& captured) const;
+    static void begin_again(Block& block, const Access& alloc);
     void touch(Stream& stream, const Access& access, Block* block);
     void touch_block(Stream& stream, const Access& access, Block& block);
     void look(const Stream& stream, const Access& access, const Block& block);

@@ -23,6 +23,11 @@ Capture::Life& Capture::life(const Block& block) {
     return made.first->second;
 }
 
+void Capture::allocate(const Block& block, const Access& access) {
+    graph_.allocations.push_back({access, block.begin, block.generation, block.piece});
+    life(block).shadow.add(access);
+}
+
 u64 Capture::touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found) {
     graph_.accesses.push_back({access, block.begin, block.generation, block.piece});
     return life(block).shadow.touch(access, lanes_[lane].clock, Clock{}, found);
@@ -43,12 +48,13 @@ void Capture::free(const Block& block, const Access& access, u32 lane, std::vect
 // A launch is one operation: what a graph does to the same bytes in the same way is there once.
 std::shared_ptr<const Graph> Capture::finish() {
     auto graph = std::make_shared<Graph>();
-    std::set<std::tuple<u64, u64, u64, Role, bool, bool, u64>> known;
+    graph->allocations = graph_.allocations;
+    std::set<std::tuple<u64, u64, u64, Role, bool, bool, bool, u64>> known;
     for (const CapturedAccess& captured : graph_.accesses) {
         const Access& access = captured.access;
         if (known
-                .emplace(access.begin, access.end, access.anchor, access.role, access.maybe_end, access.unseen,
-                         captured.generation)
+                .emplace(access.begin, access.end, access.anchor, access.role, access.maybe_end, access.moved,
+                         access.unseen, captured.generation)
                 .second)
             graph->accesses.push_back(captured);
     }

@@ -20,6 +20,7 @@ struct CapturedAccess {
 };
 
 struct Graph {
+    std::vector<CapturedAccess> allocations;  // which a launch makes anew, if the program has freed the memory
     std::vector<CapturedAccess> accesses;
 };
 
@@ -32,7 +33,7 @@ class Capture {
     // Compares the access with the captured ones of the block, and remembers it.
     u64 touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
     // Memory of the graph's own: what the capture does with it comes between these two.
-    void allocate(const Block& block, const Access& access) { life(block).shadow.add(access); }
+    void allocate(const Block& block, const Access& access);
     const Access* freed(const Block& block) const;
     void free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
 

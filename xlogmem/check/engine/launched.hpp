@@ -28,9 +28,10 @@ class Launched {
         return value;
     }
 
-    // The kernel does this through the word at this offset, which has this number; see Engine::add_word().
-    void add(std::size_t offset, Role role, u32 number) {
-        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), role, number, origin_);
+    // The kernel does this through the word at this offset, which has this number: see Engine::add_word(). `moved`: not
+    // just at the address that it holds.
+    void add(std::size_t offset, Role role, u32 number, bool moved) {
+        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), role, number, moved, origin_);
     }
 
   private:

@@ -56,16 +56,15 @@ void Engine::report_found(const Access& second, const Block& block) {
 
 // How far a kernel gets from its pointer is not known: within the block, probably. Where a pool has cut pieces out of
 // the block, and the address is in none that is known, nothing is guessed.
-void Engine::add_anchored(std::vector<Range>& ranges, const Block& block, u64 address, Role role, u32 word) {
+Range Engine::anchored(Block& block, u64 address, Role role) {
     Range range;
     bool between = block.cut;
     range.begin = between ? address : block.begin;
     range.end = between ? address + 1 : block.end;
     range.role = role;
     range.anchor = address;
-    range.word = word;
-    range.block = const_cast<Block*>(&block);
-    ranges.push_back(range);
+    range.block = &block;
+    return range;
 }
 
 // Is the block freed? Then that is the finding, whatever else was done to it.
@@ -135,6 +134,15 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes) {
     else if (stream)
         block.shadow.add(block.allocated);
     return now;
+}
+
+// The memory of a graph, which the program has freed: at each launch it is allocated at the same address.
+void Engine::begin_again(Block& block, const Access& alloc) {
+    block.live = true;
+    block.allocated = alloc;
+    set_extent(block.allocated, block.begin, block.end);
+    block.shadow.start(block.begin, block.end);
+    if (!alloc.in_capture) block.shadow.add(block.allocated);
 }
 
 void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes) {
@@ -207,6 +215,13 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
     block->cut = false;
     end_block(stream, made, *block, false);
     return now;
+}
+
+void Engine::keep(u64 address) {
+    if (trace_) trace_->line(":keep", address);
+    Block* block = blocks_.at(address, false);
+    if (block) block->live = true;
+    if (block) block->shadow.start(block->begin, block->end);
 }
 
 void Engine::free_piece(Stream* stream, Operation what, u64 address) {

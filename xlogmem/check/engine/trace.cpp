@@ -15,7 +15,8 @@ Trace::~Trace() {
 }
 
 void Trace::flush() {
-    for (std::size_t done = 0; done < text_.size();) {
+    // A forked child writes nothing of what its parent has not written yet.
+    for (std::size_t done = 0; process_ == getpid() && done < text_.size();) {
         ssize_t written = write(file_, text_.data() + done, text_.size() - done);
         if (written <= 0) break;  // a full disk: the trace ends here
         done += std::size_t(written);
@@ -58,6 +59,7 @@ void Trace::work(const Stream& stream, Operation what, const Range* ranges, std:
         add(ranges[i].role);
         add(ranges[i].anchor);
         add(ranges[i].word);
+        add(ranges[i].moved);
     }
     line("");
 }
@@ -93,13 +95,14 @@ Clock Player::clock(std::size_t first) const {
 
 void Player::work() {
     std::vector<Range> ranges;
-    for (std::size_t i = 4; i + 4 < words_->size(); i += 5) {
+    for (std::size_t i = 4; i + 5 < words_->size(); i += 6) {
         Range range;
         range.begin = number(i);
         range.end = number(i + 1);
         range.role = Role(number(i + 2));
         range.anchor = number(i + 3);
         range.word = u32(number(i + 4));
+        range.moved = number(i + 5);
         ranges.push_back(range);
     }
     engine_.work(*stream(1), operation(2), ranges.data(), ranges.size());
@@ -152,6 +155,8 @@ bool Player::on_memory(const std::string& call) {
         engine_.release_piece(operation(1), number(3));
     } else if (call == ":forget") {
         engine_.forget_piece(number(1));
+    } else if (call == ":keep") {
+        engine_.keep(number(1));
     } else if (call == ":forget-all") {
         engine_.forget_memory();
     } else if (call == ":track") {

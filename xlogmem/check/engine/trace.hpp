@@ -8,6 +8,7 @@
 #include "engine.hpp"
 
 #include <map>
+#include <unistd.h>
 
 namespace check {
 
@@ -33,7 +34,8 @@ class Trace {
   private:
     static constexpr std::size_t kFull = 1 << 16;
     int file_;
-    std::string text_;  // not stdio's: a forked child would write it a second time
+    pid_t process_ = getpid();
+    std::string text_;
     std::map<const Graph*, u64> graphs_;
     u64 newest_graph_ = 0;
 

@@ -47,10 +47,13 @@ void Engine::learn(u32 word, Role role) {
     if (words_.learn(word, role)) judge_again(word);
 }
 
-void Engine::add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, const LaunchOrigin& origin) {
+void Engine::add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, bool moved,
+                         const LaunchOrigin& origin) {
     Block* block = blocks_.find(address);
     if (!block) return;
-    add_anchored(ranges, *block, address, role, word);
+    ranges.push_back(anchored(*block, address, role));
+    ranges.back().word = word;
+    ranges.back().moved = moved;
     if (words_.launch(word, address, origin)) doubt(word);
 }
 

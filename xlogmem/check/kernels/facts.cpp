@@ -1,6 +1,7 @@
 // Which kind of image it is: see facts.hpp.
 #include "binary.hpp"
 #include "flow.hpp"
+#include "start.hpp"
 
 #include <cstring>
 
@@ -24,6 +25,8 @@ Kernels facts_of_ptx(Bytes text) {
         facts = {};
         for (const PtxParameter& parameter : kernel.parameters) facts.parameters.push_back(parameter.place);
         facts.pointers = pointers_of(kernel);
+        std::map<u32, Start> starts = starts_of(kernel);
+        for (Pointer& pointer : facts.pointers) pointer.start = starts[pointer.offset];
     }
     return kernels;
 }

@@ -24,10 +24,18 @@ struct Parameter {
     u32 offset = 0, size = 0;
 };
 
+// Does the kernel access the address itself that a pointer holds? If these parameters are all zero; never, as far as it
+// can be followed, if it is not `is_there`. Of a kernel of which that is not known it is taken to.
+struct Start {
+    bool is_there = true;
+    std::vector<Parameter> zeros;
+};
+
 // A word of 8 bytes through which memory is accessed.
 struct Pointer {
     u32 offset = 0;
     Role role = Role::Unknown;
+    Start start = {};
 };
 
 struct Facts {

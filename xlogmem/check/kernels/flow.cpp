@@ -183,14 +183,6 @@ void Flow::load_from(const Item& item, u64 more, const Instruction& instruction)
     }
 }
 
-// What is added in an address: %rd1+8, %rd1+-8.
-u64 constant_in(const std::vector<Token>& address) {
-    u64 sum = 0, value = 0;
-    for (std::size_t i = 0; i < address.size(); i++)
-        if (is_number(address[i], &value)) sum += i && address[i - 1] == "-" ? 0 - value : value;
-    return sum;
-}
-
 void Flow::load(const Instruction& instruction) {
     if (instruction.addresses.empty() || is_on_chip(instruction)) return;
     const std::vector<Token>& address = instruction.addresses[0];
@@ -244,7 +236,8 @@ Item Flow::changed(Item item, Part part, bool distance, const u64* added) const 
 }
 
 void Flow::compute(const Instruction& instruction, Kind kind) {
-    if (is_float(instruction.is("cvt") ? instruction.words[instruction.words.size() - 2] : instruction.type())) return;
+    bool converts = instruction.is("cvt") && instruction.words.size() > 2;      // cvt.TO.FROM
+    if (is_float(converts ? instruction.words[instruction.words.size() - 2] : instruction.type())) return;
     auto& sources = instruction.sources;
     std::vector<Value> values;
     for (auto& source : sources) values.push_back(value_of(source));

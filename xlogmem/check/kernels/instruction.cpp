@@ -87,6 +87,13 @@ Instruction instruction_of(const Statement& statement) {
     return instruction;
 }
 
+u64 constant_in(const std::vector<Token>& address) {
+    u64 sum = 0, value = 0;
+    for (std::size_t i = 0; i < address.size(); i++)
+        if (is_number(address[i], &value)) sum += i && address[i - 1] == "-" ? 0 - value : value;
+    return sum;
+}
+
 Kind kind_of(const Instruction& instruction) {
     Token mnemonic = instruction.words[0];
     if (is_one_of(mnemonic, {"ld", "ldu"})) return Kind::Load;

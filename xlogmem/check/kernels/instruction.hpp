@@ -19,6 +19,9 @@ struct Instruction {
 // Declarations and directives are no instructions: then `words` is empty.
 Instruction instruction_of(const Statement& statement);
 
+// What is added in an address: %rd1+8, %rd1+-8.
+u64 constant_in(const std::vector<Token>& address);
+
 enum class Kind : u8 {
     Load,      // results from an address
     Store,     // sources to an address

@@ -10,6 +10,8 @@ import os
 import tempfile
 from types import ModuleType
 
+from xlogmem.check.neighbours import cupy_allocator
+
 __all__ = ["before", "prepare"]
 
 
@@ -47,4 +49,4 @@ def prepare(module: ModuleType) -> None:
             finally:
                 self.runtime.setDevice(current)
 
-    module.cuda.set_allocator(lambda size: memory.MemoryPointer(Array(size), 0))
+    cupy_allocator.use(module, lambda size: memory.MemoryPointer(Array(size), 0))

@@ -8,6 +8,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from xlogmem.check.neighbours import cupy_allocator
+
 __all__ = ["prepare"]
 
 
@@ -17,4 +19,4 @@ def prepare(cupy: ModuleType) -> None:
     def pool(device: int) -> Any:
         return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
 
-    cupy.cuda.set_allocator(lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))
+    cupy_allocator.use(cupy, lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))

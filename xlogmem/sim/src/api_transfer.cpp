@@ -34,8 +34,8 @@ bool waits_for_copy(u64 target, u64 source, bool target_pageable, bool source_pa
     return !(to_device && (from_device || source_pageable));
 }
 
-CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, const char* name,
-              bool target_on_device, bool source_on_device, Peers peers = Peers::Checked) {
+CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
+              bool source_on_device, Peers peers = Peers::Checked) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!bytes) return CUDA_SUCCESS;
@@ -52,7 +52,7 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
     if (waits && stream->capture) return check_not_capturing(stream);
     Work work;
-    work.name = name;
+    work.name = this_thread().call;
     if (device_source || waits) {
         work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
     } else {
@@ -68,15 +68,14 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     return CUDA_SUCCESS;
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, const char* name,
-              Sync sync = Sync::No) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, Sync sync = Sync::No) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!count) return CUDA_SUCCESS;
     if (target % width || !on_device(target, count * width)) return CUDA_ERROR_INVALID_VALUE;
     if (!can_access(stream->context, target, Use::Write)) return CUDA_ERROR_INVALID_VALUE;
     Work work;
-    work.name = name;
+    work.name = this_thread().call;
     work.run = [target, value, width, count] {
         u8* bytes = memory().view(target);
         if (width == 1) {
@@ -107,33 +106,28 @@ u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
     }
 
 COPY(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr d, const void* s, size_t n, CUstream h), d, address_of(s),
-     n, h, Sync::No, "memcpyHtoD", true, false)
+     n, h, Sync::No, true, false)
 COPY(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (void* d, CUdeviceptr s, size_t n, CUstream h), address_of(d), s, n, h,
-     Sync::No, "memcpyDtoH", false, true)
+     Sync::No, false, true)
 COPY(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h,
-     Sync::No, "memcpyDtoD", true, true)
-COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h, Sync::No,
-     "memcpy", false, false)
-COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
-     d, s, n, h, Sync::No, "memcpyPeer", true, true, Peers::Any)
-COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), d, address_of(s), n, nullptr, Sync::Yes,
-     "memcpyHtoD", true, false)
-COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Sync::Yes,
-     "memcpyDtoH", false, true)
-COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes,
-     "memcpyDtoD", true, true)
-COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, "memcpy", false,
+     Sync::No, true, true)
+COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h, Sync::No, false,
      false)
+COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
+     d, s, n, h, Sync::No, true, true, Peers::Any)
+COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), d, address_of(s), n, nullptr, Sync::Yes,
+     true, false)
+COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Sync::Yes,
+     false, true)
+COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, true, true)
+COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, false, false)
 
-FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h,
-     "memset")
-FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h,
-     "memset")
-FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h), d, v, 4, n, h, "memset")
+FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h)
+FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h)
+FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h), d, v, 4, n, h)
 // The forms without a stream are on the legacy default stream, and wait for page-locked and managed memory alone.
-FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, "memset", Sync::Yes)
-FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, "memset",
-     Sync::Yes)
-FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, "memset", Sync::Yes)
+FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, Sync::Yes)
+FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, Sync::Yes)
+FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, Sync::Yes)
 FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned), d, v, 4, 1,
-     h, "write value")
+     h)

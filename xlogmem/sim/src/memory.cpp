@@ -160,7 +160,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, pool, device);
     Work work;
-    work.name = "alloc";
+    work.name = this_thread().call;
     u64 start = block->address;
     work.run = [start, bytes] { poison(start, bytes, fresh()); };
     if (stream->capture) {
@@ -201,12 +201,12 @@ CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
     if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture && !block->graph_owned) return CUDA_ERROR_INVALID_VALUE;  // the capture stays intact
     Work work;
-    work.name = "free";
+    work.name = this_thread().call;
     u64 bytes = block->capacity;
     work.run = [address, bytes] { poison(address, bytes, 0xDD); };
     bool captured = stream->capture != nullptr;
     Position position;
-    auto watch = [&] { return watch_free(stream, "free", address); };
+    auto watch = [&] { return watch_free(stream, address); };
     if (CUresult error = submit(lock, stream, std::move(work), &position, watch)) return error;
     if (captured) return CUDA_SUCCESS;  // a node of the graph: the memory stays the graph's
     become_free(block, position);
@@ -225,7 +225,7 @@ CUresult free_now(Lock& lock, u64 address) {
         }
         if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
     }
-    watch_free(nullptr, "cuMemFree", address);
+    watch_free(nullptr, address);
     poison(block->address, block->capacity, 0xDD);
     become_free(block, {});
     return CUDA_SUCCESS;

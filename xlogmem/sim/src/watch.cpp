@@ -3,6 +3,7 @@
 
 #include "check/engine/launched.hpp"
 #include "check/engine/records.hpp"
+#include "check/kernels/arguments.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -121,7 +122,8 @@ check::Time watch_kernel(Stream* stream, const char* name, const std::vector<che
     if (driver().config.races) {
         check::Launched launched(engine(), *stream->order, space, ranges);
         for (const check::Pointer& pointer : pointers)
-            launched.add(pointer.offset, pointer.role, number_of_word(what.name, pointer.offset));
+            launched.add(pointer.offset, pointer.role, number_of_word(what.name, pointer.offset),
+                         !check::is_there(pointer.start, space));
     }
     return watched([&] { return engine().work(*stream->order, what, ranges.data(), ranges.size()); });
 }
@@ -129,17 +131,17 @@ check::Time watch_kernel(Stream* stream, const char* name, const std::vector<che
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes) {
     check::Stream* order = stream ? stream->order : nullptr;
     if (!driver().config.races) return order ? engine().work(*order, {}) : check::Time{};
-    return watched([&] { return engine().allocate(order, operation("alloc"), address, bytes); });
+    return watched([&] { return engine().allocate(order, operation(this_thread().call), address, bytes); });
 }
 
-check::Time watch_free(Stream* stream, const char* name, u64 address) {
+check::Time watch_free(Stream* stream, u64 address) {
     check::Stream* order = stream ? stream->order : nullptr;
     if (!driver().config.races) return order ? engine().work(*order, {}) : check::Time{};
-    return watched([&] { return engine().free(order, operation(name), address); });
+    return watched([&] { return engine().free(order, operation(this_thread().call), address); });
 }
 
 check::Time watch_launch(Stream* stream, const check::Graph& graph) {
-    return watched([&] { return engine().launch(*stream->order, operation("graph"), graph); });
+    return watched([&] { return engine().launch(*stream->order, operation(this_thread().call), graph); });
 }
 
 void report_dead(check::Kind kind) {

@@ -26,7 +26,7 @@ check::Time watch_work(Stream* stream, const Work& work);
 check::Time watch_kernel(Stream* stream, const char* name, const std::vector<check::Pointer>& pointers,
                          const std::vector<u8>& space);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
-check::Time watch_free(Stream* stream, const char* name, u64 address);
+check::Time watch_free(Stream* stream, u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
 
 // The call in progress was given a handle that has been destroyed.

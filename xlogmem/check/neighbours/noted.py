@@ -1,0 +1,15 @@
+"""What libraries do that the findings may lack something for: the report ends with it."""
+from __future__ import annotations
+
+__all__ = ["note", "notes"]
+
+_notes: dict[str, None] = {}
+
+
+def note(text: str) -> None:
+    _notes[text] = None
+
+
+def notes() -> list[str]:
+    """Each once, in the order in which they came up."""
+    return list(_notes)
