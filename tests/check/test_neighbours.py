@@ -25,7 +25,8 @@ def found(name):
 
 
 # The first releases of 12.9, see neighbours/cyruntime.py.
-later_bindings = pytest.mark.skipif(found("cuda.bindings._lib.cyruntime"), reason="needs a later cuda-bindings 12.9")
+later_bindings = pytest.mark.skipif(found("cuda.bindings._lib.cyruntime.cyruntime"),
+                                    reason="needs a later cuda-bindings 12.9")
 RUNTIME = """
 import sys
 from cuda.bindings import runtime
