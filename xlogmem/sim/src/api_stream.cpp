@@ -43,15 +43,7 @@ CUresult synchronize_stream(Lock& lock, Stream* stream) {
 
 CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
-    if (Capture* capture = stream->capture.get()) {
-        if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (flags & CU_EVENT_WAIT_EXTERNAL) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
-        if (event->captured == stream->capture) return CUDA_SUCCESS;
-        if (!event->recorded && !event->captured) return CUDA_SUCCESS;
-        capture->invalidated = true;
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
-    if (event->captured) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture || event->captured) return wait_in_capture(stream, event, flags & CU_EVENT_WAIT_EXTERNAL);
     if (!event->recorded) return CUDA_SUCCESS;
     REFUSE_IF(check_legacy_use(stream));
     make_room(lock, stream);
@@ -104,7 +96,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     return api_call(CALL("cuStreamDestroy"), [&](Lock&) -> CUresult {
         Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-        if (stream->capture) return check_not_capturing(stream);
+        REFUSE_IF(check_destroy(stream));
         driver().stream_handles.remove(stream->handle);
         end_stream(stream);
         return CUDA_SUCCESS;

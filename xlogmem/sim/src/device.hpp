@@ -105,6 +105,7 @@ struct Range {
     u64 address = 0;
     u64 bytes = 0;
     Use use = Use::Read;
+    bool sparse = false;  // rows with gaps: only the first byte is touched for certain
 };
 
 // A piece of work as the entry points describe it: what to run and which bytes it touches.
@@ -115,8 +116,8 @@ struct Work {
     unsigned range_count = 0;
     bool host_function = false;
 
-    void touches(u64 address, u64 bytes, Use use) {
-        if (bytes) ranges[range_count++] = Range{address, bytes, use};
+    void touches(u64 address, u64 bytes, Use use, bool sparse = false) {
+        if (bytes) ranges[range_count++] = Range{address, bytes, use, sparse};
     }
 };
 
