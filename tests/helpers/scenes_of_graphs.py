@@ -85,6 +85,36 @@ def cuStreamEndCapture_ends_it(p: Program, repaired: bool) -> None:
     p.fill(X, B)
 
 
+for entry in ("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"):
+    for suffix in ("", "_ptsz"):
+        def left_in_place(p: Program, repaired: bool, entry: str = entry + suffix) -> None:
+            begin(p)
+            p.order(A, B)
+            p.call(entry, hStream=B, graph_out=out(GRAPH))
+            p.fill(X, B)
+            p.order(B, A)
+            p.call("cuStreamEndCapture", hStream=A, phGraph=0)
+            instantiate(p)
+            launch(p)
+            if repaired:
+                p.order(A, C)
+            p.fill(X, C)
+
+        scene("certain write/write", name=f"{entry}{suffix} has the graph, which the end does not return")(left_in_place)
+
+
+@scene("certain write/write")
+def a_graph_that_was_never_seen(p: Program, repaired: bool) -> None:
+    begin(p)
+    p.call("cuStreamGetCaptureInfo_v2", hStream=A, graph_out=0)
+    p.fill(X, A)
+    p.call("cuStreamEndCapture", hStream=A, phGraph=0)
+    p.fill(X, A)
+    if repaired:
+        p.order(A, B)
+    p.fill(X, B)
+
+
 @scene("certain write/write")
 def a_capture_that_was_spoilt_ends_too(p: Program, repaired: bool) -> None:
     begin(p)

@@ -92,6 +92,9 @@ class Front {
 
     // -- graphs ----------------------------------------------------------------------------------------------------------
     void keep_graph(CUgraph graph, std::shared_ptr<const Graph> work) { graphs_[graph] = std::move(work); }
+    // The handle of a graph while it is captured, for programs that do not want it from the end of the capture.
+    void note_handle(const Capture* capture, CUgraph graph) { handles_of_graphs_[capture] = graph; }
+    CUgraph noted_handle(const Capture* ended);  // nullptr: it was not seen
     void copy_graph(CUgraph target, CUgraph source) { graphs_[target] = graphs_[source]; }
     void make_executable(CUgraphExec target, CUgraph source) { executables_[target].graph = graphs_[source]; }
     void drop(CUgraph graph) { graphs_.erase(graph); }
@@ -121,6 +124,7 @@ class Front {
   private:
     std::map<u64, u64> pinned_;
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
+    std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;
     std::unordered_map<CUgraphExec, Executable> executables_;
     std::set<u64> foreign_events_;
     std::unordered_map<CUcontext, u32> contexts_;
