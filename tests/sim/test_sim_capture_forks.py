@@ -84,6 +84,33 @@ def test_the_work_of_both_branches_is_done_at_a_launch(scheduled):
     free(q, a)
 
 
+def newest(s):
+    """The nodes on which the next one of the stream will depend."""
+    values = ok(driver.cuStreamGetCaptureInfo(s))
+    assert len(values[3]) == values[-1]
+    return {int(node) for node in values[3]}
+
+
+def test_what_the_next_node_depends_on(forked):
+    a, b, c = forked
+    assert newest(a) == newest(b) == newest(c) == set()
+    fill(alloc(a), 1, a)
+    fill(alloc(b), 2, b)
+    one, two = newest(a), newest(b)
+    assert len(one) == len(two) == 1
+    assert one != two
+    order(c, b)
+    assert newest(c) == two
+    order(a, c)
+    order(a, b)
+    assert newest(a) == one | two
+    fill(alloc(a), 1, a)
+    assert len(newest(a)) == 1
+    assert not newest(a) & (one | two)
+    driver.cuStreamQuery(a)
+    assert newest(a) == set()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("place", ["fork", "join"])
 def test_branches_are_judged_in_the_capture(simulator, place, ordered):

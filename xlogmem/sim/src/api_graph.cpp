@@ -3,16 +3,14 @@
 #include "capture.hpp"
 #include "watch.hpp"
 
+#include <algorithm>
 #include <utility>
 
 using namespace sim;
 
 namespace {
 
-CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph) {
-    Stream* stream;
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
-    REFUSE_IF(find_stream(handle, &stream));
+CUresult capture_status(Stream* stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph) {
     const Capture* capture = stream->capture.get();
     *status = !capture               ? CU_STREAM_CAPTURE_STATUS_NONE
               : capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -26,6 +24,18 @@ CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64
             if (other->has_blocking_stream_of(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     return CUDA_SUCCESS;
+}
+
+// What the next node of the stream will depend on. The arrays stay as they are until the next call.
+void newest_nodes(Stream* stream, const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+    static auto& none = *new Nodes;
+    static auto& plain = *new std::vector<CUgraphEdgeData>;
+    bool active = stream->capture && !stream->capture->invalidated;
+    const Nodes& newest = active ? stream->capture->newest[stream] : none;
+    plain.resize(std::max(plain.size(), newest.size()));
+    if (nodes) *nodes = newest.data();
+    if (edges) *edges = plain.data();
+    if (count) *count = newest.size();
 }
 
 // Not one that is being captured.
@@ -71,23 +81,29 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* result) {
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) { return capture_status(handle, status, nullptr, nullptr); });
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                          CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
-    return api_call(CALL("cuStreamGetCaptureInfo"), [&](Lock&) {
-        if (nodes) *nodes = nullptr;
-        if (count) *count = 0;
-        return capture_status(handle, status, id, graph);
+    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!status) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        return capture_status(stream, status, nullptr, nullptr);
     });
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                                           CUgraph* graph, const CUgraphNode** nodes, const CUgraphEdgeData** edges,
                                           size_t* count) {
-    if (edges) *edges = nullptr;
-    return cuStreamGetCaptureInfo_v2(handle, status, id, graph, nodes, count);
+    return api_call(CALL("cuStreamGetCaptureInfo"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!status) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        newest_nodes(stream, nodes, edges, count);
+        return capture_status(stream, status, id, graph);
+    });
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                          CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
+    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
 }
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

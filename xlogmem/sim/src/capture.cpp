@@ -74,6 +74,14 @@ CUresult wait_across(Capture* capture, Event* event) {
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
 }
 
+// Both know what is before: the engine operations, the capture nodes.
+void come_after(Stream* stream, Event* event) {
+    driver().engine.wait(*stream->order, event->handle);
+    Nodes& newest = stream->capture->newest[stream];
+    for (CUgraphNode node : event->captured_after)
+        if (std::find(newest.begin(), newest.end(), node) == newest.end()) newest.push_back(node);
+}
+
 CUresult join_capture(Stream* stream, Event* event) {
     Capture* capture = event->captured.get();
     if (capture->ended || capture->invalidated) return CUDA_ERROR_INVALID_VALUE;  // the latter was seen on an H200
@@ -84,8 +92,14 @@ CUresult join_capture(Stream* stream, Event* event) {
     }
     stream->capture = event->captured;
     capture->streams.push_back(stream);
-    driver().engine.wait(*stream->order, event->handle);
+    come_after(stream, event);
     return CUDA_SUCCESS;
+}
+
+// Nothing can be done to a node: its handle is a number.
+CUgraphNode new_node() {
+    static u64 newest = 0x3700000000ull;
+    return reinterpret_cast<CUgraphNode>(newest += 64);
 }
 
 }  // namespace
@@ -96,13 +110,22 @@ CUresult wait_in_capture(Stream* stream, Event* event, bool external) {
     if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (external) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
     if (event->captured != stream->capture) return wait_across(capture, event);
-    driver().engine.wait(*stream->order, event->handle);
+    come_after(stream, event);
+    return CUDA_SUCCESS;
+}
+
+CUresult record_in_capture(Stream* stream, Event* event) {
+    if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    event->captured = stream->capture;
+    event->captured_after = stream->capture->newest[stream];
+    driver().engine.record(event->handle, *stream->order);
     return CUDA_SUCCESS;
 }
 
 CUresult capture_work(Stream* stream, Work&& work) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     stream->capture->graph->nodes.push_back(std::move(work));
+    stream->capture->newest[stream] = {new_node()};
     return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 
 #include "user_objects.hpp"
 
+#include <unordered_map>
 #include <vector>
 
 namespace sim {
@@ -41,6 +42,7 @@ struct Capture {
     u64 thread = 0;  // that began it
     std::vector<Stream*> streams;  // on the first of which it was begun; the others have joined
     Graph* graph = nullptr;
+    std::unordered_map<const Stream*, Nodes> newest;  // of each stream: what its next node depends on
 
     bool has_stream_of(const Context* context) const;
     bool has_blocking_stream_of(const Context* context) const;
@@ -55,6 +57,7 @@ CUresult end_capture(Lock& lock, Stream* stream, Graph** graph);
 
 // A wait of a stream that captures, or for an event of a capture.
 CUresult wait_in_capture(Stream* stream, Event* event, bool external);
+CUresult record_in_capture(Stream* stream, Event* event);
 
 // Work submitted to a capturing stream.
 CUresult capture_work(Stream* stream, Work&& work);

@@ -89,6 +89,8 @@ struct Stream {
     }
 };
 
+using Nodes = std::vector<CUgraphNode>;
+
 struct Event {
     u64 handle = 0;
     Context* context = nullptr;
@@ -97,6 +99,7 @@ struct Event {
     Position position;                   // a wait copies it: recording again disturbs no queued wait
     std::shared_ptr<double> time;        // filled when the record runs; none with timing disabled
     std::shared_ptr<Capture> captured;   // recorded on a capturing stream
+    Nodes captured_after;                // the newest nodes there
 };
 
 enum class Use { Read, Write, ReadWrite };

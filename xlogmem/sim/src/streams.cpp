@@ -283,12 +283,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 }
 
 CUresult record_event(Lock& lock, Event* event, Stream* stream) {
-    if (stream->capture) {
-        if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        event->captured = stream->capture;
-        driver().engine.record(event->handle, *stream->order);
-        return CUDA_SUCCESS;
-    }
+    if (stream->capture) return record_in_capture(stream, event);
     Work work;
     work.name = "record";
     std::shared_ptr<double> time;
