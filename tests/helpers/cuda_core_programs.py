@@ -65,7 +65,8 @@ for buffer in (data, pinned, new):
     buffer.close(stream)
 cupy.cuda.Stream.null.use()
 """
-# As published, its second part fills on CuPy's null stream, for which the stream of the launches does not wait.
+# As first published, its second part fills on CuPy's null stream, for which the stream of the launches does not wait.
+# Later releases make CuPy use that stream.
 GRAPH = START + """
 import cupy
 a, b, c = (cupy.arange(1024, dtype="f4") for _ in range(3))

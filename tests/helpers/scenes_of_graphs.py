@@ -100,7 +100,7 @@ for entry in ("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"):
                 p.order(A, C)
             p.fill(X, C)
 
-        scene("certain write/write", name=f"{entry}{suffix} has the graph, which the end does not return")(left_in_place)
+        scene("certain write/write", name=f"{entry}{suffix} has the graph that no end returns")(left_in_place)
 
 
 @scene("certain write/write")

@@ -152,9 +152,8 @@ FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v,
     FILL(cuMemsetD2D##bits##Async, "cuMemsetD2D" #bits "Async", \
          (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height, CUstream h), d, v, bits / 8, \
          Rows(n, height, pitch), h, "memset") \
-    FILL(cuMemsetD2D##bits##_v2, "cuMemsetD2D" #bits, \
-         (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height), d, v, bits / 8, Rows(n, height, pitch), \
-         nullptr, "memset", Sync::Yes)
+    FILL(cuMemsetD2D##bits##_v2, "cuMemsetD2D" #bits, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height), \
+         d, v, bits / 8, Rows(n, height, pitch), nullptr, "memset", Sync::Yes)
 FILL_ROWS(8, unsigned char)
 FILL_ROWS(16, unsigned short)
 FILL_ROWS(32, unsigned)
