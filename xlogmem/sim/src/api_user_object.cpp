@@ -8,7 +8,7 @@ using namespace sim;
 
 namespace {
 
-// The object, if so many references can be given back.
+// The object, if it has so many references.
 UserObject* object_with(CUuserObject handle, unsigned count) {
     UserObject* object = user_objects().get(handle);
     return object && count && count <= object->references ? object : nullptr;
