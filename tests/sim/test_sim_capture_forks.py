@@ -151,6 +151,54 @@ def test_what_a_branch_had_queued_before_is_no_part_of_the_graph(simulator, orde
     free(p, a)
 
 
+EXTERNAL = 1
+
+
+@pytest.mark.parametrize("what", ["POSSIBLE RACE write/write", "RACE write/write", None])
+def test_a_graph_may_wait_for_an_external_event(simulator, what):
+    """The wait is in the graph, and not modelled; without it, and where the launch waits, there is no doubt."""
+    a, b = stream(), stream()
+    p = alloc(a)
+    sync(a)
+    fill(p, 1, b)
+    e = recorded(b)
+    begin(a)
+    if what != "RACE write/write":
+        ok(driver.cuStreamWaitEvent(a, e, EXTERNAL))
+        assert len(newest(a)) == 1
+    fill(p, 2, a)
+    graph = end(a)[1]
+    if not what:
+        ok(driver.cuStreamWaitEvent(a, e, 0))
+    launch(graph, a)
+    assert reports(simulator) == ([what] if what else [])
+    sync(a)
+    sync(b)
+    free(p, a)
+
+
+@pytest.mark.parametrize("what", ["POSSIBLE RACE write/write", "RACE write/write", None])
+def test_a_graph_may_record_an_external_event(simulator, what):
+    a, b, e = stream(), stream(), event()
+    p = alloc(a)
+    sync(a)
+    begin(a)
+    fill(p, 1, a)
+    ok(driver.cuEventRecordWithFlags(e, a, EXTERNAL))
+    graph = end(a)[1]
+    launch(graph, a)
+    if not what:
+        ok(driver.cuEventRecord(e, a))  # an ordinary one again
+    if what != "RACE write/write":
+        assert waits(b, e) == 0
+        assert status(b) == NONE
+    fill(p, 2, b)
+    assert reports(simulator) == ([what] if what else [])
+    sync(a)
+    sync(b)
+    free(p, a)
+
+
 class TestTheEnd:
     def test_work_that_was_not_joined(self, forked):
         a, b, _ = forked

@@ -108,7 +108,7 @@ class Front {
     }
     u32 number_of(CUcontext context) { return contexts_[context]; }
 
-    // An event that another process records.
+    // An event that another process records, or a launch of a graph.
     void add_foreign_event(u64 event) { foreign_events_.insert(event); }
     bool is_foreign(u64 event) const { return foreign_events_.count(event); }
     void drop_event(u64 event) { foreign_events_.erase(event); }

@@ -102,30 +102,44 @@ CUgraphNode new_node() {
     return reinterpret_cast<CUgraphNode>(newest += 64);
 }
 
+void add_node(Stream* stream, Work&& work) {
+    stream->capture->graph->nodes.push_back(std::move(work));
+    stream->capture->newest[stream] = {new_node()};
+}
+
 }  // namespace
 
 CUresult wait_in_capture(Stream* stream, Event* event, bool external) {
     Capture* capture = stream->capture.get();
     if (!capture) return join_capture(stream, event);
     if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (external) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
-    if (event->captured != stream->capture) return wait_across(capture, event);
-    come_after(stream, event);
+    if (!external && event->captured != stream->capture) return wait_across(capture, event);
+    if (external) {
+        add_node(stream, {});
+        driver().engine.wait_unseen(*stream->order);
+    } else {
+        come_after(stream, event);
+    }
     return CUDA_SUCCESS;
 }
 
-CUresult record_in_capture(Stream* stream, Event* event) {
+CUresult record_in_capture(Stream* stream, Event* event, bool external) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    event->captured = stream->capture;
-    event->captured_after = stream->capture->newest[stream];
-    driver().engine.record(event->handle, *stream->order);
+    event->at_launch = external;
+    event->captured = external ? nullptr : stream->capture;
+    if (external) {
+        add_node(stream, {});
+        driver().engine.work(*stream->order, {});
+    } else {
+        event->captured_after = stream->capture->newest[stream];
+        driver().engine.record(event->handle, *stream->order);
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult capture_work(Stream* stream, Work&& work) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    stream->capture->graph->nodes.push_back(std::move(work));
-    stream->capture->newest[stream] = {new_node()};
+    add_node(stream, std::move(work));
     return CUDA_SUCCESS;
 }
 

@@ -55,9 +55,10 @@ void drop_graph(Lock& lock, Graph* graph);
 CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
 CUresult end_capture(Lock& lock, Stream* stream, Graph** graph);
 
-// A wait of a stream that captures, or for an event of a capture.
+// A wait of a stream that captures, or for an event of a capture. External events are nodes of the graph, which wait and
+// record at a launch: that is not modelled, and what comes after them is possible at most.
 CUresult wait_in_capture(Stream* stream, Event* event, bool external);
-CUresult record_in_capture(Stream* stream, Event* event);
+CUresult record_in_capture(Stream* stream, Event* event, bool external);
 
 // Work submitted to a capturing stream.
 CUresult capture_work(Stream* stream, Work&& work);

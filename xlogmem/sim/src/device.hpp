@@ -100,6 +100,7 @@ struct Event {
     std::shared_ptr<double> time;        // filled when the record runs; none with timing disabled
     std::shared_ptr<Capture> captured;   // recorded on a capturing stream
     Nodes captured_after;                // the newest nodes there
+    bool at_launch = false;              // recorded by a node of a graph, which is not modelled
 };
 
 enum class Use { Read, Write, ReadWrite };
@@ -202,7 +203,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
 void wait_for(Lock& lock, Stream* stream, Position position);
-CUresult record_event(Lock& lock, Event* event, Stream* stream);
+CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 
 // The host learns that everything before this position has happened.
 void host_learns(const check::Clock& clock);
