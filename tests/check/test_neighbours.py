@@ -1,29 +1,14 @@
 """Programs of other libraries under the check, unmodified and without a GPU: each has a repaired twin."""
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 
 import pytest
+from neighbour_libraries import found, line_with, needs
 
 from xlogmem.check.neighbours import cupy_allocator, noted
 
 pytestmark = pytest.mark.simulator
-
-
-def needs(library, *wheels):
-    """NVIDIA's compilers come in wheels of their own, which need no GPU."""
-    here = all(found(name) for name in (library, *wheels))
-    return pytest.mark.skipif(not here, reason=f"needs a checked library: {library}")
-
-
-def found(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 # The first releases of 12.9, see neighbours/cyruntime.py.
 later_bindings = pytest.mark.skipif(found("cuda.bindings._lib.cyruntime.cyruntime"),
                                     reason="needs a later cuda-bindings 12.9")
@@ -98,6 +83,28 @@ with b:
 a.synchronize()
 b.synchronize()
 """
+CUPY_FORKED_GRAPH = """
+import sys
+import cupy
+a, b = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+with a:
+    x, y, z = cupy.zeros(1000), cupy.zeros(1000), cupy.zeros(1000)
+    a.synchronize()
+    a.begin_capture()
+    cupy.multiply(x, 2, out=x)
+    b.wait_event(a.record())
+    with b:
+        cupy.add(x, 1, out=y)                               # the first
+    if "fixed" in sys.argv:
+        a.wait_event(b.record())
+    cupy.add(y, 1, out=z)                                   # the second
+    if "fixed" not in sys.argv:
+        a.wait_event(b.record())
+    graph = a.end_capture()
+    graph.launch(a)
+a.synchronize()
+assert not (a.is_capturing() or b.is_capturing())
+"""
 NUMBA = """
 import sys, warnings
 import numpy
@@ -150,15 +157,13 @@ PROGRAMS = [
     pytest.param(CUPY, [], "write/read", True, id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FREED, [], "read/free", True, id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_GRAPH, [], "write/read", True, id="cupy-graph", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_FORKED_GRAPH, [], "write/read", True, id="cupy-forked-graph",
+                 marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(NUMBA, [], "write/read", True, id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
     pytest.param(CORE, ["ptx"], "write/read", True, id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
     # A cubin does not say what is done through a pointer: that both touch the memory is possible, and no more.
     pytest.param(CORE, [], "use/use", False, id="cuda.core-cubin", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
 ]
-
-
-def line_with(program, text):
-    return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
 
 
 @pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)

@@ -53,6 +53,25 @@ def test_work_on_a_capturing_stream_is_refused(driver):
     block.free()
 
 
+def test_a_stream_that_has_joined_a_capture_is_refused_too(driver):
+    runtime = DeviceRuntime()
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    block = runtime.allocate(64, S)
+    event = check(cuda.cuEventCreate(2))
+    with Capture(S):
+        check(cuda.cuEventRecord(event, S.handle))
+        runtime.allocate(64, T).free()          # it does not capture yet
+        check(cuda.cuStreamWaitEvent(T.handle, event, 0))
+        with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+            LaunchRecorder(T).read(block).preflight()
+        with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+            runtime.allocate(64, T)
+    with use(T, read=block):
+        pass
+    check(cuda.cuEventDestroy(event))
+    block.free()
+
+
 @pytest.mark.parametrize("retired", [False, True])
 @pytest.mark.parametrize("foreign", [False, True])
 def test_what_a_capture_took_cannot_be_recorded(four, driver, foreign, retired):

@@ -85,6 +85,82 @@ def cuStreamEndCapture_ends_it(p: Program, repaired: bool) -> None:
     p.fill(X, B)
 
 
+for entry in ("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"):
+    for suffix in ("", "_ptsz"):
+        def left_in_place(p: Program, repaired: bool, entry: str = entry + suffix) -> None:
+            begin(p)
+            p.order(A, B)
+            p.call(entry, hStream=B, graph_out=out(GRAPH))
+            p.fill(X, B)
+            p.order(B, A)
+            p.call("cuStreamEndCapture", hStream=A, phGraph=0)
+            instantiate(p)
+            launch(p)
+            if repaired:
+                p.order(A, C)
+            p.fill(X, C)
+
+        scene("certain write/write", name=f"{entry}{suffix} has the graph that no end returns")(left_in_place)
+
+
+@scene("certain write/write")
+def a_graph_that_was_never_seen(p: Program, repaired: bool) -> None:
+    begin(p)
+    p.call("cuStreamGetCaptureInfo_v2", hStream=A, graph_out=0)
+    p.fill(X, A)
+    p.call("cuStreamEndCapture", hStream=A, phGraph=0)
+    p.fill(X, A)
+    if repaired:
+        p.order(A, B)
+    p.fill(X, B)
+
+
+for suffix in ("", "_ptsz"):
+    def wait_of_a_graph(p: Program, repaired: bool, entry: str = "cuStreamWaitEvent" + suffix) -> None:
+        p.fill(X, B)
+        event = p.record(B)
+        begin(p)
+        p.call(entry, hStream=A, hEvent=event, Flags=1)
+        p.fill(X, A)
+        end(p)
+        instantiate(p)
+        if repaired:
+            p.order(B, A)
+        launch(p)
+
+    def record_of_a_graph(p: Program, repaired: bool, entry: str = "cuEventRecordWithFlags" + suffix) -> None:
+        event = p.record(A)
+        begin(p)
+        p.fill(X, A)
+        p.call(entry, hStream=A, hEvent=event, flags=1)
+        end(p)
+        instantiate(p)
+        launch(p)
+        if repaired:
+            p.order(A, B)
+        p.wait(B, event)
+        p.fill(X, B)
+
+    scene("possible write/write", name=f"cuStreamWaitEvent{suffix} in a graph")(wait_of_a_graph)
+    scene("possible write/write", name=f"cuEventRecordWithFlags{suffix} in a graph")(record_of_a_graph)
+
+
+@scene("certain write/write")
+def a_joined_branch_ends_before_the_capture(p: Program, repaired: bool) -> None:
+    begin(p)
+    p.order(A, B)
+    p.fill(X, B)
+    p.order(B, A)
+    p.call("cuStreamDestroy_v2", hStream=B)
+    end(p)
+    instantiate(p)
+    launch(p)
+    p.create(B)
+    if repaired:
+        p.order(A, B)
+    p.fill(X, B)
+
+
 @scene("certain write/write")
 def a_capture_that_was_spoilt_ends_too(p: Program, repaired: bool) -> None:
     begin(p)

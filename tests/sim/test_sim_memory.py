@@ -187,3 +187,52 @@ def test_pointer_attributes(simulator):
     assert int(ok(ordinal)) == 0
     free(p, 0)
     assert code(driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p)) == INVALID_VALUE
+
+
+ROWS = [(driver.cuMemsetD2D8, driver.cuMemsetD2D8Async, 1, 16), (driver.cuMemsetD2D16, driver.cuMemsetD2D16Async, 2, 8),
+        (driver.cuMemsetD2D32, driver.cuMemsetD2D32Async, 4, 4)]
+
+
+@pytest.mark.parametrize(("on_the_default_stream", "on_a_stream", "size", "count"), ROWS)
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_rows_are_filled_and_gaps_are_not(simulator, on_the_default_stream, on_a_stream, size, count, asynchronous):
+    a = stream()
+    p = alloc(a, 256)
+    fill(p, 0, a, 256)
+    sync(a)
+    value = int.from_bytes(bytes(range(1, size + 1)), "little")
+    if asynchronous:
+        ok(on_a_stream(p, 64, value, count, 3, a))
+    else:
+        ok(on_the_default_stream(p, 64, value, count, 3))
+        ok(driver.cuCtxSynchronize())
+    sync(a)
+    row = bytes(range(1, size + 1)) * count + bytes(48)
+    assert simulator.peek(p, 256) == row * 3 + bytes(64)
+    free(p, a)
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ((0, 15, 16, 3), 1), ((0, 64, 16, 5), 1), ((0, 64, 65, 3), 1), ((0, 64, 0, 3), 0), ((0, 64, 16, 0), 0),
+    ((0, 0, 256, 1), 0), ((240, 0, 16, 1), 0), ((241, 0, 16, 1), 1),
+])
+def test_which_rows_can_be_filled(simulator, arguments, expected):
+    a = stream()
+    p = alloc(a, 256)
+    offset, pitch, width, height = arguments
+    assert code(driver.cuMemsetD2D8Async(p + offset, pitch, 1, width, height, a)) == expected
+    assert code(driver.cuMemsetD2D16Async(p + 1, 64, 1, 1, 1, a)) == 1
+    assert code(driver.cuMemsetD2D32Async(p, 66, 1, 1, 2, a)) == 1
+    free(p, a)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, "RACE write/write"), (16, "POSSIBLE RACE write/write")])
+def test_a_gap_between_rows_is_not_written_for_certain(simulator, offset, expected):
+    a, b = stream(), stream()
+    p = alloc(a, 256)
+    sync(a)
+    ok(driver.cuMemsetD2D8Async(p, 64, 1, 16, 3, a))
+    fill(p + offset, 2, b, 16)
+    assert [report.split(":")[0] for report in simulator.races()] == [expected]
+    sync(b)
+    free(p, a)

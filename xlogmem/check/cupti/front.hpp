@@ -93,6 +93,9 @@ class Front {
 
     // -- graphs ----------------------------------------------------------------------------------------------------------
     void keep_graph(CUgraph graph, std::shared_ptr<const Graph> work) { graphs_[graph] = std::move(work); }
+    // The handle of a graph while it is captured, for programs that do not want it from the end of the capture.
+    void note_handle(const Capture* capture, CUgraph graph) { handles_of_graphs_[capture] = graph; }
+    CUgraph noted_handle(const Capture* ended);  // nullptr: it was not seen
     void copy_graph(CUgraph target, CUgraph source) { graphs_[target] = graphs_[source]; }
     void make_executable(CUgraphExec target, CUgraph source) { executables_[target].graph = graphs_[source]; }
     void drop(CUgraph graph) { graphs_.erase(graph); }
@@ -106,7 +109,7 @@ class Front {
     }
     u32 number_of(CUcontext context) { return contexts_[context]; }
 
-    // An event that another process records.
+    // An event that another process records, or a launch of a graph.
     void add_foreign_event(u64 event) { foreign_events_.insert(event); }
     bool is_foreign(u64 event) const { return foreign_events_.count(event); }
     void drop_event(u64 event) { foreign_events_.erase(event); }
@@ -122,6 +125,7 @@ class Front {
   private:
     std::map<u64, u64> pinned_;
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
+    std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;
     std::unordered_map<CUgraphExec, Executable> executables_;
     std::set<u64> foreign_events_;
     std::unordered_map<CUcontext, u32> contexts_;

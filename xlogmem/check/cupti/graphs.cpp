@@ -2,7 +2,17 @@
 #include "calls.hpp"
 #include "newer.hpp"
 
+#include <utility>
+
 namespace check {
+
+CUgraph Front::noted_handle(const Capture* ended) {
+    auto noted = handles_of_graphs_.find(ended);
+    if (noted == handles_of_graphs_.end()) return nullptr;
+    CUgraph graph = noted->second;
+    handles_of_graphs_.erase(noted);
+    return graph;
+}
 
 Executable* Front::find(CUgraphExec graph) {
     auto found = executables_.find(graph);
@@ -15,13 +25,28 @@ void begin(const Call& call, CUstream stream) {
     if (Stream* on = call.stream(stream)) call.front.engine.begin_capture(*on);
 }
 
+void note_handle(const Call& call, CUstream stream, const CUgraph* graph) {
+    Stream* on = graph && *graph ? call.stream(stream) : nullptr;
+    if (on && on->capture) call.front.note_handle(on->capture.get(), *graph);
+}
+
+void end(const Call& call, CUstream stream, const CUgraph* graph) {
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    CUgraph noted = call.front.noted_handle(on->capture.get());
+    std::shared_ptr<const Graph> work = call.front.engine.end_capture(*on);
+    if (CUgraph made = graph ? *graph : noted) call.front.keep_graph(made, std::move(work));
+}
+
 // A capture that something has spoilt ends as well, without a graph. A call on the wrong stream, or of the wrong thread,
 // ends nothing.
 void end_failed(const Call& call, CUstream stream) {
     CUresult result = *static_cast<const CUresult*>(call.data.functionReturnValue);
     bool spoilt = result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED || result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     Stream* on = call.stream(stream);
-    if (on && spoilt) call.front.engine.end_capture(*on);
+    if (!on || !spoilt) return;
+    call.front.noted_handle(on->capture.get());
+    call.front.engine.end_capture(*on);
 }
 
 // A graph that was not captured does work that is not known.
@@ -42,9 +67,9 @@ void add_captures(Calls& calls) {
     AFTER_BOTH(cuStreamBeginCapture, _ptsz) { begin(call, p.hStream); });
     AFTER_BOTH(cuStreamBeginCapture_v2, _ptsz) { begin(call, p.hStream); });
     AFTER_BOTH(cuStreamBeginCaptureToGraph, _ptsz) { begin(call, p.hStream); });
-    AFTER_BOTH(cuStreamEndCapture, _ptsz) {
-        if (Stream* on = call.stream(p.hStream)) call.front.keep_graph(*p.phGraph, call.front.engine.end_capture(*on));
-    });
+    AFTER_BOTH(cuStreamGetCaptureInfo_v2, _ptsz) { note_handle(call, p.hStream, p.graph_out); });
+    AFTER_BOTH(cuStreamGetCaptureInfo_v3, _ptsz) { note_handle(call, p.hStream, p.graph_out); });
+    AFTER_BOTH(cuStreamEndCapture, _ptsz) { end(call, p.hStream, p.phGraph); });
     FAILED_BOTH(cuStreamEndCapture, _ptsz) { end_failed(call, p.hStream); });
     for (auto entry :
          {ENTRIES(cuStreamUpdateCaptureDependencies, _ptsz), ENTRIES(cuStreamUpdateCaptureDependencies_v2, _ptsz)})

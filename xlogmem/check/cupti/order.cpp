@@ -30,12 +30,22 @@ void create(const Call& call, CUstream stream, unsigned flags) {
     call.front.handles.create_stream(handle(stream), call.context(), !(flags & CU_STREAM_NON_BLOCKING), call.what.site);
 }
 
-void wait(const Call& call, CUstream stream, CUevent event) {
+// External events are nodes of a graph, which wait and record when it is launched: that is not modelled.
+void wait(const Call& call, CUstream stream, CUevent event, unsigned flags) {
     if (!is_alive(call, event)) return;
     Stream* on = call.stream(stream);
     if (!on) return;
-    call.front.engine.wait(*on, handle(event));
-    if (call.front.is_foreign(handle(event))) call.front.engine.wait_unseen(*on);
+    bool external = flags & CU_EVENT_WAIT_EXTERNAL && on->capture;
+    if (!external) call.front.engine.wait(*on, handle(event));
+    if (external || call.front.is_foreign(handle(event))) call.front.engine.wait_unseen(*on);
+}
+
+void record_with_flags(const Call& call, CUevent event, CUstream stream, unsigned flags) {
+    Stream* on = flags & CU_EVENT_RECORD_EXTERNAL ? call.stream(stream) : nullptr;
+    if (!on || !on->capture)
+        call.record(event, stream);
+    else if (is_alive(call, event))
+        call.front.add_foreign_event(handle(event));
 }
 
 // The engine cannot know what lets the stream go on.
@@ -72,7 +82,7 @@ void add_streams(Calls& calls) {
     AFTER(cuStreamCreateWithPriority) { create(call, *p.phStream, p.flags); });
     AFTER(cuGreenCtxStreamCreate) { create(call, *p.phStream, p.flags); });
     BEFORE(cuStreamDestroy_v2) { call.front.handles.destroy_stream(handle(p.hStream), call.what); });
-    AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent); });
+    AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent, p.Flags); });
     BEFORE_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
@@ -103,7 +113,7 @@ void add_events(Calls& calls) {
         call.front.handles.destroy_event(handle(p.hEvent), call.what);
     });
     BEFORE_BOTH(cuEventRecord, _ptsz) { call.record(p.hEvent, p.hStream); });
-    BEFORE_BOTH(cuEventRecordWithFlags, _ptsz) { call.record(p.hEvent, p.hStream); });
+    BEFORE_BOTH(cuEventRecordWithFlags, _ptsz) { record_with_flags(call, p.hEvent, p.hStream, p.flags); });
     for (auto entry : {ENTRY(cuCtxRecordEvent), ENTRY(cuCtxWaitEvent), ENTRY(cuGreenCtxRecordEvent),
                        ENTRY(cuGreenCtxWaitEvent), ENTRY(cuEventCreateFromEGLSync)})
         calls.unseen(entry);

@@ -72,7 +72,7 @@ void Engine::all_is_done() {
 
 Time Engine::record(u64 handle, Stream& stream) {
     if (trace_) trace_->line(":record", &stream, handle);
-    Time now = tick(stream);
+    Time now = stream.capture ? Time{} : tick(stream);  // to record is no work of a capture
     Event& event = order_.event(handle);
     event.recorded = !stream.capture;
     event.captured = bool(stream.capture);

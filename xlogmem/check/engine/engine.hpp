@@ -122,6 +122,8 @@ class Engine {
 
     // -- graphs ------------------------------------------------------------------------------------------------------
     void begin_capture(Stream& stream);
+    // Has the stream waited for all work that other streams have captured with it? Only then is there a graph.
+    bool is_joined(const Stream& stream) const { return stream.capture->is_joined(stream.lane); }
     std::shared_ptr<const Graph> end_capture(Stream& stream);
     Time launch(Stream& stream, Operation what, const Graph& graph);
 

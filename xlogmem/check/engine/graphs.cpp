@@ -17,6 +17,12 @@ Time Capture::tick(u32 lane) {
     return now;
 }
 
+bool Capture::is_joined(u32 lane) const {
+    for (u32 other = 0; other < lanes_.size(); other++)
+        if (!lanes_[lane].clock.covers({other, lanes_[other].newest})) return false;
+    return true;
+}
+
 Capture::Life& Capture::life(const Block& block) {
     auto made = lives_.try_emplace(block.generation);
     if (made.second) made.first->second.shadow.start(block.begin, block.end);

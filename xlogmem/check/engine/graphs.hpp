@@ -29,6 +29,8 @@ class Capture {
     u32 add_lane(const Clock& after);
     Time tick(u32 lane);
     Clock& clock(u32 lane) { return lanes_[lane].clock; }
+    // Does all that was captured come before what the lane captures next?
+    bool is_joined(u32 lane) const;
 
     // Compares the access with the captured ones of the block, and remembers it.
     u64 touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);

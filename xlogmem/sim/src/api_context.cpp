@@ -46,7 +46,7 @@ CUresult synchronize_checked(Lock& lock, Context* context) {
     // No mode allows this while a stream of the context captures: each such capture is invalidated.
     CUresult refused = check_unsafe_call();
     for (auto& capture : driver().captures)
-        if (capture->context == context) refused = check_not_capturing(capture->stream);
+        if (capture->has_stream_of(context)) refused = check_not_capturing(capture->streams.front());
     REFUSE_IF(refused);
     synchronize_context(lock, context);
     return CUDA_SUCCESS;

@@ -3,27 +3,56 @@
 #include "capture.hpp"
 #include "watch.hpp"
 
+#include <algorithm>
 #include <utility>
 
 using namespace sim;
 
 namespace {
 
-CUresult capture_status(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
-    Stream* stream;
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
-    REFUSE_IF(find_stream(handle, &stream));
+CUresult capture_status(Stream* stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph) {
     const Capture* capture = stream->capture.get();
     *status = !capture               ? CU_STREAM_CAPTURE_STATUS_NONE
               : capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id && capture) *id = capture->id;
+    bool active = capture && !capture->invalidated;
+    if (graph) *graph = active ? reinterpret_cast<CUgraph>(capture->graph->handle) : nullptr;
     // A query of the legacy stream while a blocking stream captures is refused too, but invalidates nothing.
     if (stream->is_legacy()) {
         for (auto& other : driver().captures)
-            if (other->context == stream->context && other->stream->blocking())
-                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+            if (other->has_blocking_stream_of(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
+    return CUDA_SUCCESS;
+}
+
+// What the next node of the stream will depend on. The arrays stay as they are until the next call.
+void newest_nodes(Stream* stream, const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+    static auto& none = *new Nodes;
+    static auto& plain = *new std::vector<CUgraphEdgeData>;
+    bool active = stream->capture && !stream->capture->invalidated;
+    const Nodes& newest = active ? stream->capture->newest[stream] : none;
+    plain.resize(std::max(plain.size(), newest.size()));
+    if (nodes) *nodes = newest.data();
+    if (edges) *edges = plain.data();
+    if (count) *count = newest.size();
+}
+
+// Not one that is being captured.
+Graph* finished_graph(CUgraph handle) {
+    Graph* graph = driver().graphs.get(handle);
+    return graph && graph->accesses ? graph : nullptr;
+}
+
+CUresult instantiate(CUgraphExec* result, CUgraph handle) {
+    Graph* graph = finished_graph(handle);
+    if (!graph || !result) return CUDA_ERROR_INVALID_VALUE;
+    GraphExec* exec = new GraphExec;
+    exec->nodes = graph->nodes;
+    exec->accesses = graph->accesses;
+    exec->kept = retained(graph->kept);
+    exec->handle = driver().graph_execs.add(exec);
+    *result = reinterpret_cast<CUgraphExec>(exec->handle);
     return CUDA_SUCCESS;
 }
 
@@ -38,38 +67,43 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mod
     });
 }
 
+// Who does not want the graph has it already, from cuStreamGetCaptureInfo: so cuda.core does.
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* result) {
-    return api_call(CALL("cuStreamEndCapture"), [&](Lock&) -> CUresult {
+    return api_call(CALL("cuStreamEndCapture"), [&](Lock& lock) -> CUresult {
         Stream* stream;
         Graph* graph = nullptr;
-        if (!result) return CUDA_ERROR_INVALID_VALUE;
-        *result = nullptr;
+        if (result) *result = nullptr;
         REFUSE_IF(find_stream(handle, &stream));
-        REFUSE_IF(end_capture(stream, &graph));
-        *result = reinterpret_cast<CUgraph>(graph->handle);
+        REFUSE_IF(end_capture(lock, stream, &graph));
+        if (result) *result = reinterpret_cast<CUgraph>(graph->handle);
         return CUDA_SUCCESS;
     });
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) { return capture_status(handle, status, nullptr); });
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                          CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
-    return api_call(CALL("cuStreamGetCaptureInfo"), [&](Lock&) {
-        if (graph) *graph = nullptr;
-        if (nodes) *nodes = nullptr;
-        if (count) *count = 0;
-        return capture_status(handle, status, id);
+    return api_call(CALL("cuStreamIsCapturing"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!status) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        return capture_status(stream, status, nullptr, nullptr);
     });
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                                           CUgraph* graph, const CUgraphNode** nodes, const CUgraphEdgeData** edges,
                                           size_t* count) {
-    if (edges) *edges = nullptr;
-    return cuStreamGetCaptureInfo_v2(handle, status, id, graph, nodes, count);
+    return api_call(CALL("cuStreamGetCaptureInfo"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!status) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        newest_nodes(stream, nodes, edges, count);
+        return capture_status(stream, status, id, graph);
+    });
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                          CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
+    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
 }
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -80,34 +114,73 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     });
 }
 
+EXPORT CUresult cuGraphCreate(CUgraph* result, unsigned flags) {
+    return api_call(CALL("cuGraphCreate"), [&](Lock&) -> CUresult {
+        if (!result || flags) return CUDA_ERROR_INVALID_VALUE;
+        Graph* graph = make_graph();
+        graph->accesses = std::make_shared<const check::Graph>();
+        *result = reinterpret_cast<CUgraph>(graph->handle);
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuGraphDestroy(CUgraph handle) {
-    return api_call(CALL("cuGraphDestroy"), [&](Lock&) -> CUresult {
-        Graph* graph = driver().graphs.get(handle);
+    return api_call(CALL("cuGraphDestroy"), [&](Lock& lock) -> CUresult {
+        Graph* graph = finished_graph(handle);
         if (!graph) return CUDA_ERROR_INVALID_VALUE;
-        driver().graphs.remove(graph->handle);
-        delete graph;
+        drop_graph(lock, graph);
         return CUDA_SUCCESS;
     });
 }
 
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph handle, unsigned long long) {
-    return api_call(CALL("cuGraphInstantiate"), [&](Lock&) -> CUresult {
-        Graph* graph = driver().graphs.get(handle);
-        if (!graph || !result) return CUDA_ERROR_INVALID_VALUE;
-        GraphExec* exec = new GraphExec;
+    return api_call(CALL("cuGraphInstantiate"), [&](Lock&) { return instantiate(result, handle); });
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* result, CUgraph handle,
+                                             CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+    return api_call(CALL("cuGraphInstantiateWithParams"), [&](Lock&) -> CUresult {
+        if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+        parameters->hErrNode_out = nullptr;
+        CUresult error = instantiate(result, handle);
+        parameters->result_out = error ? CUDA_GRAPH_INSTANTIATE_ERROR : CUDA_GRAPH_INSTANTIATE_SUCCESS;
+        return error;
+    });
+}
+
+// The driver compares the nodes of both; here it is enough that there are as many.
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph source, CUgraphExecUpdateResultInfo* info) {
+    return api_call(CALL("cuGraphExecUpdate"), [&](Lock& lock) -> CUresult {
+        GraphExec* exec = driver().graph_execs.get(handle);
+        Graph* graph = finished_graph(source);
+        if (!exec || !graph || !info) return CUDA_ERROR_INVALID_VALUE;
+        *info = {};
+        if (exec->nodes.size() != graph->nodes.size()) {
+            info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+            return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        }
         exec->nodes = graph->nodes;
         exec->accesses = graph->accesses;
-        exec->handle = driver().graph_execs.add(exec);
-        *result = reinterpret_cast<CUgraphExec>(exec->handle);
+        Kept before = std::exchange(exec->kept, retained(graph->kept));
+        release_later(lock, before, exec->last->position);
         return CUDA_SUCCESS;
     });
 }
 
+EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
+    return api_call(CALL("cuGraphUpload"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!driver().graph_execs.get(handle)) return CUDA_ERROR_INVALID_VALUE;
+        return find_stream(stream_handle, &stream);
+    });
+}
+
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
-    return api_call(CALL("cuGraphExecDestroy"), [&](Lock&) -> CUresult {
+    return api_call(CALL("cuGraphExecDestroy"), [&](Lock& lock) -> CUresult {
         GraphExec* exec = driver().graph_execs.get(handle);
         if (!exec) return CUDA_ERROR_INVALID_VALUE;
         driver().graph_execs.remove(exec->handle);
+        release_later(lock, exec->kept, exec->last->position);
         delete exec;
         return CUDA_SUCCESS;
     });

@@ -43,15 +43,8 @@ CUresult synchronize_stream(Lock& lock, Stream* stream) {
 
 CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
-    if (Capture* capture = stream->capture.get()) {
-        if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (flags & CU_EVENT_WAIT_EXTERNAL) return CUDA_SUCCESS;  // a node that waits at launch: not modelled
-        if (event->captured == stream->capture) return CUDA_SUCCESS;
-        if (!event->recorded && !event->captured) return CUDA_SUCCESS;
-        capture->invalidated = true;
-        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
-    if (event->captured) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture || event->captured) return wait_in_capture(stream, event, flags & CU_EVENT_WAIT_EXTERNAL);
+    if (event->at_launch) driver().engine.wait_unseen(*stream->order);
     if (!event->recorded) return CUDA_SUCCESS;
     REFUSE_IF(check_legacy_use(stream));
     make_room(lock, stream);
@@ -73,14 +66,14 @@ CUresult host_function(Lock& lock, CUstream handle, const char* name, std::funct
     return CUDA_SUCCESS;
 }
 
-CUresult record(Lock& lock, CUevent handle, CUstream stream_handle) {
+CUresult record(Lock& lock, CUevent handle, CUstream stream_handle, bool external = false) {
     Stream* stream;
     REFUSE_IF(find_stream(stream_handle, &stream));
     Event* event = made_event(handle);
     if (!event || event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     make_room(lock, stream);
     if (driver().events.get(handle) != event) return CUDA_ERROR_INVALID_HANDLE;  // destroyed while we waited
-    return record_event(lock, event, stream);
+    return record_event(lock, event, stream, external);
 }
 
 // For calls that query a captured event: refused, and the capture is invalidated.
@@ -104,7 +97,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     return api_call(CALL("cuStreamDestroy"), [&](Lock&) -> CUresult {
         Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-        if (stream->capture) return check_not_capturing(stream);
+        REFUSE_IF(check_destroy(stream));
         driver().stream_handles.remove(stream->handle);
         end_stream(stream);
         return CUDA_SUCCESS;
@@ -222,8 +215,9 @@ EXPORT CUresult cuEventRecord(CUevent handle, CUstream stream) {
     return api_call(CALL("cuEventRecord"), [&](Lock& lock) { return record(lock, handle, stream); });
 }
 
-EXPORT CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned) {
-    return api_call(CALL("cuEventRecordWithFlags"), [&](Lock& lock) { return record(lock, handle, stream); });
+EXPORT CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
+    return api_call(CALL("cuEventRecordWithFlags"),
+                    [&](Lock& lock) { return record(lock, handle, stream, flags & CU_EVENT_RECORD_EXTERNAL); });
 }
 
 EXPORT CUresult cuEventQuery(CUevent handle) {

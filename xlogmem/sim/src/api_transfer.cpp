@@ -68,23 +68,35 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     return CUDA_SUCCESS;
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, size_t count, CUstream handle, Sync sync = Sync::No) {
+// What a fill writes: so many elements in each row, whose beginnings are `pitch` bytes apart.
+struct Rows {
+    size_t count, height, pitch;
+    Rows(size_t count, size_t height = 1, size_t pitch = 0) : count(count), height(height), pitch(pitch) {}
+};
+
+void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
+    if (width == 1) {
+        memset(bytes, int(value), count);
+    } else {
+        for (size_t i = 0; i < count; i++) memcpy(bytes + i * width, &value, width);
+    }
+}
+
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstream handle, Sync sync = Sync::No) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
-    if (!count) return CUDA_SUCCESS;
-    if (target % width || !on_device(target, count * width)) return CUDA_ERROR_INVALID_VALUE;
+    if (!rows.count || !rows.height) return CUDA_SUCCESS;
+    if (target % width || rows.pitch % width) return CUDA_ERROR_INVALID_VALUE;
+    size_t row = rows.count * width, extent = (rows.height - 1) * rows.pitch + row;
+    if ((rows.height > 1 && rows.pitch < row) || !on_device(target, extent)) return CUDA_ERROR_INVALID_VALUE;
     if (!can_access(stream->context, target, Use::Write)) return CUDA_ERROR_INVALID_VALUE;
     Work work;
     work.name = this_thread().call;
-    work.run = [target, value, width, count] {
+    work.run = [target, value, width, rows] {
         u8* bytes = memory().view(target);
-        if (width == 1) {
-            memset(bytes, int(value), count);
-        } else {
-            for (size_t i = 0; i < count; i++) memcpy(bytes + i * width, &value, width);
-        }
+        for (size_t i = 0; i < rows.height; i++) fill_row(bytes + i * rows.pitch, value, width, rows.count);
     };
-    work.touches(target, count * width, Use::Write);
+    work.touches(target, extent, Use::Write, extent != rows.height * row);
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
     if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, position, queued(stream));
@@ -129,5 +141,16 @@ FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n,
 FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, Sync::Yes)
 FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, Sync::Yes)
 FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, Sync::Yes)
+
+#define FILL_ROWS(bits, type) \
+    FILL(cuMemsetD2D##bits##Async, "cuMemsetD2D" #bits "Async", \
+         (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height, CUstream h), d, v, bits / 8, \
+         Rows(n, height, pitch), h) \
+    FILL(cuMemsetD2D##bits##_v2, "cuMemsetD2D" #bits, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height), \
+         d, v, bits / 8, Rows(n, height, pitch), nullptr, Sync::Yes)
+FILL_ROWS(8, unsigned char)
+FILL_ROWS(16, unsigned short)
+FILL_ROWS(32, unsigned)
+
 FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned), d, v, 4, 1,
      h)

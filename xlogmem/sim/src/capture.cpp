@@ -5,6 +5,27 @@
 
 namespace sim {
 
+bool Capture::has_stream_of(const Context* context) const {
+    return std::any_of(streams.begin(), streams.end(), [&](Stream* one) { return one->context == context; });
+}
+
+bool Capture::has_blocking_stream_of(const Context* context) const {
+    return std::any_of(streams.begin(), streams.end(),
+                       [&](Stream* one) { return one->context == context && one->blocking(); });
+}
+
+Graph* make_graph() {
+    Graph* graph = new Graph;
+    graph->handle = driver().graphs.add(graph);
+    return graph;
+}
+
+void drop_graph(Lock& lock, Graph* graph) {
+    driver().graphs.remove(graph->handle);
+    release_all(lock, graph->kept);
+    delete graph;
+}
+
 CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode) {
     Driver& d = driver();
     if (stream->is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -13,35 +34,112 @@ CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode) {
     capture->id = d.next_id++;
     capture->mode = mode;
     capture->thread = this_thread().id;
-    capture->context = stream->context;
-    capture->stream = stream;
+    capture->streams.push_back(stream);
+    capture->graph = make_graph();
     stream->capture = capture;
     d.engine.begin_capture(*stream->order);
     d.captures.push_back(capture);
     return CUDA_SUCCESS;
 }
 
-CUresult end_capture(Stream* stream, Graph** graph) {
+CUresult end_capture(Lock& lock, Stream* stream, Graph** graph) {
     Driver& d = driver();
     std::shared_ptr<Capture> capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if (capture->streams.front() != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread().id)
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    stream->capture = nullptr;
-    std::shared_ptr<const check::Graph> accesses = d.engine.end_capture(*stream->order);
+    bool joined = d.engine.is_joined(*stream->order);
+    for (Stream* one : capture->streams) one->capture = nullptr;
+    capture->ended = true;
+    capture->graph->accesses = d.engine.end_capture(*stream->order);
     d.captures.erase(std::find(d.captures.begin(), d.captures.end(), capture));
+    if (joined && !capture->invalidated) {
+        *graph = capture->graph;
+        return CUDA_SUCCESS;
+    }
+    drop_graph(lock, capture->graph);
+    return capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+}
+
+namespace {
+
+// The waiting stream captures something else, or nothing is captured any more where the event was recorded.
+CUresult wait_across(Capture* capture, Event* event) {
+    Capture* other = event->captured.get();
+    if (!event->recorded && !other) return CUDA_SUCCESS;
+    capture->invalidated = true;
+    if (!other || other->ended) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    other->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+}
+
+// Both know what is before: the engine operations, the capture nodes.
+void come_after(Stream* stream, Event* event) {
+    driver().engine.wait(*stream->order, event->handle);
+    Nodes& newest = stream->capture->newest[stream];
+    for (CUgraphNode node : event->captured_after)
+        if (std::find(newest.begin(), newest.end(), node) == newest.end()) newest.push_back(node);
+}
+
+CUresult join_capture(Stream* stream, Event* event) {
+    Capture* capture = event->captured.get();
+    if (capture->ended || capture->invalidated) return CUDA_ERROR_INVALID_VALUE;  // the latter was seen on an H200
+    if (stream->is_legacy()) {
+        if (CUresult error = check_legacy_use(stream)) return error;
+        capture->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    stream->capture = event->captured;
+    capture->streams.push_back(stream);
+    come_after(stream, event);
+    return CUDA_SUCCESS;
+}
+
+// Nothing can be done to a node: its handle is a number.
+CUgraphNode new_node() {
+    static u64 newest = 0x3700000000ull;
+    return reinterpret_cast<CUgraphNode>(newest += 64);
+}
+
+void add_node(Stream* stream, Work&& work) {
+    stream->capture->graph->nodes.push_back(std::move(work));
+    stream->capture->newest[stream] = {new_node()};
+}
+
+}  // namespace
+
+CUresult wait_in_capture(Stream* stream, Event* event, bool external) {
+    Capture* capture = stream->capture.get();
+    if (!capture) return join_capture(stream, event);
     if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    Graph* made = new Graph;
-    made->nodes = std::move(capture->nodes);
-    made->accesses = std::move(accesses);
-    made->handle = d.graphs.add(made);
-    *graph = made;
+    if (!external && event->captured != stream->capture) return wait_across(capture, event);
+    if (external) {
+        add_node(stream, {});
+        driver().engine.wait_unseen(*stream->order);
+    } else {
+        come_after(stream, event);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult record_in_capture(Stream* stream, Event* event, bool external) {
+    if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    event->at_launch = external;
+    event->captured = external ? nullptr : stream->capture;
+    if (external) {
+        add_node(stream, {});
+        driver().engine.work(*stream->order, {});
+    } else {
+        event->captured_after = stream->capture->newest[stream];
+        driver().engine.record(event->handle, *stream->order);
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult capture_work(Stream* stream, Work&& work) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    stream->capture->nodes.push_back(std::move(work));
+    add_node(stream, std::move(work));
     return CUDA_SUCCESS;
 }
 
@@ -68,11 +166,16 @@ CUresult check_not_capturing(Stream* stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult check_destroy(Stream* stream) {
+    bool begun_here = stream->capture && stream->capture->streams.front() == stream;
+    return begun_here ? check_not_capturing(stream) : CUDA_SUCCESS;
+}
+
 CUresult check_legacy_use(Stream* stream) {
     if (driver().captures.empty() || !stream->is_legacy()) return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
     for (auto& capture : driver().captures) {
-        if (capture->context != stream->context || !capture->stream->blocking()) continue;
+        if (!capture->has_blocking_stream_of(stream->context)) continue;
         capture->invalidated = true;
         result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }

@@ -1,14 +1,15 @@
 // Stream capture and graphs, as far as a memory library meets them.
 //
 // A capture records work instead of running it; almost anything that looks at the stream meanwhile is an
-// error, and most errors invalidate the capture. A graph here is the plain list of the captured work in the order
-// of capture; a launch queues the list on one stream. Joining a second stream into a capture through an event
-// is not modelled: waiting for a captured event from an ordinary stream gives INVALID_VALUE, which is what
-// was seen on the H200.
+// error, and most errors invalidate the capture. A stream that waits for a captured event joins the capture, and its
+// work has to be joined back, by an event that the first stream waits for, before the capture ends. A graph here is the
+// plain list of the captured work in the order of capture; a launch queues the list on one stream. What orders the
+// work of several streams within a capture is known to the engine.
 #pragma once
 
-#include "device.hpp"
+#include "user_objects.hpp"
 
+#include <unordered_map>
 #include <vector>
 
 namespace sim {
@@ -16,13 +17,15 @@ namespace sim {
 struct Graph {
     u64 handle = 0;
     std::vector<Work> nodes;
-    std::shared_ptr<const check::Graph> accesses;  // what they touch
+    std::shared_ptr<const check::Graph> accesses;  // what they touch; nullptr: being captured
+    Kept kept;
 };
 
 struct GraphExec {
     u64 handle = 0;
     std::vector<Work> nodes;
     std::shared_ptr<const check::Graph> accesses;
+    Kept kept;
     // A launch comes after the last one, whichever streams they are on.
     struct Last {
         bool any = false;
@@ -34,16 +37,28 @@ struct GraphExec {
 
 struct Capture {
     u64 id = 0;
-    bool invalidated = false;
+    bool invalidated = false, ended = false;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     u64 thread = 0;  // that began it
-    Context* context = nullptr;
-    Stream* stream = nullptr;
-    std::vector<Work> nodes;
+    std::vector<Stream*> streams;  // on the first of which it was begun; the others have joined
+    Graph* graph = nullptr;
+    std::unordered_map<const Stream*, Nodes> newest;  // of each stream: what its next node depends on
+
+    bool has_stream_of(const Context* context) const;
+    bool has_blocking_stream_of(const Context* context) const;
 };
 
+// An empty graph with a handle, and the end of one.
+Graph* make_graph();
+void drop_graph(Lock& lock, Graph* graph);
+
 CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
-CUresult end_capture(Stream* stream, Graph** graph);
+CUresult end_capture(Lock& lock, Stream* stream, Graph** graph);
+
+// A wait of a stream that captures, or for an event of a capture. External events are nodes of the graph, which wait and
+// record at a launch: that is not modelled, and what comes after them is possible at most.
+CUresult wait_in_capture(Stream* stream, Event* event, bool external);
+CUresult record_in_capture(Stream* stream, Event* event, bool external);
 
 // Work submitted to a capturing stream.
 CUresult capture_work(Stream* stream, Work&& work);
@@ -54,6 +69,8 @@ CUresult check_unsafe_call();
 
 // For calls on the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.
 CUresult check_not_capturing(Stream* stream);
+// A stream that has joined a capture may be destroyed, and not the one on which that was begun.
+CUresult check_destroy(Stream* stream);
 
 // The legacy default stream may not be used while a blocking stream of its context captures.
 CUresult check_legacy_use(Stream* stream);

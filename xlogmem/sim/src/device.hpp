@@ -89,6 +89,8 @@ struct Stream {
     }
 };
 
+using Nodes = std::vector<CUgraphNode>;
+
 struct Event {
     u64 handle = 0;
     Context* context = nullptr;
@@ -97,6 +99,8 @@ struct Event {
     Position position;                   // a wait copies it: recording again disturbs no queued wait
     std::shared_ptr<double> time;        // filled when the record runs; none with timing disabled
     std::shared_ptr<Capture> captured;   // recorded on a capturing stream
+    Nodes captured_after;                // the newest nodes there
+    bool at_launch = false;              // recorded by a node of a graph, which is not modelled
 };
 
 enum class Use { Read, Write, ReadWrite };
@@ -105,6 +109,7 @@ struct Range {
     u64 address = 0;
     u64 bytes = 0;
     Use use = Use::Read;
+    bool sparse = false;  // rows with gaps: only the first byte is touched for certain
 };
 
 // A piece of work as the entry points describe it: what to run and which bytes it touches.
@@ -115,8 +120,8 @@ struct Work {
     unsigned range_count = 0;
     bool host_function = false;
 
-    void touches(u64 address, u64 bytes, Use use) {
-        if (bytes) ranges[range_count++] = Range{address, bytes, use};
+    void touches(u64 address, u64 bytes, Use use, bool sparse = false) {
+        if (bytes) ranges[range_count++] = Range{address, bytes, use, sparse};
     }
 };
 
@@ -198,7 +203,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
 void wait_for(Lock& lock, Stream* stream, Position position);
-CUresult record_event(Lock& lock, Event* event, Stream* stream);
+CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 
 // The host learns that everything before this position has happened.
 void host_learns(const check::Clock& clock);

@@ -282,13 +282,8 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
     return CUDA_SUCCESS;
 }
 
-CUresult record_event(Lock& lock, Event* event, Stream* stream) {
-    if (stream->capture) {
-        if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        event->captured = stream->capture;
-        driver().engine.record(event->handle, *stream->order);
-        return CUDA_SUCCESS;
-    }
+CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external) {
+    if (stream->capture) return record_in_capture(stream, event, external);
     Work work;
     work.name = "record";
     std::shared_ptr<double> time;
@@ -300,6 +295,7 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream) {
     Position position;
     if (CUresult error = submit(lock, stream, std::move(work), &position, watch)) return error;
     event->recorded = true;
+    event->at_launch = false;
     event->captured = nullptr;
     event->position = position;
     event->time = std::move(time);
