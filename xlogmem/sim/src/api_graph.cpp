@@ -126,8 +126,9 @@ EXPORT CUresult cuGraphCreate(CUgraph* result, unsigned flags) {
 
 EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     return api_call(CALL("cuGraphDestroy"), [&](Lock& lock) -> CUresult {
-        Graph* graph = finished_graph(handle);
+        Graph* graph = driver().graphs.get(handle);
         if (!graph) return CUDA_ERROR_INVALID_VALUE;
+        if (!graph->accesses) return CUDA_ERROR_ILLEGAL_STATE;  // it is being captured
         drop_graph(lock, graph);
         return CUDA_SUCCESS;
     });

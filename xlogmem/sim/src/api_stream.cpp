@@ -94,10 +94,10 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
-    return api_call(CALL("cuStreamDestroy"), [&](Lock&) -> CUresult {
+    return api_call(CALL("cuStreamDestroy"), [&](Lock& lock) -> CUresult {
         Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-        REFUSE_IF(check_destroy(stream));
+        leave_capture(lock, stream);
         driver().stream_handles.remove(stream->handle);
         end_stream(stream);
         return CUDA_SUCCESS;

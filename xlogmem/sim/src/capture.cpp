@@ -42,18 +42,35 @@ CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode) {
     return CUDA_SUCCESS;
 }
 
+namespace {
+
+// The streams go on as before; the graph has what was captured.
+void close(Capture& capture) {
+    Driver& d = driver();
+    Stream* first = capture.streams.front();
+    auto is_it = [&](auto& one) { return one.get() == &capture; };
+    capture.graph->accesses = d.engine.end_capture(*first->order);
+    capture.ended = true;
+    auto closed = std::find_if(d.captures.begin(), d.captures.end(), is_it);
+    std::shared_ptr<Capture> kept = *closed;            // its streams let go of it
+    d.captures.erase(closed);
+    for (Stream* one : capture.streams) one->capture = nullptr;
+}
+
+}  // namespace
+
 CUresult end_capture(Lock& lock, Stream* stream, Graph** graph) {
     Driver& d = driver();
     std::shared_ptr<Capture> capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->streams.front() != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (capture->streams.front() != stream) {
+        capture->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread().id)
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     bool joined = d.engine.is_joined(*stream->order);
-    for (Stream* one : capture->streams) one->capture = nullptr;
-    capture->ended = true;
-    capture->graph->accesses = d.engine.end_capture(*stream->order);
-    d.captures.erase(std::find(d.captures.begin(), d.captures.end(), capture));
+    close(*capture);
     if (joined && !capture->invalidated) {
         *graph = capture->graph;
         return CUDA_SUCCESS;
@@ -69,7 +86,8 @@ CUresult wait_across(Capture* capture, Event* event) {
     Capture* other = event->captured.get();
     if (!event->recorded && !other) return CUDA_SUCCESS;
     capture->invalidated = true;
-    if (!other || other->ended) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (!other) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (other->ended) return CUDA_ERROR_INVALID_VALUE;
     other->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
 }
@@ -86,9 +104,9 @@ CUresult join_capture(Stream* stream, Event* event) {
     Capture* capture = event->captured.get();
     if (capture->ended || capture->invalidated) return CUDA_ERROR_INVALID_VALUE;  // the latter was seen on an H200
     if (stream->is_legacy()) {
-        if (CUresult error = check_legacy_use(stream)) return error;
+        check_legacy_use(stream);
         capture->invalidated = true;
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     stream->capture = event->captured;
     capture->streams.push_back(stream);
@@ -166,9 +184,11 @@ CUresult check_not_capturing(Stream* stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult check_destroy(Stream* stream) {
-    bool begun_here = stream->capture && stream->capture->streams.front() == stream;
-    return begun_here ? check_not_capturing(stream) : CUDA_SUCCESS;
+void leave_capture(Lock& lock, Stream* stream) {
+    std::shared_ptr<Capture> capture = stream->capture;
+    if (!capture || capture->streams.front() != stream) return;
+    close(*capture);
+    drop_graph(lock, capture->graph);
 }
 
 CUresult check_legacy_use(Stream* stream) {

@@ -69,8 +69,8 @@ CUresult check_unsafe_call();
 
 // For calls on the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.
 CUresult check_not_capturing(Stream* stream);
-// A stream that has joined a capture may be destroyed, and not the one on which that was begun.
-CUresult check_destroy(Stream* stream);
+// A stream is destroyed: a capture ends with the one on which it was begun, and goes on without one that has joined it.
+void leave_capture(Lock& lock, Stream* stream);
 
 // The legacy default stream may not be used while a blocking stream of its context captures.
 CUresult check_legacy_use(Stream* stream);
