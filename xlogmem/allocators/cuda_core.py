@@ -40,14 +40,15 @@ class BlockMemoryResource(MemoryResource):
         Raises
         ------
         TypeError
-            There is no stream.
+            This is not a stream.
         OutOfDeviceMemoryError, OutOfBudgetError
             There is no memory, or the budget admits no more.
         StreamMisuseError
             The stream is on another device, or is capturing a graph: allocate before.
         """
-        if stream is None:
-            raise TypeError("stream= is required: pass device.default_stream to use the default stream")
+        if not hasattr(stream, "__cuda_stream__"):
+            raise TypeError(f"stream= has to be a stream of cuda.core, got {stream!r}: pass device.default_stream to use "
+                            "the default stream")
         if not size:
             return Buffer.from_handle(0, 0, self, stream=stream)
         runtime = get_runtime(self._device_id)
