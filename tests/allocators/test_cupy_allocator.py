@@ -51,7 +51,7 @@ def test_arrays_without_bytes_are_no_blocks(enabled, x):
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_use_orders_another_stream_after_cupy_and_cupy_after_it(enabled, x, declared):
-    """CuPy writes, T adds, CuPy adds, U adds: unrecorded on CuPy's stream.  Each step races where it is not declared."""
+    """CuPy writes, T adds, CuPy adds, U adds: unrecorded on CuPy's stream.  What is not declared races."""
     stream = enabled.current.stream
     array = enabled.empty(512)
     ptr, races = array.data.ptr, []
@@ -120,7 +120,7 @@ def test_out_of_memory_is_cupys_error_after_a_collection(cupy, clean, four):
     runtimes._runtimes[0] = x.runtime
     xlogmem.enable("cupy")
     array = cupy.empty(600)
-    with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match="600 bytes .so far: 600, limit: 1024") as caught:
+    with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match=r"600 bytes \(so far: 600, limit: 1024\)") as caught:
         cupy.empty(600)
     assert isinstance(caught.value.__cause__, OutOfBudgetError)
     del caught

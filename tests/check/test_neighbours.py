@@ -1,24 +1,10 @@
 """Programs of other libraries under the check, unmodified and without a GPU: each has a repaired twin."""
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
+from checked_libraries import found, line_with, needs
 
 pytestmark = pytest.mark.simulator
-
-
-def needs(library, *wheels):
-    """NVIDIA's compilers come in wheels of their own, which need no GPU."""
-    here = all(found(name) for name in (library, *wheels))
-    return pytest.mark.skipif(not here, reason=f"needs a checked library: {library}")
-
-
-def found(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 # The first releases of 12.9, see neighbours/cyruntime.py.
@@ -151,10 +137,6 @@ PROGRAMS = [
     # A cubin does not say what is done through a pointer: that both touch the memory is possible, and no more.
     pytest.param(CORE, [], "use/use", False, id="cuda.core-cubin", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
 ]
-
-
-def line_with(program, text):
-    return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
 
 
 @pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)

@@ -45,7 +45,8 @@ class CupyArray:
 
     def __init__(self, pointer, nbytes):
         self.data, self.nbytes = pointer, nbytes
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.ptr, False), "version": 3}
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.ptr, False),
+                                         "version": 3}
 
 
 class MemoryPool:

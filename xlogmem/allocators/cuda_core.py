@@ -47,8 +47,8 @@ class BlockMemoryResource(MemoryResource):
             The stream is on another device, or is capturing a graph: allocate before.
         """
         if not hasattr(stream, "__cuda_stream__"):
-            raise TypeError(f"stream= has to be a stream of cuda.core, got {stream!r}: pass device.default_stream to use "
-                            "the default stream")
+            raise TypeError(f"stream= has to be a stream of cuda.core, got {stream!r}: for the default stream, pass "
+                            "device.default_stream")
         if not size:
             return Buffer.from_handle(0, 0, self, stream=stream)
         runtime = get_runtime(self._device_id)
