@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from other_threads import Beside
 from stand_ins import CoreResource, NullStream, NumbaManager
 
 import xlogmem
@@ -192,11 +192,8 @@ def test_threads_that_enable_and_disable_leave_one_state(cupy, core, _busy_inter
             assert cupy.cuda.get_allocator() in (allocators.cupy.allocate, cupy.pool.malloc)
             xlogmem.disable("cupy")
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for thread in [Beside(work) for _ in range(4)]:
+        thread.result()
     assert cupy.cuda.get_allocator() == cupy.pool.malloc
     assert not allocators._enabled
 
@@ -211,9 +208,7 @@ def test_devices_of_other_threads_are_theirs(core):
         xlogmem.enable("cuda.core")
         seen.append(isinstance(core.Device(0).memory_resource, allocators.cuda_core.BlockMemoryResource))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    Beside(work).result()
     assert seen == [False, True]
     xlogmem.enable("cuda.core")
     assert len(allocators.cuda_core._replaced) == 2     # of this thread

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
+from other_threads import Beside
 
 from xlogmem import StreamMisuseError, use
 from xlogmem._kernels import check
@@ -93,13 +94,6 @@ def test_the_program_may_name_another_discipline(x, streams):
     assert streams.find(x.runtime, owner).discipline == "sealed"
 
 
-def test_an_object_that_names_another_stream_by_now_is_not_taken_for_the_first(x, streams):
-    owner, other = ForeignStream(), ForeignStream()
-    first = streams.find(x.runtime, owner)
-    owner.stream, other.stream = other.stream, owner.stream
-    assert streams.find(x.runtime, owner) != first
-
-
 def test_an_object_that_owns_no_stream_is_not_kept(x, streams):
     """Its handle may be another stream's tomorrow."""
     external = type("ExternalStream", (), {"__cuda_stream__": lambda self: (0, self.handle)})()
@@ -109,6 +103,31 @@ def test_an_object_that_owns_no_stream_is_not_kept(x, streams):
     assert len(streams) == 0
     x.runtime.unregister_stream(external)
     check(cuda.cuStreamDestroy(stream))
+
+
+def test_own_streams_and_sealed_ones_keep_their_discipline(x, streams):
+    external = type("ExternalStream", (), {"__cuda_stream__": lambda self: (0, x.S.handle)})()
+    assert streams.find(x.runtime, external) == x.S
+    assert x.S.discipline == "ordinary"
+    owner = ForeignStream()
+    x.runtime.register_stream(owner, discipline="sealed")
+    assert streams.find(x.runtime, owner).discipline == "sealed"
+
+
+def test_threads_that_make_and_drop_streams_share_a_table(x, streams, _busy_interpreter):
+    context = check(cuda.cuCtxGetCurrent())
+
+    def work():
+        check(cuda.cuCtxSetCurrent(context))
+        for _ in range(2 * SWEEP_AT):
+            owner = ForeignStream()
+            x.runtime.allocate(64, streams.find(x.runtime, owner)).free()
+            assert streams.find(x.runtime, owner).handle == owner.handle
+
+    for thread in [Beside(work) for _ in range(4)]:
+        thread.result()
+    streams.sweep()
+    assert len(streams) == 0
 
 
 def test_default_streams_are_named_by_their_objects(x, streams):

@@ -4,6 +4,10 @@ Each program misses a wait; its twin is repaired by one `use`, which finds the m
 """
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from checked_libraries import line_with, needs
 
@@ -88,34 +92,7 @@ with use(b, read=int(y.handle), write=int(z.handle)):
 a.sync()
 b.sync()
 """
-PROGRAMS = [
-    pytest.param(CUPY, "write/read", id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
-    pytest.param(CUPY_FREED, "read/free", id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
-    pytest.param(NUMBA, "write/read", id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
-    pytest.param(CORE, "write/read", id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
-]
-
-
-@pytest.mark.parametrize(("program", "pair"), PROGRAMS)
-def test_the_missing_wait_is_found(checked, program, pair):
-    run = checked(program)
-    assert (pair, True) in run.pairs, run.stderr
-    finding = run.findings[run.pairs.index((pair, True))]
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in finding[which]["stack"] if frame["file"].endswith("program.py")]
-        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
-
-
-@pytest.mark.parametrize(("program", "pair"), PROGRAMS)
-def test_one_use_repairs_it(checked, program, pair):
-    run = checked(program, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
-
-
-@needs("cupy", "nvidia.cuda_nvrtc")
-def test_the_real_cupy(checked):
-    """Devices, views, no bytes, no memory, captures, many streams, undoing."""
-    run = checked("""
+REAL_CUPY = """
 import gc
 import xlogmem
 xlogmem.enable("cupy")
@@ -182,14 +159,8 @@ del view, y, other, found
 for each in (runtime, xlogmem.get_runtime(1)):
     each.reap_pending()
     assert each.live_bytes == 0, each.live_bytes
-""")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
-
-
-@needs("numba_cuda", "nvidia.cuda_nvcc")
-def test_the_real_numba(checked):
-    """Views, no memory, contexts that exist, a reset, undoing."""
-    run = checked("""
+"""
+REAL_NUMBA = """
 import gc
 import xlogmem
 xlogmem.enable("numba")
@@ -231,14 +202,8 @@ assert runtime.find_block(address(y)) is None
 del y, view, found
 runtime.reap_pending()
 assert runtime.live_bytes == 0, runtime.live_bytes
-""")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
-
-
-@needs("cuda.core")
-def test_the_real_cuda_core(checked):
-    """Copies, fills, DLPack, another stream for the free, no bytes, no memory, threads, undoing."""
-    run = checked("""
+"""
+REAL_CORE = """
 import gc, threading
 import xlogmem
 xlogmem.enable("cuda.core")
@@ -307,5 +272,79 @@ x.close()
 gc.collect()
 runtime.reap_pending()
 assert runtime.live_bytes == 0, runtime.live_bytes
-""")
+"""
+ON_RMM = """
+import xlogmem
+from xlogmem import sim
+sim.install()
+import cupy, rmm.mr
+from numba import cuda
+from rmm.allocators.cupy import rmm_cupy_allocator
+from rmm.allocators.numba import RMMNumbaManager
+cupy.cuda.set_allocator(rmm_cupy_allocator)
+cuda.set_memory_manager(RMMNumbaManager)
+before = rmm.mr.get_per_device_resource(0)
+xlogmem.enable("cupy", "numba")
+import xlogmem.rmm
+assert cupy.cuda.get_allocator() is rmm_cupy_allocator
+assert rmm.mr.get_per_device_resource(0).runtime is xlogmem.get_runtime()
+xlogmem.disable("cupy")
+assert xlogmem.rmm.active_devices() == [0]
+xlogmem.disable("numba")
+assert xlogmem.rmm.active_devices() == [] and rmm.mr.get_per_device_resource(0) is before
+xlogmem.rmm.enable()
+xlogmem.enable("rmm", "cupy")
+xlogmem.disable("rmm", "cupy")
+assert xlogmem.rmm.active_devices() == [0]              # the program has enabled it itself
+"""
+PROGRAMS = [
+    pytest.param(CUPY, "write/read", id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_FREED, "read/free", id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(NUMBA, "write/read", id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
+    pytest.param(CORE, "write/read", id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
+]
+
+
+@pytest.mark.parametrize(("program", "pair"), PROGRAMS)
+def test_the_missing_wait_is_found(checked, program, pair):
+    run = checked(program)
+    assert (pair, True) in run.pairs, run.stderr
+    finding = run.findings[run.pairs.index((pair, True))]
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in finding[which]["stack"] if frame["file"].endswith("program.py")]
+        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
+
+
+@pytest.mark.parametrize(("program", "pair"), PROGRAMS)
+def test_one_use_repairs_it(checked, program, pair):
+    run = checked(program, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cupy", "rmm", "numba_cuda")
+def test_what_is_on_rmm_stays_there():
+    """As cuDF sets it up.  RMM has a runtime of its own linked in, so nothing is allocated here."""
+    run = subprocess.run([sys.executable, "-c", ON_RMM], capture_output=True, text=True, timeout=100,
+                         env=os.environ | {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"})
+    assert run.returncode == 0, run.stderr
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_the_real_cupy(checked):
+    """Devices, views, no bytes, no memory, captures, many streams, undoing."""
+    run = checked(REAL_CUPY)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("numba_cuda", "nvidia.cuda_nvcc")
+def test_the_real_numba(checked):
+    """Views, no memory, contexts that exist, a reset, undoing."""
+    run = checked(REAL_NUMBA)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cuda.core")
+def test_the_real_cuda_core(checked):
+    """Copies, fills, DLPack, another stream for the free, no bytes, no memory, threads, undoing."""
+    run = checked(REAL_CORE)
     assert (run.returncode, run.pairs) == (0, []), run.stderr

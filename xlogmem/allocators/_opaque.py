@@ -49,20 +49,22 @@ class OpaqueStreams:
     def find(self, runtime: DeviceRuntime, owner: Any) -> Any:
         """What names the stream, opaque from now on, in a call of the runtime.
 
+        Streams of the runtime's own pool and sealed ones keep their discipline: the program has chosen it.
+
         Raises
         ------
         StreamMisuseError
             The stream is on another device, or is capturing a graph before it is known.
         """
-        handle = owner.__cuda_stream__()[1]
-        if handle <= PER_THREAD:
+        if owner.__cuda_stream__()[1] <= PER_THREAD:
             return owner                                # opaque by default, and not the same in each thread
         known = self._known.get(id(owner))
-        if (known is not None and known.runtime is runtime and known.stream.handle == handle
-                and known.stream.registered):
+        if known is not None and known.runtime is runtime and known.stream.registered:
             return known.stream
-        stream = runtime.register_stream(owner, discipline="opaque")
-        if owns_stream(owner):                          # else its handle may be another stream's tomorrow
+        stream = runtime.register_stream(owner)
+        if stream.foreign and stream.discipline == "ordinary":
+            stream = runtime.register_stream(owner, discipline="opaque")
+        if stream.foreign and owns_stream(owner):       # else its handle may be another stream's tomorrow
             self._known[id(owner)] = _Known(owner, stream, runtime)
             if len(self._known) >= self._sweep_at:
                 self.sweep()

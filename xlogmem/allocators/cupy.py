@@ -93,8 +93,8 @@ def enable() -> None:
     global _former
     current = cupy.cuda.get_allocator()
     if current is not allocate:
+        _former = current                               # first: after an interrupt the next call goes on from there
         cupy.cuda.set_allocator(allocate)
-        _former = current
 
 
 def disable() -> None:

@@ -84,9 +84,8 @@ def refuse() -> None:
 def enable() -> None:
     global _former
     if driver._memory_manager is not BlockManager:
-        former = driver._memory_manager
+        _former = driver._memory_manager                # first: after an interrupt the next call goes on from there
         cuda.set_memory_manager(BlockManager)
-        _former = former
     _replace_in_contexts(BlockManager)
 
 
