@@ -55,6 +55,7 @@ from xlogmem.streams import Stream, StreamPool
 
 if TYPE_CHECKING:
     from xlogmem import statistics as statistics
+    from xlogmem.allocators import disable, enable
     from xlogmem.resources import GuardViolation
 
 __version__ = "0.1.0"
@@ -103,7 +104,9 @@ __all__ = [
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",
+    "disable",
     "driver_version",
+    "enable",
     "from_arrow",
     "from_cuda_array",
     "from_dlpack",
@@ -116,11 +119,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What takes longer to import than the rest, and not every program needs: `xlogmem.statistics`, and a record."""
+    """What takes longer to import than the rest, and not every program needs."""
     from importlib import import_module
 
     if name == "statistics":
         return import_module("xlogmem.statistics")
+    if name in ("disable", "enable"):
+        return getattr(import_module("xlogmem.allocators"), name)
     if name == "GuardViolation":
         return import_module("xlogmem.resources.violations").GuardViolation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import cuda_core_programs as programs
 import pytest
-from neighbour_libraries import line_with, needs
+from checked_libraries import line_with, needs
 
 pytestmark = [pytest.mark.simulator, needs("cuda.core.graph", "nvidia.cuda_nvrtc")]
 with_cupy = needs("cupy")

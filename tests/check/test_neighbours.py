@@ -4,7 +4,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from neighbour_libraries import found, line_with, needs
+from checked_libraries import found, line_with, needs
 
 from xlogmem.check.neighbours import cupy_allocator, noted
 

@@ -21,7 +21,7 @@ import sys, xlogmem
 with open("/proc/self/maps") as maps:
     loaded = maps.read()
 assert "libcuda.so" not in loaded and "_simcuda" not in loaded, loaded
-for name in ("rmm", "cupy", "torch", "numba", "numpy", "click", "rich"):
+for name in ("rmm", "cupy", "torch", "numba", "cuda.core", "numpy", "click", "rich"):
     assert name not in sys.modules, name
 from xlogmem import _driver, sim
 assert not sim.installed()
@@ -42,7 +42,7 @@ assert others <= sys.stdlib_module_names, others - sys.stdlib_module_names
 assert len(others) < 14, others                         # of 300: what is not needed is imported later
 late = {"asyncio", "ctypes", "inspect", "json", "logging", "multiprocessing", "subprocess", "traceback", "uuid"}
 assert not late & came, came
-parts = {f"xlogmem.{part}" for part in ("bench", "cli", "cudf", "demo", "rmm", "selftest", "sim")}
+parts = {f"xlogmem.{part}" for part in ("allocators", "bench", "cli", "cudf", "demo", "rmm", "selftest", "sim")}
 assert not parts & came, parts & came
 """)
     assert run.returncode == 0, run.stderr

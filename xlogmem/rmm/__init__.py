@@ -343,6 +343,11 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
             known.active = False
 
 
+def active_devices() -> list[int]:
+    """Where `enable` is in effect."""
+    return [device for device, known in _wrapped.items() if known.active]
+
+
 def _explain(runtime: Core) -> str | None:
     """Why memory of RMM is untracked; part of the error of `use`."""
     known = _wrapped.get(runtime.ordinal)

@@ -1,0 +1,160 @@
+"""CuPy's arrays as blocks: found by their addresses, ordered by `use`, freed in order."""
+from __future__ import annotations
+
+import pytest
+from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
+from stand_ins import NullStream
+
+import xlogmem
+from xlogmem import DeviceRuntime, LimitingResourceAdaptor, OutOfBudgetError, StreamMisuseError, allocators, use
+from xlogmem import runtime as runtimes
+from xlogmem._kernels import check
+from xlogmem.allocators import _opaque
+from xlogmem.resources import AsyncMemoryResource
+
+pytestmark = pytest.mark.simulator
+
+
+@pytest.fixture
+def enabled(cupy, x):
+    """CuPy allocates from x's runtime, on a stream of its own."""
+    cupy.current.stream = ForeignStream()
+    xlogmem.enable("cupy")
+    yield cupy
+    cupy.current.stream = NullStream()
+
+
+def test_an_array_is_a_block_until_nothing_refers_to_it(enabled, x):
+    array = enabled.empty(512)
+    found = x.runtime.find_block(array.data.ptr + 511)
+    assert (found.ptr, found.device_ordinal) == (array.data.ptr, 0)
+    assert found.alloc_stream.handle == enabled.current.stream.handle
+    assert found.alloc_stream.discipline == "opaque"
+    assert (array.data.mem.size, array.data.mem.device_id, x.runtime.live_bytes) == (512, 0, 512)
+    view = array.data
+    del array
+    assert x.runtime.find_block(view.ptr) == found
+    xlogmem.disable("cupy")                             # it stays tracked
+    assert x.runtime.find_block(view.ptr) == found
+    del view
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+
+
+def test_arrays_without_bytes_are_no_blocks(enabled, x):
+    array = enabled.empty(0)
+    assert (array.data.ptr, array.data.mem.size, x.runtime.counters()["allocations"]) == (0, 0, 0)
+    with use(x.T, read=array):
+        pass
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_use_orders_another_stream_after_cupy_and_cupy_after_it(enabled, x, declared):
+    """CuPy writes, T adds, CuPy adds, U adds: unrecorded on CuPy's stream.  What is not declared races."""
+    stream = enabled.current.stream
+    array = enabled.empty(512)
+    ptr, races = array.data.ptr, []
+    x.kernels.fill(stream.handle, ptr, 1, 1)
+    for other in (x.T, x.U):
+        if declared:
+            with use(other, read_write=array):
+                x.kernels.add(other.handle, ptr, 1, 1)
+        else:
+            x.kernels.add(other.handle, ptr, 1, 1)
+            races.append(len(x.driver.races()))
+            x.driver.clear_races()
+        x.kernels.add(stream.handle, ptr, 1, 1)
+    if not declared:
+        assert races[0]
+        check(cuda.cuCtxSynchronize())
+        x.driver.clear_races()
+    del array
+
+
+def test_an_ordinary_stream_would_not_do(enabled, x, monkeypatch):
+    """The twin of the test above: after the first use elsewhere, CuPy's own work is waited for because it is opaque."""
+    monkeypatch.setattr(_opaque.OpaqueStreams, "find", lambda self, runtime, owner: runtime.register_stream(owner))
+    stream = enabled.current.stream
+    array = enabled.empty(512)
+    with use(x.T, read_write=array):
+        x.kernels.add(x.T.handle, array.data.ptr, 1, 1)
+    x.kernels.add(stream.handle, array.data.ptr, 1, 1)
+    assert x.driver.races()
+    x.driver.clear_races()
+    check(cuda.cuCtxSynchronize())
+    x.driver.clear_races()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_free_waits_for_uses_and_for_no_other_work(enabled, x, declared):
+    stream = enabled.current.stream
+    array = enabled.empty(512)
+    if declared:
+        with use(x.T, read=array):
+            read = x.work(x.T)
+    else:
+        read = x.work(x.T)
+    del array
+    x.runtime.reap_pending(blocking=False)              # carries out what finalizers left
+    assert x.ordered(read, stream) == declared
+    assert not x.ordered(x.work(x.V), stream)
+
+
+def test_a_stream_that_a_use_named_first_becomes_opaque_inside_of_it(enabled, x):
+    """``with stream, use(stream, read=x): y = x * 2``: CuPy allocates the result while the window is open."""
+    array = enabled.empty(512)
+    side = ForeignStream()
+    with use(side, read=array):
+        assert x.runtime.register_stream(side).discipline == "ordinary"
+        enabled.current.stream = side
+        result = enabled.empty(512)
+    assert x.runtime.register_stream(side).discipline == "opaque"
+    x.kernels.fill(side.handle, result.data.ptr, 1, 1)
+    with use(x.T, read=result):
+        x.kernels.add(x.T.handle, result.data.ptr, 1, 1)
+
+
+def test_out_of_memory_is_cupys_error_after_a_collection(cupy, clean, four):
+    x = four(resource=LimitingResourceAdaptor(AsyncMemoryResource(), 1024))
+    runtimes._runtimes[0] = x.runtime
+    xlogmem.enable("cupy")
+    array = cupy.empty(600)
+    with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match=r"600 bytes \(so far: 600, limit: 1024\)") as caught:
+        cupy.empty(600)
+    assert isinstance(caught.value.__cause__, OutOfBudgetError)
+    del caught
+    circle = [array]
+    circle.append(circle)
+    del array, circle
+    assert cupy.empty(600).data.ptr                     # what was in the circle is collected
+
+
+def test_a_capture_is_refused_and_the_stream_goes_on(enabled, x):
+    stream = enabled.current.stream
+    array = enabled.empty(512)
+    check(cuda.cuStreamBeginCapture(stream.stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+    with pytest.raises(StreamMisuseError, match="capturing"):
+        enabled.empty(512)
+    del array                                           # freed after the capture
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(stream.stream))))
+    assert enabled.empty(512).data.ptr
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+
+
+def test_each_device_has_its_runtime(enabled, x):
+    enabled.current.stream = NullStream()               # the same object stands for that of each device
+    here = enabled.empty(512)
+    enabled.current.device = 1
+    there = enabled.empty(512)
+    other = xlogmem.get_runtime(1)
+    assert isinstance(other, DeviceRuntime)
+    assert there.data.mem.device_id == other.find_block(there.data.ptr).device_ordinal == 1
+    assert (x.runtime.live_bytes, other.live_bytes) == (512, 512)
+    assert x.runtime.find_block(there.data.ptr) is None
+    del here, there
+    for runtime in (x.runtime, other):
+        runtime.reap_pending()
+        assert runtime.live_bytes == 0
+    assert len(allocators.cupy._streams) == 0           # default streams need no entry

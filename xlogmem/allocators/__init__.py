@@ -1,0 +1,147 @@
+"""Other libraries allocate through xlogmem: one call for each, undone by another.
+
+    xlogmem.enable("cupy", "numba")             # from here on, their arrays are blocks of the process's own runtime
+    x = cupy.arange(n)
+    with xlogmem.use(stream, read=x): ...       # after what CuPy has queued on x's stream
+    xlogmem.disable("cupy", "numba")
+
+A library works on its streams without recording anything, so those on which it allocates are opaque.  Each has a module
+here, which imports it and is imported when its name is enabled.
+"""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from xlogmem._driver import ProcessLock
+
+__all__ = ["disable", "enable"]
+
+# In this order: a runtime on RMM's resource becomes the process's own only before there is another one.
+LIBRARIES = {"rmm": "RMM", "cupy": "CuPy", "numba": "Numba-CUDA", "cuda.core": "cuda.core"}
+CHOICES = ("cupy", "torch", "numba", "cuda.core", "rmm")
+
+
+class Neighbour(Protocol):
+    """What the module of a library has."""
+
+    def is_on_rmm(self) -> bool:
+        """Whether the program has made the library allocate through RMM."""
+
+    def refuse(self) -> None:
+        """Raise if the library's allocator cannot be replaced now.  Nothing changes."""
+
+    def enable(self) -> None:
+        """Replace it.  Once done, nothing happens, unless other code has replaced it again."""
+
+    def disable(self) -> None:
+        """Restore what was there before, unless other code has replaced ours."""
+
+
+_enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a library that allocates there
+_lock = ProcessLock()
+
+
+def enable(*names: str) -> None:
+    """Let other libraries allocate from the process's own runtimes, so that `use` finds their arrays.
+
+    Parameters
+    ----------
+    *names : {"cupy", "numba", "cuda.core", "rmm"}
+        The libraries.  ``"cupy"``: from CuPy's current stream.  ``"numba"``: an External Memory Management plugin, from
+        the default stream.  ``"cuda.core"``: the `memory_resource` of each `Device` of this thread; cuda.core has such
+        objects for each thread.  ``"rmm"``: as `xlogmem.rmm.enable` without arguments.  A library that allocates
+        through RMM already, as cuDF sets up CuPy and Numba, stays there, and RMM is enabled.
+
+    Raises
+    ------
+    ValueError
+        No name, or an unknown one.
+    NotImplementedError
+        ``"torch"``, for now.
+    ImportError
+        The library is not installed, or too old.
+    RuntimeError
+        The library has memory in use from its own allocator, which `use` would refuse; or its allocator cannot be
+        replaced here and now.
+
+    Notes
+    -----
+    All libraries are checked before any is changed, and after an error none is.  A second call does nothing, unless
+    other code has replaced the allocator meanwhile.  Memory comes from `get_runtime` of the current device, in order of
+    the stream, and is freed there after every `use`.  Thread-safe.
+    """
+    neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
+    with _lock:
+        for neighbour in neighbours.values():
+            neighbour.refuse()
+        done = []
+        try:
+            for name, neighbour in neighbours.items():
+                neighbour.enable()
+                if name not in _enabled:
+                    done.append(name)
+                _enabled[name] = neighbour
+        except BaseException:
+            for name in reversed(done):
+                _disable(name)
+            raise
+
+
+def disable(*names: str) -> None:
+    """Restore the allocators from before `enable`.
+
+    Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced the allocator, that
+    one stays.
+
+    Parameters
+    ----------
+    *names : {"cupy", "numba", "cuda.core", "rmm"}
+        The libraries.  One that is not enabled is left as it is.
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        As `enable`.
+    RuntimeError
+        The allocator cannot be replaced here and now.  The library stays enabled.
+
+    Notes
+    -----
+    Thread-safe.
+    """
+    chosen = _in_order(names)
+    with _lock:
+        for name in reversed(chosen):
+            if name in _enabled:
+                _disable(name)
+
+
+def _disable(name: str) -> None:
+    """RMM stays enabled as long as another name needs it."""
+    neighbour = _enabled[name]
+    if not any(other is neighbour for known, other in _enabled.items() if known != name):
+        neighbour.disable()
+    del _enabled[name]
+
+
+def _in_order(names: tuple[str, ...]) -> list[str]:
+    choices = ", ".join(map(repr, CHOICES))
+    if not names:
+        raise ValueError(f"name at least one library, of {choices}")
+    for name in names:
+        if name not in CHOICES:
+            raise ValueError(f"{name!r} is not known; choose from {choices}")
+        if name not in LIBRARIES:
+            raise NotImplementedError(f"xlogmem does not replace the allocator of {name!r} yet: leave that name out, "
+                                      "and import its tensors with xlogmem.from_dlpack()")
+    return [name for name in LIBRARIES if name in names]
+
+
+def _import(name: str) -> Neighbour:
+    try:
+        neighbour = cast(Neighbour, import_module(f"xlogmem.allocators.{name.replace('.', '_')}"))
+    except ImportError as error:
+        raise ImportError(f"xlogmem.enable({name!r}) needs {LIBRARIES[name]}, which cannot be imported: {error}"
+                          ) from error
+    return _import("rmm") if neighbour.is_on_rmm() else neighbour

@@ -1,0 +1,103 @@
+"""CuPy: an allocator whose memory is a block, in order of CuPy's current stream."""
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+from cupy.cuda import memory
+
+from xlogmem._driver import active_devices
+from xlogmem.allocators._opaque import OpaqueStreams
+from xlogmem.blocks import DeviceBlock
+from xlogmem.runtime import DeviceRuntime, get_runtime
+
+__all__ = ["allocate", "disable", "enable", "is_on_rmm", "refuse"]
+
+_streams = OpaqueStreams()
+_former: Callable[[int], Any] | None = None             # what `enable` has replaced
+
+
+class BlockMemory(memory.BaseMemory):
+    """The memory of arrays: a block, which is freed in order when it is dropped with this."""
+
+    def __init__(self, block: DeviceBlock | None, nbytes: int, device: int) -> None:
+        self.block = block
+        self.ptr = block.ptr if block is not None else 0
+        self.size = nbytes
+        self.device_id = device
+
+
+def allocate(nbytes: int) -> memory.MemoryPointer:
+    """CuPy's allocator: a block of the current device, for work on the current stream.
+
+    Raises
+    ------
+    cupy.cuda.memory.OutOfMemoryError
+        There is no memory, or the budget admits no more, also after a garbage collection.  The cause says more.
+    StreamMisuseError
+        The current stream is capturing a graph: allocate before.
+    """
+    device = cupy.cuda.device.get_device_id()
+    block = None
+    if nbytes:
+        runtime = get_runtime(device)
+        stream = _streams.find(runtime, cupy.cuda.get_current_stream())
+        try:
+            block = runtime.allocate(nbytes, stream)
+        except MemoryError:
+            block = _allocate_after_collection(runtime, nbytes, stream)
+    return memory.MemoryPointer(BlockMemory(block, nbytes, device), 0)
+
+
+def _allocate_after_collection(runtime: DeviceRuntime, nbytes: int, stream: Any) -> DeviceBlock:
+    """As CuPy's own pool does: arrays may be in cycles of objects."""
+    gc.collect()
+    try:
+        return runtime.allocate(nbytes, stream)
+    except MemoryError as error:
+        raise memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)) from error
+
+
+# ---------------------------------------------------------------------------------------------- see Neighbour
+def is_on_rmm() -> bool:
+    rmm = sys.modules.get("rmm.allocators.cupy")
+    return rmm is not None and cupy.cuda.get_allocator() is rmm.rmm_cupy_allocator
+
+
+def refuse() -> None:
+    _refuse_inside_context()
+    pool = getattr(cupy.cuda.get_allocator(), "__self__", None)
+    if isinstance(pool, memory.MemoryPool) and (nbytes := _used_bytes(pool)):
+        raise RuntimeError(f"CuPy has {nbytes} bytes in use from its own pool, which xlogmem does not track: call "
+                           "xlogmem.enable('cupy') before anything is allocated, or delete these arrays")
+
+
+def _used_bytes(pool: memory.MemoryPool) -> int:
+    nbytes = 0
+    for device in active_devices():                     # a look at another one would make a context there
+        with cupy.cuda.Device(device):
+            nbytes += pool.used_bytes()
+    return nbytes
+
+
+def _refuse_inside_context() -> None:
+    if memory._get_thread_local_allocator() is not None:
+        raise RuntimeError("inside of cupy.cuda.using_allocator() CuPy does not change its allocator: call this "
+                           "outside of it")
+
+
+def enable() -> None:
+    global _former
+    current = cupy.cuda.get_allocator()
+    if current is not allocate:
+        _former = current                               # first: after an interrupt the next call goes on from there
+        cupy.cuda.set_allocator(allocate)
+
+
+def disable() -> None:
+    _refuse_inside_context()
+    if cupy.cuda.get_allocator() is allocate:
+        cupy.cuda.set_allocator(_former)
