@@ -143,6 +143,29 @@ cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
 
 
 # ---------------------------------------------------------------------------------------------- adopt
+cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple options):
+    """The memory that an object names, or so many bytes from there; `options` are those of `adopt_range`."""
+    cdef Extent extent
+    stream, owner, tag = options
+    refuse_several(what, "adopt each of them")
+    if not name_memory(what, "adopt", &extent):
+        raise ValueError(f"adopt: {type(what).__name__} has no elements, so there is nothing to track")
+    if extent.ordinal not in (-1, core.ordinal):
+        raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.ordinal}, and {core!r} is not")
+    if owner is None and not PyIndex_Check(what):
+        owner = what
+    if nbytes is not None:
+        return adopt_range(core, extent.ptr, nbytes, stream, owner, tag)
+    if not extent.sized:
+        raise ValueError(f"adopt: {type(what).__name__} is an address, which does not say how many bytes are meant: give "
+                         "nbytes")
+    return adopt_range(core, extent.first, bytes_of(&extent), stream, owner, tag)
+
+
+cdef object bytes_of(Extent* extent):
+    return int(extent.last) - int(extent.first) + 1
+
+
 cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
     cdef Range memory
     cdef Found found
@@ -174,6 +197,9 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     if failed:
         core.fail(&failure, f"adopting {nbytes} bytes")
     core.drop_owners()
+    if not found.adopted and core.has_ended(found.generation):
+        raise StreamMisuseError(f"the range of {nbytes} bytes is still in use as block {found.generation}, whose owner is "
+                                "gone: close the uses that are open on it, and end the capture of its stream")
     handle = new_handle(core, home, tag)
     fill_handle(handle, block_at(&core.state, found.slot), found.ptr, found.nbytes, found.generation, found.adopted)
     return handle
