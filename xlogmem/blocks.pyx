@@ -108,7 +108,7 @@ __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", 
 
 cdef extern from "Python.h":
     size_t PyLong_AsSize_t(object number)       # SIZE_MAX, and an exception is set: it does not fit
-    int Py_EnterRecursiveCall(const char* where) except -1
+    int Py_EnterRecursiveCall(const char* where) except *
     void Py_LeaveRecursiveCall()
 
 include "blocks/resolvers.pxi"              # how objects of other types name their memory

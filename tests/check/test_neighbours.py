@@ -1,24 +1,10 @@
 """Programs of other libraries under the check, unmodified and without a GPU: each has a repaired twin."""
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
+from checked_libraries import found, needs
 
 pytestmark = pytest.mark.simulator
-
-
-def needs(library, *wheels):
-    """NVIDIA's compilers come in wheels of their own, which need no GPU."""
-    here = all(found(name) for name in (library, *wheels))
-    return pytest.mark.skipif(not here, reason=f"needs a checked library: {library}")
-
-
-def found(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 # The first releases of 12.9, see neighbours/cyruntime.py.

@@ -63,7 +63,8 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
 
 
 cdef int adopt_noted(LaunchRecorder recorder) except -1:
-    """At the preflight.  What is adopted is not adopted again if the call is repeated."""
+    """At the preflight.  What is adopted is not adopted again if the call is repeated.  The argument, which may have no
+    other reference, is held until the use is filed."""
     cdef Extent extent
     cdef Found found
     cdef Stream home
@@ -73,6 +74,8 @@ cdef int adopt_noted(LaunchRecorder recorder) except -1:
         home = recorder.runtime.stream_of(producer) if producer is not None else recorder.stream
         adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
         add_found(recorder, &found, access)
+        recorder.held = recorder.held or []
+        recorder.held.append(what)
         del recorder.unsettled[0]
     recorder.unsettled = None
     return 0

@@ -1,7 +1,7 @@
 # Bare addresses, pointers with a size, and tensors that say themselves where they are.
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
-    """One byte: an address says no more.  What 64 bits have no room for is no memory that is tracked."""
+    """One byte: an address says no more.  What 64 bits have no room for is not tracked."""
     address = PyNumber_Index(address)
     extent.ptr = extent.first = extent.last = address if 0 <= address <= UINT64_MAX else 0
     return True
@@ -47,10 +47,10 @@ cdef bint name_range(object address, object nbytes, object what, str where, Exte
 
 cdef bint name_pointer(object what, str where, Extent* extent) except -1:
     """What has no description of an array."""
-    cdef str module = str(type(what).__module__)
-    if type(what).__name__ == "CUdeviceptr" and module.startswith("cuda.bindings"):
+    cdef bint handle = str(type(what).__module__).startswith("cuda.bindings")      # of something, and an index too
+    if handle and type(what).__name__ == "CUdeviceptr":
         return name_address(int(what), what, where, extent)
-    if PyIndex_Check(what):
+    if PyIndex_Check(what) and not handle:
         return name_address(what, what, where, extent)
     if PyObject_CheckBuffer(what) or getattr(what, "__array_interface__", None) is not None:
         refuse_host_memory(what, where)
