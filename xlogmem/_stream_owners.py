@@ -55,7 +55,7 @@ def find_producer_stream(array: Any) -> Any:
     if library == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream()
     if library == "numba":
-        return getattr(array, "stream", 0) or _default_stream_of_numba()    # its interface says None there, as if nothing were enqueued
+        return getattr(array, "stream", 0) or _default_stream_of_numba()    # its interface says None there
     return None
 
 

@@ -4,6 +4,7 @@ Thin shells.  They check what they are given, call one of `_core`'s operations, 
 once, and turn a failure into an exception; the rules are there.
 """
 import enum
+import time
 import warnings
 import weakref
 
@@ -24,6 +25,7 @@ from xlogmem._core cimport (
     READ,
     READ_WRITE,
     REFUSED,
+    RETIRED,
     UNKNOWN_ACCESS,
     CoreCounters,
     CoreState,

@@ -118,7 +118,7 @@ def test_nested_lists_tuples_and_dicts():
 
 
 def test_nested_adoptions_come_in_the_same_arrangement_or_not_at_all(memory):
-    runtime, block, stream = scene()
+    runtime, _, stream = scene()
     low, high = Storage(memory, 1024), Storage(memory + 2048, 1024)
     handles = runtime.adopt({"low": low, "high": [high]}, stream=stream)
     assert (handles["low"].ptr, handles["high"][0].ptr) == (memory, memory + 2048)
@@ -134,7 +134,7 @@ def test_containers_without_an_end():
     runtime, block, stream = scene()
     inside: list[object] = [block]
     inside.append({"again": inside})
-    with pytest.raises(RecursionError, match="LaunchRecorder.read: lists, tuples and dicts"):
+    with pytest.raises(RecursionError, match=r"LaunchRecorder\.read: lists, tuples and dicts"):
         use(stream, read=inside)
     for call in (lambda: use(stream.handle, read=inside), lambda: runtime.find_block(inside),
                  lambda: runtime.adopt(inside)):
@@ -143,7 +143,7 @@ def test_containers_without_an_end():
 
 
 def test_a_resolver_inside_of_a_dict_and_a_dict_inside_of_a_resolver():
-    runtime, block, stream = scene()
+    _, block, stream = scene()
 
     class Table:
         pass
@@ -162,7 +162,7 @@ def test_a_resolver_inside_of_a_dict_and_a_dict_inside_of_a_resolver():
 # ---------------------------------------------------------------------------------------------- DLPack
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_a_capsule_is_read_and_not_consumed(version):
-    runtime, block, stream = scene()
+    _, block, stream = scene()
     given = []
 
     class Watched(Buffer):
@@ -182,18 +182,15 @@ def test_a_capsule_is_read_and_not_consumed(version):
 
 def test_a_capsule_that_is_dropped_is_the_producers_to_delete():
     """Of xlogmem's own exports a capsule is one: its end releases the export, and the block can be freed."""
-    runtime, block, stream = scene()
+    runtime, *_ = scene()
     state = DeviceState(runtime)
     buffer = state.empty(64, "uint8")
 
     class Only:
-        def __dlpack__(self, **options):
-            return buffer.__dlpack__(**options)
+        def __init__(self, buffer):
+            self.__dlpack__, self.__dlpack_device__ = buffer.__dlpack__, buffer.__dlpack_device__
 
-        def __dlpack_device__(self):
-            return buffer.__dlpack_device__()
-
-    found = runtime.find_block(Only())
+    found = runtime.find_block(Only(buffer))
     assert found is not None
     del buffer
     runtime.reap_pending()
@@ -218,7 +215,7 @@ OFFSETS = {"data_ptr": lambda ptr: Tensor(ptr, (2, 8), (2048, 1)), "ptr": lambda
 
 @pytest.mark.parametrize("kind", OFFSETS)
 def test_parts_of_a_block_are_the_block(kind):
-    runtime, block, stream = scene()
+    runtime, block, _ = scene()
     assert runtime.find_block(OFFSETS[kind](block.ptr)) == block.id
 
 
@@ -262,8 +259,9 @@ class Pinned:
         return kind(64)
 
 
-HOST = {"NumPy": numpy.zeros(4), "bytes": b"abc", "memoryview": memoryview(b"abc"), "array": arrays_of_python.array("b"),
-        "a tensor": Tensor(1 << 40, device=(1, 0)), "a pinned tensor": Tensor(1 << 40, device=(3, 0)),
+HOST = {"NumPy": numpy.zeros(4), "bytes": b"abc", "memoryview": memoryview(b"abc"),
+        "array": arrays_of_python.array("b"), "a tensor": Tensor(1 << 40, device=(1, 0)),
+        "a pinned tensor": Tensor(1 << 40, device=(3, 0)),
         "a capsule": Buffer(1 << 40, device_type=1), "a pinned capsule": Buffer(1 << 40, device_type=3),
         "a storage": type("Storage", (Storage,), {"is_cuda": False})(1 << 40), "pinned": Pinned()}
 
@@ -296,7 +294,8 @@ WRONG = {
     "strides of text": (Tensor(8, (4,), ("1",)), "stride"), "too few strides": (Tensor(8, (4, 4), (1,)), "has shape"),
     "a negative extent": (Tensor(8, (-4,)), "has shape"),
     "a negative size": (Storage(8, -4), "not a range"), "a size of text": (Storage(8, "4"), "the size"),
-    "a size beyond": (Storage((1 << 64) - 8, 16), "not a range"), "a freed pointer": (CountedPointer(0), "address is 0"),
+    "a size beyond": (Storage((1 << 64) - 8, 16), "not a range"),
+    "a freed pointer": (CountedPointer(0), "address is 0"),
     "a ctypes null": (CountedPointer(ctypes.c_void_p(None)), "address is 0"),
     "a null tensor": (Buffer(0), "no memory"), "dimensions": (Buffer(8, ndim=65), "dimension"),
     "a dead capsule": (Buffer(8, name=b"used_dltensor"), "was used before"),
@@ -319,14 +318,15 @@ def test_what_contradicts_itself_is_refused_before_any_driver_call(driver, name)
 
 
 def test_what_was_closed_is_refused():
-    runtime, block, stream = scene()
+    _, block, stream = scene()
     what = Buffer(block.ptr)
     what.close()
     with pytest.raises(ValueError, match="is closed"):
         use(stream, read=what)
 
 
-READ_ONLY = {"interface": lambda ptr: Array(data=(ptr, True)), "dlpack": lambda ptr: Buffer(ptr, version=(1, 0), flags=1)}
+READ_ONLY = {"interface": lambda ptr: Array(data=(ptr, True)),
+             "dlpack": lambda ptr: Buffer(ptr, version=(1, 0), flags=1)}
 
 
 @pytest.mark.parametrize("kind", READ_ONLY)

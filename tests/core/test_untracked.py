@@ -336,7 +336,7 @@ def torch_tensor(ptr: int, nbytes: int, base: object = None) -> object:
 def test_of_a_view_all_of_the_memory_is_adopted_for_as_long_as_it_lives(memory, make, monkeypatch):
     runtime = DeviceRuntime()
     S = runtime.acquire_stream()
-    current = SimpleNamespace(get_current_stream=lambda: S, current_stream=lambda device: S, is_initialized=lambda: True)
+    current = SimpleNamespace(get_current_stream=lambda: S, current_stream=lambda device: S)
     for library in ("cupy", "torch", "numba"):
         monkeypatch.setitem(sys.modules, library, SimpleNamespace(cuda=current, config=None))
     whole = make(memory, NBYTES)

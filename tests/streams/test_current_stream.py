@@ -21,7 +21,8 @@ def libraries(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
     def cupy(stream):
-        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: stream)))
+        current = SimpleNamespace(get_current_stream=lambda: stream)
+        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=current))
 
     def torch(stream, initialized=True, device=None):
         def current_stream(where):

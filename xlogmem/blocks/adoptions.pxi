@@ -43,6 +43,19 @@ cdef bint adoption_has_ended(dict adoptions, uint64_t generation) except -1:
     return adoption.ended
 
 
+cdef bint ended_adoption_is_kept(Core core, uint64_t generation) except -1:
+    """Whether a window, a capture or a failure puts the free off; else it was carried out, or another thread is at it.
+    """
+    cdef Adoption adoption = core.adoptions.get(generation)
+    cdef bint kept = False
+    if adoption is not None:
+        with nogil:
+            core.state.order.lock.lock()
+            kept = peek(adoption.block.generation) == generation and adoption.block.state == RETIRED
+            core.state.order.lock.unlock()
+    return kept
+
+
 cdef int forget_ended(Core core) except -1:
     """Adoptions whose blocks are freed by now."""
     cdef Adoption adoption

@@ -109,9 +109,9 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
 
 
 cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:
-    """Find the blocks behind the parts of an object, and behind theirs.  Errors call them by `named`, None: by their own
-    names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as deep as calls may.
-    """
+    """Find the blocks behind the parts of an object, and behind theirs.  Errors call them by `named`, None: by their
+    own names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as deep as calls
+    may."""
     cdef list iterators = [parts], names = [named]      # the innermost last
     while iterators:
         for part in iterators[len(iterators) - 1]:

@@ -63,8 +63,8 @@ cdef class LaunchRecorder:
         if untracked is not None and untracked not in UNTRACKED_CHOICES:
             raise ValueError(f"untracked {untracked!r} is unknown; choose raise, ignore or adopt")
         if mode == "permissive" and untracked not in (None, "ignore"):
-            raise ValueError(f"mode='permissive' ignores untracked memory, and untracked={untracked!r} does not: give one "
-                             "of them")
+            raise ValueError(f"mode='permissive' ignores untracked memory, and untracked={untracked!r} does not: give "
+                             "one of them")
         if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         if on_conflict not in ON_CONFLICT:

@@ -29,11 +29,12 @@ cdef object current_stream(list things, Core runtime):
     streams = find_current_streams(things, runtime.ordinal if runtime is not None else 0)
     handles = {name: <size_t>parse(stream) for name, stream in streams.items()}
     if not handles:
-        raise TypeError("use: no stream was named, and no library in use has a current one (CuPy and PyTorch have, Numba "
-                        "where its arrays are named, cuda.core has not): name the stream")
+        raise TypeError("use: no stream was named, and no library in use has a current one (CuPy and PyTorch have, "
+                        "Numba where its arrays are named, cuda.core has not): name the stream")
     if len(set(handles.values())) > 1:
         current = ", ".join([f"{name} is on {handle:#x}" for name, handle in handles.items()])
-        raise StreamMisuseError(f"use: no stream was named, and the current streams differ ({current}): name the stream")
+        raise StreamMisuseError(f"use: no stream was named, and the current streams differ ({current}): name the "
+                                "stream")
     return next(iter(streams.values()))
 
 

@@ -35,8 +35,8 @@ cdef bint name_array(object interface, object what, str where, Extent* extent) e
 cdef int check_version(object version, object what, str where) except -1:
     version = index_of(version, "version in __cuda_array_interface__", what, where)
     if not 0 <= version <= <int>NEWEST_INTERFACE:
-        raise ValueError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is of version {version}; versions "
-                         f"up to {<int>NEWEST_INTERFACE} are known here")
+        raise ValueError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is of version {version}, and "
+                         f"{<int>NEWEST_INTERFACE} is the newest that is known here")
     return 0
 
 
@@ -67,8 +67,8 @@ cdef int fill_array(Extent* extent, tuple array, str source, object what, str wh
 
 
 cdef int refuse_layout(str source, object what, str where, tuple layout, object error) except -1:
-    raise TypeError(f"{where}: {source} of {type(what).__name__} has shape {layout[0]!r} and strides {layout[1]!r}, which "
-                    f"do not say what it takes: {error}") from None
+    raise TypeError(f"{where}: {source} of {type(what).__name__} has shape {layout[0]!r} and strides {layout[1]!r}, "
+                    f"which do not say what it takes: {error}") from None
 
 
 cdef int fill_extent(Extent* extent, object address, object shape, object strides, object itemsize) except -1:

@@ -36,7 +36,8 @@ cdef bint name_range(object address, object nbytes, object what, str where, Exte
     if nbytes == 0:
         return False
     if nbytes < 0 or address + nbytes > UINT64_MAX:
-        raise ValueError(f"{where}: {type(what).__name__} is not a range of device memory: {nbytes} bytes at {address}")
+        raise ValueError(f"{where}: {type(what).__name__} is not a range of device memory: {nbytes} bytes at "
+                         f"{address}")
     if address == 0:
         raise ValueError(f"{where}: {type(what).__name__} has no memory, or has it no longer: its address is 0")
     extent.ptr = extent.first = address
@@ -57,8 +58,8 @@ cdef bint name_pointer(object what, str where, Extent* extent) except -1:
     address, nbytes = pointer_of(what), size_of(what)
     if address is None or nbytes is None:
         raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no data_ptr(), "
-                        "__cuda_array_interface__ or __dlpack__, nor a handle or ptr with a size), nor a list, tuple or "
-                        "dict of these")
+                        "__cuda_array_interface__ or __dlpack__, nor a handle or ptr with a size), nor a list, tuple "
+                        "or dict of these")
     return name_range(index_of(address, "the pointer", what, where), nbytes, what, where, extent)
 
 
@@ -91,5 +92,5 @@ cdef object size_of(object what):
 
 
 cdef int refuse_host_memory(object what, str where) except -1:
-    raise TypeError(f"{where}: {type(what).__name__} is host memory, which xlogmem does not order: copy it to the device "
-                    "(Buffer.copy_from, DeviceState.from_numpy) and name the copy")
+    raise TypeError(f"{where}: {type(what).__name__} is host memory, which xlogmem does not order: copy it to the "
+                    "device (Buffer.copy_from, DeviceState.from_numpy) and name the copy")

@@ -1,5 +1,5 @@
-# DLPack: where a tensor is and which bytes it takes, by a capsule that is not consumed: it is dropped, and its producer's
-# deleter runs.
+# DLPack: where a tensor is and which bytes it takes, by a capsule that is not consumed: it is dropped, and its
+# producer's deleter runs.
 
 cdef enum:
     NO_SYNCHRONISATION = -1     # a stream argument of __dlpack__: the producer orders nothing
