@@ -147,12 +147,12 @@ def untracked_memory(w: World) -> None:
         with use(stream, write=owner, untracked="adopt"):
             w.write(stream, ptr)
 
-    for stream in (s, t):
+    for _ in range(2):
         owner = Array(data=(ptr, False), shape=(NBYTES,))
-        w.do(use_it, stream, owner)
         w.do(use_it, s, owner)
+        w.do(use_it, t, owner)
         del owner                                       # a later operation ends it
-    block = w.do(runtime.adopt, {"x": Array(data=(ptr, False), shape=(NBYTES,))}, stream=t)["x"]
+    block = w.do(runtime.adopt, {"x": Array(data=(ptr, False), shape=(NBYTES,))}, stream=s)["x"]
     w.launch(s, write=block)
     w.do(block.free)
     w.do(runtime.reap_pending)

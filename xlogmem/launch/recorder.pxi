@@ -36,7 +36,8 @@ cdef class LaunchRecorder:
         stream of the recorder, and on the current stream of the library that has the memory (CuPy, PyTorch, Numba) if
         there is one; work on other streams has to be complete, or waited for there.  The library's stream, or else that
         of the recorder, counts as opaque for this memory from then on (see `Stream.discipline`), because the library
-        goes on working there and does not record it.
+        goes on working there and does not record it.  A stream that was named by a bare handle may be destroyed, so it
+        does not: there the library's further work has to be recorded, or ordered by the program.
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block (see `Stream.discipline`), or one that it is exported to, is
         made to wait: after all, or after those that write, for programs that never write in place there.
