@@ -8,20 +8,54 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["find_owner", "find_producer_stream", "owns_stream"]
+__all__ = ["find_current_streams", "find_owner", "find_producer_stream", "library_of", "owns_stream"]
 
-LEGACY = 1                                  # CU_STREAM_LEGACY
+LEGACY, PER_THREAD = 1, 2                   # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+
+
+def library_of(what: Any) -> str:
+    """The name of the library that an object is of."""
+    return str(type(what).__module__).partition(".")[0]
+
+
+def find_current_streams(things: list[Any], ordinal: int) -> dict[str, Any]:
+    """The current stream of each library that has one of these things, by its name; if none has, of those in use that
+    have a current stream: CuPy and PyTorch.  Libraries that were not imported are not in use."""
+    named = {library_of(thing): thing for thing in things if library_of(thing) in ("cupy", "torch", "numba")}
+    streams = {library: _current_stream(library, named.get(library), ordinal)
+               for library in (named or ("cupy", "torch")) if library in sys.modules}
+    return {library: stream for library, stream in streams.items() if stream is not None}
+
+
+def _current_stream(library: str, thing: Any, ordinal: int) -> Any:
+    """By the rules of the library; `thing` is its own, or None."""
+    module = sys.modules[library]
+    if library == "numba":
+        return _default_stream_of_numba()
+    if not hasattr(module, "cuda"):                     # its import is not complete
+        return None
+    if library == "cupy":
+        return module.cuda.get_current_stream()
+    if thing is not None:
+        return module.cuda.current_stream(thing.device)
+    return module.cuda.current_stream(ordinal) if module.cuda.is_initialized() else None    # else the query starts it
+
+
+def _default_stream_of_numba() -> int:
+    """Numba has no current stream: what names none goes to the default one."""
+    config = getattr(sys.modules.get("numba"), "config", None)
+    return PER_THREAD if getattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else LEGACY
 
 
 def find_producer_stream(array: Any) -> Any:
     """The stream, as its library's object, on which the library goes on working with an array; None if not known."""
-    library = str(type(array).__module__).partition(".")[0]
+    library = library_of(array)
     if library == "torch":
         return sys.modules["torch"].cuda.current_stream(array.device)
     if library == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream()
     if library == "numba":
-        return getattr(array, "stream", 0) or LEGACY    # its interface says None there, as if nothing were enqueued
+        return getattr(array, "stream", 0) or _default_stream_of_numba()    # its interface says None there
     return None
 
 

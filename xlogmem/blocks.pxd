@@ -6,6 +6,7 @@ from xlogmem._cpp cimport vector
 from xlogmem._driver cimport EventPool
 from xlogmem._failures cimport Failure
 from xlogmem._foreign cimport StreamRegistry
+from xlogmem._named cimport Extent
 from xlogmem._order cimport Ordering, StreamState
 from xlogmem._owned cimport Owned
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
@@ -29,12 +30,8 @@ cdef enum Resolved:
     TRACKED
     NOTHING                     # an array without elements: nothing to touch
     BEYOND                      # an array that begins in a tracked block, and is not inside of it
-
-
-cdef struct Extent:
-    # The bytes of an array.
-    uint64_t first              # address of the lowest
-    uint64_t last               # of the highest; addresses are cut off where they end
+    READ_ONLY_HERE              # tracked, named by what says that it must not be written
+    SEVERAL                     # a list, tuple or dict
 
 
 cdef enum:
@@ -50,6 +47,7 @@ cdef class Core:
     cdef readonly DeviceMemoryResource resource
     cdef StreamRegistry streams
     cdef object __weakref__
+    cdef dict adoptions             # by generation: memory that is tracked until its owner ends
     cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1
@@ -63,7 +61,9 @@ cdef class Core:
     cdef int label(self, Allocation* wanted, str tag) except -1
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
-    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED
+    cdef Resolved resolve_named(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
+    cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED
+    cdef bint has_ended(self, uint64_t generation) except -1
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
@@ -71,10 +71,15 @@ cdef class Core:
 
 
 cdef class Runtime(Core):
+    cdef BlockId find_one(self, object what)
+    cdef BlockId identity_at(self, uint64_t address, uint64_t generation)
     cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED
 
 
 cdef object resolver_of(object what)
+cdef object contents_of(object what)
+cdef object for_each(object what, object function, const char* where)
+cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
 cdef str describe_beyond(Found* found, Extent* extent)
 
 

@@ -4,8 +4,9 @@ Thin shells.  They check what they are given, call one of `_core`'s operations, 
 once, and turn a failure into an exception; the rules are there.
 """
 import enum
+import time
 import warnings
-from collections.abc import Mapping
+import weakref
 
 cimport cython
 
@@ -24,6 +25,7 @@ from xlogmem._core cimport (
     READ,
     READ_WRITE,
     REFUSED,
+    RETIRED,
     UNKNOWN_ACCESS,
     CoreCounters,
     CoreState,
@@ -74,6 +76,7 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, format_failure, raise_failure
 from xlogmem._index cimport destroy
 from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
+from xlogmem._named cimport Extent, name_memory
 from xlogmem._order cimport (
     count_cached_locked,
     ADAPTIVE,
@@ -107,12 +110,15 @@ __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", 
 
 cdef extern from "Python.h":
     size_t PyLong_AsSize_t(object number)       # SIZE_MAX, and an exception is set: it does not fit
+    int Py_EnterRecursiveCall(const char* where) except *
+    void Py_LeaveRecursiveCall()
 
 include "blocks/resolvers.pxi"              # how objects of other types name their memory
-include "blocks/arrays.pxi"                 # where the memory of an array of another library is
+include "blocks/named.pxi"                  # what an argument names that is not a block
 include "blocks/exports.pxi"                # what consumers released
 include "blocks/handles.pxi"                # Access, BlockState, BlockId, DeviceBlock, BlockView
 include "blocks/ended.pxi"                  # runtimes that ended with something left
 include "blocks/memory.pxi"                 # allocate, free and adopt
+include "blocks/adoptions.pxi"              # memory that is tracked until its owner ends
 include "blocks/core.pxi"                   # Core: what a runtime is made of
 include "blocks/runtime.pxi"                # Runtime: the operations

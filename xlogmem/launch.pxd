@@ -5,22 +5,29 @@ from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 
 
+cdef enum Untracked:
+    RAISE_UNTRACKED             # what to do with memory that is not tracked
+    IGNORE_UNTRACKED
+    ADOPT_UNTRACKED
+
+
 cdef class LaunchRecorder:
     cdef readonly Core runtime
     cdef readonly Stream stream
-    cdef bint strict
+    cdef int on_untracked       # an Untracked
     cdef readonly bint preflighted
     cdef bint done
     cdef bint busy              # preflight is running, without the GIL
     cdef Window* window         # NULL: it was never initialised
     cdef Owned[Window] owned    # the same, and its core, which keeps the recorder while `runtime` is None
-    cdef list rejections
+    cdef list unsettled         # for the preflight: texts of rejections, and what it has to adopt; None: nothing
     cdef list held              # what resolvers want kept until the use is filed
     cdef int refuse_late(self, int access) except -1
     cdef int reject(self, int access, str why) except -1
     cdef int open(self) except -1
     cdef int open_slowly(self, int done, Failure* failure) except -1
-    cdef int refuse_open(self) except -1
+    cdef int settle(self) except -1
+    cdef int refuse_unsettled(self) except -1
     cdef int finish(self, Outcome outcome) except -1
     cdef int finish_slowly(self) except -1
     cdef int refuse_busy(self) except -1

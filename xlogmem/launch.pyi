@@ -1,8 +1,8 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, type_check_only
+from typing import Self, TypeAlias, final
 
-from xlogmem.blocks import BlockId, BlockView, Core, DeviceBlock
+from xlogmem.blocks import Core
 from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["LaunchRecorder", "use"]
@@ -10,13 +10,9 @@ __all__ = ["LaunchRecorder", "use"]
 ADVICE: str
 explanations: list[Callable[[Core], str | None]]
 
-@type_check_only
-class _CudaArray(Protocol):
-    @property
-    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
-
-_Trackable: TypeAlias = DeviceBlock | BlockId | BlockView | SupportsIndex | _CudaArray
-_What: TypeAlias = _Trackable | list[Any] | tuple[_Trackable, ...]
+# Anything that names memory: see `use`.  What does not is refused at the call.
+_Trackable: TypeAlias = object
+_What: TypeAlias = object
 
 @final
 class LaunchRecorder:
@@ -26,6 +22,7 @@ class LaunchRecorder:
         *,
         runtime: Core | None = None,
         mode: str = "strict",
+        untracked: str | None = None,
         handback: str = "all",
         on_conflict: str = "wait",
     ) -> None: ...
@@ -35,6 +32,8 @@ class LaunchRecorder:
     def stream(self) -> Stream: ...
     @property
     def mode(self) -> str: ...
+    @property
+    def untracked(self) -> str: ...
     @property
     def preflighted(self) -> bool: ...
     @property
@@ -54,13 +53,14 @@ class LaunchRecorder:
 
 def provide_runtimes(get_runtime: Callable[[int], Core]) -> None: ...
 def use(
-    stream: _StreamLike,
+    stream: _StreamLike | None,
     read: _What = (),
     write: _What = (),
     read_write: _What = (),
     *,
     runtime: Core | None = None,
     mode: str = "strict",
+    untracked: str | None = None,
     handback: str = "all",
     on_conflict: str = "wait",
 ) -> LaunchRecorder: ...

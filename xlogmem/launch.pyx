@@ -8,6 +8,7 @@ empty context manager: no dictionary of arguments, recorders and windows that we
 entry and one on exit, both with the GIL where nothing has to wait (core/at_once.pxi).
 """
 import warnings
+import weakref
 
 cimport cython
 
@@ -48,22 +49,29 @@ from xlogmem._core cimport (
 )
 from xlogmem._driver cimport process_is_closing, process_was_forked
 from xlogmem._failures cimport Failure, raise_failure
+from xlogmem._named cimport Extent, name_memory
 from xlogmem._order cimport OrderState, current_thread
 from xlogmem.blocks cimport (
     BEYOND,
+    READ_ONLY_HERE,
     RESERVE_WITH_GIL,
+    SEVERAL,
     TRACKED,
     UNTRACKED,
     BlockView,
     Core,
     DeviceBlock,
-    Extent,
     Resolved,
+    adopt_while_owned,
+    contents_of,
     describe_beyond,
+    for_each,
     resolver_of,
 )
-from xlogmem.streams cimport Stream, core_of, device_of, handle_of
+from xlogmem.streams cimport Stream, core_of, device_of, handle_of, parse
 
+from xlogmem._memory_owners import find_memory_owner
+from xlogmem._stream_owners import find_current_streams, find_producer_stream
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["LaunchRecorder", "use"]
@@ -77,5 +85,6 @@ cdef extern from "Python.h":
 include "launch/windows.pxi"                # the windows that recorders own
 include "launch/recorder.pxi"               # LaunchRecorder: recorded, prepared, filed
 include "launch/arguments.pxi"              # arguments become block identities
+include "launch/untracked.pxi"              # and what is done with memory that is not tracked
 include "launch/use.pxi"                    # `use`, and whose blocks it means
 include "launch/quick.pxi"                  # `use` for what nearly all programs write

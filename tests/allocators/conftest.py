@@ -5,7 +5,7 @@ import gc
 import sys
 
 import pytest
-import stand_ins
+import allocator_stand_ins as stand_ins
 from four_streams import FourStreams
 
 import xlogmem

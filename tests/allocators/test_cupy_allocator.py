@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
-from stand_ins import NullStream
+from allocator_stand_ins import NullStream
 
 import xlogmem
 from xlogmem import DeviceRuntime, LimitingResourceAdaptor, OutOfBudgetError, StreamMisuseError, allocators, use

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from other_threads import Beside
-from stand_ins import CoreResource, NullStream, NumbaManager
+from allocator_stand_ins import CoreResource, NullStream, NumbaManager
 
 import xlogmem
 from xlogmem import allocators

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from stand_ins import NumbaManager
+from allocator_stand_ins import NumbaManager
 
 import xlogmem
 from xlogmem import LimitingResourceAdaptor, OutOfBudgetError, allocators, use

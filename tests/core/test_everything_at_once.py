@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from arrays import Array
 from cuda.bindings import driver as cuda
 from stress import together
 
@@ -79,6 +80,7 @@ class Worker:
             lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
             lambda: self.launch(self.runtime.acquire_stream()),
             self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
+            self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
         ]
@@ -174,6 +176,12 @@ class Worker:
                 self.uses += 1
             if self.chance.random() < 0.5:
                 block.free()
+
+    def adopt_while_owned(self) -> None:
+        """Its owner ends with the use, and the address has the next one."""
+        owner = Array(data=(self.foreign.ptr, False), shape=(4096,))
+        with contextlib.suppress(UseAfterFreeError), use(self.stream(), read=owner, untracked="adopt"):
+            self.uses += 1                                          # else it is a block that `adopt` has dropped
 
     def adopt_a_part(self) -> None:
         block = self.pick()

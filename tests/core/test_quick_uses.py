@@ -92,7 +92,7 @@ def test_an_unknown_name_is_in_the_message(scene):
 
 def test_it_looks_like_a_function_of_python():
     assert str(inspect.signature(use)) == ("(stream, read=(), write=(), read_write=(), *, runtime=None, mode='strict', "
-                                           "handback='all', on_conflict='wait')")
+                                           "untracked=None, handback='all', on_conflict='wait')")
     assert (use.__name__, use.__module__) == ("use", "xlogmem.launch")
     assert use.__doc__.startswith("Protect a launch")
     assert pickle.loads(pickle.dumps(use)) is use is xlogmem.use is xlogmem.launch.use

@@ -88,6 +88,28 @@ def interfaces() -> None:
     settle(state, other)
 
 
+def names() -> None:
+    """What other libraries name, in nested lists and dicts; adopted by handles, and while an owner lives."""
+    from stand_ins import Buffer, Tensor
+
+    from xlogmem import use
+
+    state = new_state()
+    runtime, memory = state.runtime, new_state()
+    there = memory.empty(8192, "uint8")
+    ptr = there.access().ptr
+    stream = runtime.acquire_stream()
+    owners = [Tensor(ptr, (1024,)), Buffer(ptr + 2048, 1024)]
+    with use(stream, read={"all": owners}, untracked="adopt"):
+        pass
+    runtime.find_block([owners, {"first": ptr + 1}])
+    with use(stream, write=owners[0]):
+        owners.clear()
+    handles = runtime.adopt({"x": Tensor(ptr + 4096, (512,)), "y": [Buffer(ptr + 6144, 512)]}, stream=stream)
+    del handles, there, owners, stream, runtime
+    settle(state, memory)
+
+
 def settle(*states: Any) -> None:
     """What was released is collected and freed."""
     for state in states[::-1] + states:                 # the last ones hold memory of the first
@@ -180,5 +202,5 @@ def programs() -> dict[str, Callable[[], None]]:
     from xlogmem.selftest.programs import KINDS
 
     named = {f"random {seed}, {kind.name}": random_program(seed) for seed, kind in enumerate(KINDS)}
-    own = [dlpack, arrow, interfaces, table, adaptors, *([rmm] if find_spec("rmm") else [])]
+    own = [dlpack, arrow, interfaces, names, table, adaptors, *([rmm] if find_spec("rmm") else [])]
     return {program.__name__: program for program in own} | named

@@ -27,6 +27,7 @@ from xlogmem import (
     from_arrow,
     from_cuda_array,
     from_dlpack,
+    use,
 )
 
 __all__ = ["PROGRAMS"]
@@ -133,6 +134,27 @@ def adopted_memory(w: World) -> None:
         w.launch(t, write=block)
         w.launch(s, read=block)
         w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def untracked_memory(w: World) -> None:
+    """Adopted by the preflight, for as long as its owner lives."""
+    runtime, s, t = w.two()
+    ptr = w.foreign_memory()
+
+    def use_it(stream: Stream, owner: Array) -> None:
+        with use(stream, write=owner, untracked="adopt"):
+            w.write(stream, ptr)
+
+    for _ in range(2):
+        owner = Array(data=(ptr, False), shape=(NBYTES,))
+        w.do(use_it, s, owner)
+        w.do(use_it, t, owner)
+        del owner                                       # a later operation ends it
+    block = w.do(runtime.adopt, {"x": Array(data=(ptr, False), shape=(NBYTES,))}, stream=s)["x"]
+    w.launch(s, write=block)
+    w.do(block.free)
     w.do(runtime.reap_pending)
 
 

@@ -1,234 +1,111 @@
-"""CuPy, Numba-CUDA and cuda.core as far as their allocators go: for CI, where these libraries are not installed.
-
-What a stand-in does is what the library does in the same place (CuPy 14.2, numba-cuda 0.30, cuda.core 1.2); that it
-still does is looked at with the real ones in tests/check/test_allocators_checked.py.
-"""
+"""Stand-ins for what other libraries hand to users: one class for each way of naming device memory."""
 from __future__ import annotations
 
-import contextlib
-import threading
-import weakref
-from types import ModuleType, SimpleNamespace
+from typing import Any
 
-from cuda.bindings import driver as cuda
+from arrays import Array
+from capsules import Producer
 
-from xlogmem._kernels import check
-
-__all__ = ["NullStream", "cuda_core", "cupy", "numba"]
+NBYTES = 4096
 
 
-class NullStream:
-    """The legacy default stream, of any device."""
+class Tensor:
+    """As PyTorch's: a method for the address, strides in elements, and interfaces that refuse."""
 
-    def __cuda_stream__(self):
-        return 0, 0
+    is_cuda = True
+
+    def __init__(self, ptr: int, shape: tuple[int, ...] = (NBYTES,), strides: tuple[int, ...] = (1,),
+                 device: tuple[int, int] = (2, 0)) -> None:
+        self.ptr, self.shape, self.strides, self.where = ptr, shape, strides, device
+
+    def data_ptr(self) -> int:
+        return self.ptr
+
+    def element_size(self) -> int:
+        return 1
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.where
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise RuntimeError("requires a gradient")
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("requires a gradient")
 
 
-def module(name, **contents):
-    made = ModuleType(name)
-    vars(made).update(contents)
-    return made
+class Storage:
+    """As PyTorch's storages."""
+
+    is_cuda = True
+
+    def __init__(self, ptr: int, nbytes: int = NBYTES) -> None:
+        self.ptr, self.size = ptr, nbytes
+
+    def data_ptr(self) -> int:
+        return self.ptr
+
+    def nbytes(self) -> int:
+        return self.size
 
 
-# ---------------------------------------------------------------------------------------------- CuPy
-class BaseMemory:
-    pass
+class Buffer:
+    """As cuda.core's: a handle and a size, which say less than its capsule."""
+
+    def __init__(self, ptr: int, nbytes: int = NBYTES, **fields: Any) -> None:
+        self.handle, self.size, self.is_closed = ptr, nbytes, False
+        self.producer = Producer(ptr, (nbytes,), **fields)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.producer.managed.tensor.device_type, self.producer.managed.tensor.device_id
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.producer.__dlpack__(**options)
+        self.producer.forget()                          # it lives as long as this
+        return capsule
+
+
+class Memory:
+    """As CuPy's."""
+
+    def __init__(self, ptr: int, nbytes: int = NBYTES) -> None:
+        self.ptr, self.size = ptr, nbytes
 
 
 class MemoryPointer:
-    def __init__(self, mem, offset):
-        self.mem, self.ptr = mem, mem.ptr + offset
+    """As CuPy's: somewhere in an allocation."""
+
+    def __init__(self, ptr: int, offset: int = 0) -> None:
+        self.mem, self.ptr = Memory(ptr), ptr + offset
 
 
-class CupyArray:
-    """An array of bytes."""
+class CountedPointer:
+    """As Numba's: a handle that is a ``CUdeviceptr``, or a ctypes pointer, and a size."""
 
-    def __init__(self, pointer, nbytes):
-        self.data, self.nbytes = pointer, nbytes
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.ptr, False),
-                                         "version": 3}
+    def __init__(self, ptr: Any, nbytes: int = NBYTES) -> None:
+        self.handle, self.size = ptr, nbytes
 
 
-class MemoryPool:
-    """CuPy's own, which hands out nothing here."""
-
-    def __init__(self, current):
-        self.current = current
-        self.used = {}                                  # by device
-
-    def malloc(self, nbytes):
-        raise NotImplementedError
-
-    def used_bytes(self):
-        return self.used.get(self.current.device, 0)
+def array(ptr: int) -> Array:
+    return Array(data=(ptr, False), shape=(NBYTES,))
 
 
-class OutOfMemoryError(MemoryError):
-    def __init__(self, size, total, limit=0):
-        super().__init__(f"Out of memory allocating {size} bytes (so far: {total}, limit: {limit})")
+def device_pointer(ptr: int) -> Any:
+    from cuda.bindings import driver
+    return driver.CUdeviceptr(ptr)
 
 
-def cupy():
-    """The modules of a new CuPy; `current` of the first has the stream and the device of all threads."""
-    current = SimpleNamespace(stream=NullStream(), device=0, of_thread=None)
-    pool = MemoryPool(current)
-    current.allocator = pool.malloc
-
-    @contextlib.contextmanager
-    def on_device(number):
-        before, current.device = current.device, number
-        yield
-        current.device = before
-
-    def set_allocator(allocator=None):
-        if current.of_thread is not None:
-            raise ValueError("Can't change the global allocator inside `using_allocator` context manager")
-        current.allocator = allocator
-
-    def get_allocator():
-        return current.of_thread or current.allocator
-
-    def empty(nbytes):
-        return CupyArray(get_allocator()(nbytes), nbytes)
-
-    memory = module("cupy.cuda.memory", BaseMemory=BaseMemory, MemoryPointer=MemoryPointer, MemoryPool=MemoryPool,
-                    OutOfMemoryError=OutOfMemoryError, _get_thread_local_allocator=lambda: current.of_thread)
-    of_cuda = module("cupy.cuda", memory=memory, get_allocator=get_allocator, set_allocator=set_allocator,
-                     get_current_stream=lambda: current.stream, Device=on_device,
-                     device=SimpleNamespace(get_device_id=lambda: current.device))
-    top = module("cupy", cuda=of_cuda, empty=empty, current=current, pool=pool)
-    return {"cupy": top, "cupy.cuda": of_cuda, "cupy.cuda.memory": memory}
+def counted_pointer(ptr: int) -> CountedPointer:
+    return CountedPointer(device_pointer(ptr))
 
 
-# ---------------------------------------------------------------------------------------------- Numba
-class HostOnlyManager:
-    def __init__(self, *, context):
-        self.context = context
-        self.allocations = {}
-        self.deallocations = SimpleNamespace(clear=lambda: None)
-        self.initialized = False
-
-    def initialize(self):
-        self.initialized = True
-
-    def _attempt_allocation(self, allocator):
-        return allocator()
-
-    def reset(self):
-        self.allocations.clear()
-
-
-class NumbaManager(HostOnlyManager):
-    """Numba's own."""
-
-    interface_version = 1
-
-    def memalloc(self, size):
-        self.allocations[len(self.allocations)] = size
-
-
-class NumbaPointer:
-    def __init__(self, context, pointer, size, finalizer=None):
-        self.context, self.device_pointer_value, self.size = context, pointer.value, size
-        self._finalizer = weakref.finalize(self, finalizer)
-
-
-class CudaAPIError(Exception):
-    def __init__(self, code, msg):
-        super().__init__(code, msg)
-        self.code, self.msg = code, msg
-
-
-class NumbaContext:
-    def __init__(self, device, kind):
-        self.device = device
-        self.memory_manager = kind(context=self)
-        self.memory_manager.initialize()
-
-
-def numba(devices=2):
-    """The modules of a new Numba, whose devices have no contexts; `make_context` of the driver's makes one."""
-    found = [SimpleNamespace(id=number, primary_context=None) for number in range(devices)]
-    calls = SimpleNamespace(list_devices=lambda: found, cuMemGetInfo=lambda: (1 << 20, 1 << 30))
-    driver = module("numba.cuda.cudadrv.driver", driver=calls, CudaAPIError=CudaAPIError, _memory_manager=None,
-                    config=SimpleNamespace(CUDA_PER_THREAD_DEFAULT_STREAM=0))
-
-    def ensure():
-        driver._memory_manager = driver._memory_manager or NumbaManager
-
-    def set_memory_manager(kind):
-        if kind(context=None).interface_version != 1:
-            raise RuntimeError("version 1 required")
-        driver._memory_manager = kind
-
-    def make_context(number=0):
-        ensure()
-        found[number].primary_context = NumbaContext(found[number], driver._memory_manager)
-        return found[number].primary_context
-
-    driver._ensure_memory_manager, driver.make_context = ensure, make_context
-    of_cuda = module("numba.cuda", GetIpcHandleMixin=type("GetIpcHandleMixin", (), {}), MemoryPointer=NumbaPointer,
-                     HostOnlyCUDAMemoryManager=HostOnlyManager, MemoryInfo=lambda free, total: (free, total),
-                     set_memory_manager=set_memory_manager)
-    drv = module("numba.cuda.cudadrv", driver=driver)
-    top = module("numba", cuda=of_cuda)
-    return {"numba": top, "numba.cuda": of_cuda, "numba.cuda.cudadrv": drv, "numba.cuda.cudadrv.driver": driver}
-
-
-# ---------------------------------------------------------------------------------------------- cuda.core
-class MemoryResource:
-    pass
-
-
-class CoreResource(MemoryResource):
-    """cuda.core's own: plain memory."""
-
-    def allocate(self, size, *, stream):
-        return CoreBuffer(int(check(cuda.cuMemAlloc(size))), size, self, stream)
-
-    def deallocate(self, ptr, size, *, stream):
-        check(cuda.cuMemFree(ptr))
-
-
-class CoreBuffer:
-    def __init__(self, handle, size, resource, stream):
-        self.handle, self.size, self.memory_resource, self._stream = handle, size, resource, stream
-
-    @classmethod
-    def from_handle(cls, ptr, size, mr, *, stream):
-        return cls(ptr, size, mr, stream)
-
-    def set_deallocation_stream(self, stream):
-        self._stream = stream
-
-    def close(self, stream=None):
-        resource, self.memory_resource = self.memory_resource, None
-        if resource is not None:
-            resource.deallocate(self.handle, self.size, stream=stream or self._stream)
-
-    def __del__(self):
-        self.close()
-
-
-def cuda_core(devices=2):
-    """The modules of a new cuda.core, whose devices are each thread's own."""
-    local = threading.local()
-
-    class Device:
-        def __new__(cls, number=0):
-            if not hasattr(local, "devices"):
-                local.devices = []
-                for of in range(devices):
-                    made = super().__new__(cls)
-                    made.device_id, made.memory_resource = of, CoreResource()
-                    local.devices.append(made)
-            return local.devices[number]
-
-        @classmethod
-        def get_all_devices(cls):
-            return tuple(cls(number) for number in range(devices))
-
-        def allocate(self, size, *, stream):
-            return self.memory_resource.allocate(size, stream=stream)
-
-    return {"cuda.core": module("cuda.core", Buffer=CoreBuffer, Device=Device, MemoryResource=MemoryResource)}
+SIZED = {"data_ptr": Tensor, "storage": Storage, "interface": array, "dlpack": Buffer, "ptr": MemoryPointer,
+         "handle": counted_pointer}
+BARE = {"int": int, "CUdeviceptr": device_pointer}

@@ -36,6 +36,7 @@ cdef class Core:
         self.stream_pool = stream_pool
         self.ordering = stream_pool.ordering
         self.resource = resource
+        self.adoptions = {}
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
         self.state.order.lost = &self.state.lost
@@ -53,6 +54,7 @@ cdef class Core:
         runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
         cdef bint more
         self.owners_live = (<PyObject*>self).ob_refcnt == 1         # else a collector is at it, and may end them first
+        self.adoptions = None                           # no owner ends anything here any more
         if self.state.order != NULL and not process_is_closing():
             self.ordering.end_core()
             with nogil:
@@ -197,9 +199,9 @@ cdef class Core:
         return there
 
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
-        """What an argument names: TRACKED and the identity in `found`, UNTRACKED, NOTHING, or BEYOND, where `found` has
-        the block in which an array begins, and `extent` its bytes.  Blocks of other runtimes are refused; whether a
-        block is alive is the operation's question."""
+        """What an argument names: TRACKED or READ_ONLY_HERE and the identity in `found`, UNTRACKED, NOTHING, SEVERAL,
+        or BEYOND, where `found` has the block in which an array begins, and `extent` its bytes.  Blocks of other
+        runtimes are refused; whether a block is alive is the operation's question."""
         cdef DeviceBlock block
         cdef BlockId identity
         if isinstance(what, DeviceBlock):
@@ -226,15 +228,15 @@ cdef class Core:
             found.slot = block.block.slot
             found.generation = block.generation
             return TRACKED
-        interface = None if isinstance(what, int) else getattr(what, "__cuda_array_interface__", None)
-        if interface is not None:
-            return self.resolve_array(address_in(interface, what, where, extent), found, extent)
-        elif PyIndex_Check(what):
-            address = PyNumber_Index(what)
-        else:
-            raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no "
-                            "__cuda_array_interface__), nor a list or tuple of these")
-        return TRACKED if 0 <= address <= UINT64_MAX and self.find(address, found) else UNTRACKED
+        return self.resolve_named(what, found, extent, where)
+
+    cdef Resolved resolve_named(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
+        """`resolve` for what is not xlogmem's: `extent` has the memory that it names."""
+        if isinstance(what, (list, tuple, dict)):
+            return SEVERAL
+        if not name_memory(what, where, extent):
+            return NOTHING
+        return self.find_extent(extent, found)
 
     cdef int label(self, Allocation* wanted, str tag) except -1:
         """The tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
@@ -245,14 +247,18 @@ cdef class Core:
         wanted.stack = stack_for(self.state.resource.stack_depth)
         return 0
 
-    cdef Resolved resolve_array(self, object address, Found* found, Extent* extent) except? UNTRACKED:
-        """The block in which an array begins; None: it has no elements."""
-        if address is None:
-            return NOTHING
-        if not 0 <= address <= UINT64_MAX or not self.find(address, found):
+    cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED:
+        """The block in which the memory begins."""
+        if not self.find(extent.ptr, found) or self.has_ended(found.generation):
             return UNTRACKED
         inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
-        return TRACKED if inside else BEYOND
+        if not inside:
+            return BEYOND
+        return READ_ONLY_HERE if extent.read_only else TRACKED
+
+    cdef bint has_ended(self, uint64_t generation) except -1:
+        """Whether a block is foreign memory whose owner is gone: what has its address now is something else."""
+        return bool(self.adoptions) and adoption_has_ended(self.adoptions, generation)
 
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream):
         cdef BlockId identity = BlockId.__new__(BlockId)

@@ -143,6 +143,48 @@ cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
 
 
 # ---------------------------------------------------------------------------------------------- adopt
+cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple options):
+    """The memory that an object names, or so many bytes from there; `options` are those of `adopt_range`."""
+    cdef Extent extent
+    stream, owner, tag = options
+    refuse_several(what, "adopt each of them")
+    if not name_memory(what, "adopt", &extent):
+        raise ValueError(f"adopt: {type(what).__name__} has no elements, so there is nothing to track")
+    if extent.ordinal not in (-1, core.ordinal):
+        raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.ordinal}, and {core!r} is not")
+    if owner is None and not PyIndex_Check(what):
+        owner = what
+    if nbytes is not None:
+        return adopt_range(core, extent.ptr, nbytes, stream, owner, tag)
+    if not extent.sized:
+        raise ValueError(f"adopt: {type(what).__name__} is an address, which does not say how many bytes are meant: "
+                         "give nbytes")
+    return adopt_range(core, extent.first, bytes_of(&extent), stream, owner, tag)
+
+
+cdef object bytes_of(Extent* extent):
+    return int(extent.last) - int(extent.first) + 1
+
+
+cdef int adopt_after_ended(Core core, Range* memory, Found* found, Failure* failure) except -1:
+    """`adopt`, and whose owner is gone is not adopted with what it had: that is freed first.  If another thread is
+    freeing it right now, this one waits; if a window or a capture keeps it, the range is contested."""
+    cdef int failed
+    while True:
+        with nogil:
+            failed = adopt(&core.state, memory, found, failure)
+        if failed and failure.kind != BLOCK_IS_CONTESTED:
+            return failed
+        if not failed:
+            failure.generation = found.generation
+        if (not failed and found.adopted) or not core.has_ended(failure.generation):
+            return failed
+        if ended_adoption_is_kept(core, failure.generation):
+            failure.kind = BLOCK_IS_CONTESTED
+            return 1
+        time.sleep(0)
+
+
 cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
     cdef Range memory
     cdef Found found
@@ -163,11 +205,16 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     if owner is not None:
         memory.owner = <void*>owner
         Py_INCREF(owner)
-    with nogil:
-        failed = adopt(&core.state, &memory, &found, &failure)
-    release(memory.tag)
-    if owner is not None and (failed or not found.adopted):
-        Py_DECREF(owner)
+    failed = True
+    try:
+        failed = adopt_after_ended(core, &memory, &found, &failure)
+    finally:
+        release(memory.tag)
+        if owner is not None and (failed or not found.adopted):
+            Py_DECREF(owner)
+    if failed and failure.kind == BLOCK_IS_CONTESTED and core.has_ended(failure.generation):
+        raise StreamMisuseError(f"the range of {nbytes} bytes is still in use as block {failure.generation}, whose "
+                                "owner is gone: close the uses that are open on it, and end the capture of its stream")
     if failed and failure.kind == BLOCK_IS_CONTESTED:
         raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
                                 f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")

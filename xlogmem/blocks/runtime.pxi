@@ -94,33 +94,50 @@ cdef class Runtime(Core):
             raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
         free_handle(self, block, stream)
 
-    def adopt(self, ptr, nbytes, stream=None, *, owner=None, str tag=None):
+    def adopt(self, ptr, nbytes=None, stream=None, *, owner=None, str tag=None):
         """Track foreign memory, so that it can be used like a block.
 
         Parameters
         ----------
-        ptr, nbytes : int
-            The range: device address and bytes.
+        ptr : object
+            The memory: anything that `use` takes and that says how many bytes it has, or a device address.  Nested
+            lists, tuples and dicts of these are adopted one by one.
+        nbytes : int, optional
+            Bytes, from the address of `ptr`; required for an address.  The default is what the object says.
         stream : stream, optional
             Where the owner's work on the memory was queued so far: the first use elsewhere is ordered after that.
-            Without one the memory has to be ready on every stream.
+            Without one the memory has to be ready on every stream.  It cannot be known from the memory: everything
+            that was queued on the stream so far counts, and nothing that was queued elsewhere.
         owner : object, optional
             Held until the handle is freed or dropped and every use is ordered before the stream's further work (without
-            a stream: complete).
+            a stream: complete).  The default is the object that names the memory; for an address nothing is held.
         tag : str, optional
             A label.
 
         Returns
         -------
         DeviceBlock
-            Inside a block that is tracked already: another handle of that block, which owns nothing.
+            Inside a block that is tracked already: another handle of that block, which owns nothing.  For a list, tuple
+            or dict: handles in the same arrangement.
 
         Raises
         ------
+        TypeError, ValueError
+            This is host memory, or no memory, or a range that makes no sense; or its size is not known.
         StreamMisuseError
-            The range overlaps a tracked block in part.
+            The range overlaps a tracked block in part, or is on another device.  If one of several is refused, those
+            before it are released again.
+
+        Notes
+        -----
+        Thread-safe.  The memory is tracked as long as the handle lives; `use` with ``untracked="adopt"`` tracks it as
+        long as its owner does.
         """
-        return adopt_range(self, ptr, nbytes, stream, owner, tag)
+        if PyLong_CheckExact(ptr) and nbytes is not None:
+            return adopt_range(self, ptr, nbytes, stream, owner, tag)
+        if nbytes is not None:
+            return adopt_named(self, ptr, nbytes, (stream, owner, tag))
+        return for_each(ptr, lambda what: adopt_named(self, what, None, (stream, owner, tag)), b" in adopt")
 
     def reap_pending(self, *, bint blocking=True):
         """Release the bytes of frees that the device has completed.
@@ -156,22 +173,55 @@ cdef class Runtime(Core):
             warn_of_ended(self.ordering.context)
 
     def find_block(self, ptr):
-        """The identity of the live block that contains an address, or None.  O(log n) in the number of blocks.
+        """The identity of the live block that contains the memory of an argument, or None.
 
         Parameters
         ----------
-        ptr : int
-            A device address.
+        ptr : object
+            A device address, or anything else that `use` takes for one block.
 
         Returns
         -------
         BlockId or None
+            None also for what has no elements, and for an array that is not inside of one block.  For nested lists,
+            tuples and dicts: identities in the same arrangement.
+
+        Raises
+        ------
+        TypeError, ValueError
+            This is host memory, or no memory.
+        StreamMisuseError
+            It is a block of another runtime.
+
+        Notes
+        -----
+        O(log n) in the number of blocks; no driver call.  Thread-safe.
         """
+        if PyLong_CheckExact(ptr):
+            return self.identity_at(ptr, 0) if 0 <= ptr <= UINT64_MAX else None
+        return for_each(ptr, lambda what: self.find_one(what), b" in find_block")
+
+    cdef BlockId find_one(self, object what):
         cdef Found found
-        ptr = PyNumber_Index(ptr)
-        if not 0 <= ptr <= UINT64_MAX or not self.find_held(ptr, &found):
+        cdef Extent extent
+        cdef Resolved resolved
+        refuse_several(what, "name each of them")
+        resolved = self.resolve(what, &found, &extent, "find_block")
+        if resolved not in (TRACKED, READ_ONLY_HERE):
+            return None
+        if isinstance(what, BlockView):
+            what = (<BlockView>what).block
+        address = what.ptr if isinstance(what, (DeviceBlock, BlockId)) else extent.ptr
+        return self.identity_at(address, found.generation)
+
+    cdef BlockId identity_at(self, uint64_t address, uint64_t generation):
+        """Of the block that contains an address, if it is the one of this generation (0: any)."""
+        cdef Found found
+        if not self.find_held(address, &found):
             return None
         try:
+            if generation not in (0, found.generation) or self.has_ended(found.generation):
+                return None
             home = handle_of(self.ordering, found.stream) if found.stream != NULL else None
             return self.identity(found.ptr, found.generation, found.slot, home)
         finally:
@@ -304,14 +354,13 @@ cdef class Runtime(Core):
         """The one block that an argument names, or NOTHING."""
         cdef Extent extent
         cdef Resolved resolved
-        if resolver_of(what) is not None:
-            raise TypeError(f"{type(what).__name__} may consist of several blocks: name it in use(), or give one block")
+        refuse_several(what, "name it in use(), or give one block")
         resolved = self.resolve(what, found, &extent, "block")
         if resolved == UNTRACKED:
             raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
         if resolved == BEYOND:
             raise StreamMisuseError(f"{type(what).__name__} is not in one block: {describe_beyond(found, &extent)}")
-        return resolved
+        return TRACKED if resolved == READ_ONLY_HERE else resolved
 
     def _generation_of(self, what):
         """The generation of the one block that an argument names, 0 for nothing to touch."""

@@ -4,39 +4,20 @@ A capsule is named ``dltensor``, or ``dltensor_versioned`` since DLPack 1.0, unt
 is inside.  From then on the consumer calls the deleter: on any thread, with or without the GIL, at the end of the
 process or never.  Ours releases an `Export`, which takes no lock, makes no driver call and waits for nothing.
 
-`buffers` and `interchange` order the streams; here are the structs, who owns them, and what they describe.
+`buffers` and `interchange` order the streams; here are the capsules, who owns them, and what they
+describe.  The structs are in `_dltensor`; `_named` reads a capsule that it does not consume.
 """
 cimport cython
 
-from cpython.number cimport PyNumber_Index
-from cpython.pycapsule cimport (
-    PyCapsule_GetName,
-    PyCapsule_GetPointer,
-    PyCapsule_IsValid,
-    PyCapsule_New,
-    PyCapsule_SetName,
-)
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from xlogmem._dltensor cimport MOST_DIMENSIONS, PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
 from xlogmem.blocks cimport release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
 from xlogmem.interop._dtypes import dtype_of_dlpack
-
-cdef const char* PLAIN = "dltensor"
-cdef const char* VERSIONED = "dltensor_versioned"
-cdef const char* USED_PLAIN = "used_dltensor"
-cdef const char* USED_VERSIONED = "used_dltensor_versioned"
-
-
-cdef tuple pair_of(object what, str name):
-    """A pair of integers that another library gave: a device, a version."""
-    try:
-        first, second = what
-        return PyNumber_Index(first), PyNumber_Index(second)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
 
 
 # ---------------------------------------------------------------------------------------------- exports
@@ -137,32 +118,6 @@ cdef class DLPackImport:
             self.plain.deleter(self.plain)
         if self.versioned != NULL and self.versioned.deleter != NULL:
             self.versioned.deleter(self.versioned)
-
-
-cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:
-    """The tensor in a capsule that was not consumed yet; it stays the capsule's.
-
-    Raises BufferError for other capsules and for unknown versions, TypeError for what is not a capsule.
-    """
-    cdef DLManagedTensorVersioned* versioned
-    cdef const char* name
-    read_only[0] = False
-    if PyCapsule_IsValid(capsule, PLAIN):
-        return &(<DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)).dl_tensor
-    if PyCapsule_IsValid(capsule, VERSIONED):
-        versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
-        if versioned.version.major != 1:
-            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}, but 1.0 "
-                              "was requested, and 1 is the only version that is supported")
-        read_only[0] = versioned.flags & READ_ONLY
-        return &versioned.dl_tensor
-    if PyCapsule_IsValid(capsule, USED_PLAIN) or PyCapsule_IsValid(capsule, USED_VERSIONED):
-        raise BufferError("the DLPack capsule was used before: each is consumed once")
-    if type(capsule).__name__ != "PyCapsule":
-        raise TypeError(f"{type(capsule).__name__} is not a DLPack capsule, and has no __dlpack__")
-    name = PyCapsule_GetName(capsule)
-    raise BufferError(f"a capsule named {name.decode(errors='replace') if name != NULL else None!r} is not a DLPack "
-                      "capsule")
 
 
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):

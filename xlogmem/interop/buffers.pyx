@@ -42,23 +42,13 @@ from xlogmem._driver cimport (
     host_is_pinned,
     leave_context,
 )
+from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
 from xlogmem._failures cimport Failure
+from xlogmem._named cimport pair_of
 from xlogmem._order cimport OrderState, host_wait_unlocks, is_other_threads_default
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
-from xlogmem.interop._dlpack cimport (
-    COPIED,
-    CPU,
-    CUDA,
-    READ_ONLY,
-    DLDevice,
-    DLPackExport,
-    capsule_of,
-    fill_tensor,
-    make_host_copy,
-    new_export,
-    pair_of,
-)
+from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream

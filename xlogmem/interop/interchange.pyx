@@ -23,7 +23,9 @@ from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
 
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device, stream_wait
+from xlogmem._dltensor cimport CUDA, MOST_DIMENSIONS, DLTensor
 from xlogmem._failures cimport Failure
+from xlogmem._named cimport device_pair, peek_tensor
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._arrow cimport (
@@ -36,7 +38,7 @@ from xlogmem.interop._arrow cimport (
     schema_dtype,
     take_array,
 )
-from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, pair_of, peek_tensor, take_tensor, tensor_layout
+from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
 from xlogmem.launch cimport LaunchRecorder

@@ -2,10 +2,6 @@
 #
 # No hold is kept on them.  Code of others runs wherever an argument is not a block, and may call the recorder itself.
 
-ADVICE = "Allocate it there, adopt it, or use mode='permissive' and order it yourself"
-explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
-
-
 cdef int register(LaunchRecorder recorder, object what, int access) except -1:
     recorder.refuse_late(access)
     if recorder.window.thread != current_thread():
@@ -74,21 +70,20 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
     cdef Extent extent
     cdef Resolved known = recorder.runtime.resolve(what, &found, &extent, METHODS[access])
     recorder.refuse_late(access)
-    if known == BEYOND and recorder.strict:
+    if known == TRACKED:
+        add_found(recorder, &found, access)
+    elif known == READ_ONLY_HERE:
+        refuse_writing(&extent, access, named)
+        add_found(recorder, &found, access)
+    elif known == SEVERAL:
+        add_parts(recorder, contents_of(what), access, None)
+    elif known == UNTRACKED:
+        add_untracked(recorder, what, &extent, access, named)
+    elif known == BEYOND and recorder.on_untracked == IGNORE_UNTRACKED:
+        add_tracked_in(recorder, &extent, access)
+    elif known == BEYOND:
         recorder.reject(access, f"{type(named).__name__} is not in one block: {describe_beyond(&found, &extent)}. Make "
                         "one of its size, or adopt all of it")
-    elif known == BEYOND:
-        add_tracked_in(recorder, &extent, access)
-    elif known == TRACKED:
-        add_found(recorder, &found, access)
-    elif known == UNTRACKED and recorder.strict:
-        recorder.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of "
-                        f"{recorder.runtime!r}. {explain(recorder) or ADVICE}")
-    elif known == UNTRACKED and explanations:
-        explanation = explain(recorder)
-        if explanation:
-            warnings.warn(explanation, RuntimeWarning, stacklevel=2)
-        recorder.refuse_late(access)
     return 0
 
 
@@ -105,7 +100,8 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
     cdef Found found
     cdef uint64_t ptr = extent.first
     while recorder.runtime.find_from(ptr, extent.last, &found):
-        add_found(recorder, &found, access)
+        if not recorder.runtime.has_ended(found.generation):
+            add_found(recorder, &found, access)
         if extent.last - found.ptr < found.nbytes:
             break
         ptr = found.ptr + found.nbytes
@@ -113,23 +109,34 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
 
 
 cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:
-    """Find the blocks behind the parts of an object, and behind theirs.  Resolvers may name each other in a circle:
-    parts may be as deep as calls may."""
-    cdef list iterators = [parts]                       # the innermost last
+    """Find the blocks behind the parts of an object, and behind theirs.  Errors call them by `named`, None: by their
+    own names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as deep as calls
+    may."""
+    cdef list iterators = [parts], names = [named]      # the innermost last
     while iterators:
         for part in iterators[len(iterators) - 1]:
+            name = names[len(names) - 1]
             resolver = resolver_of(part)
-            if resolver is None:
-                add_memory(recorder, part, access, named)
+            inside = contents_of(part) if resolver is None else parts_of(recorder, part, resolver)
+            if inside is None:
+                add_memory(recorder, part, access, part if name is None else name)
                 continue
+            if name is None and resolver is not None:
+                name = part
             if len(iterators) >= Py_GetRecursionLimit():
-                raise RecursionError(f"{METHODS[access]}: the resolvers of {type(named).__name__} and its parts name "
-                                     f"parts of parts, {len(iterators)} deep: does one of them name itself?")
-            iterators.append(parts_of(recorder, part, resolver))
+                refuse_depth(access, name, len(iterators))
+            iterators.append(inside)
+            names.append(name)
             break
         else:
             iterators.pop()
+            names.pop()
     return 0
+
+
+cdef int refuse_depth(int access, object named, Py_ssize_t depth) except -1:
+    which = "lists, tuples and dicts" if named is None else f"the resolvers of {type(named).__name__} and its parts"
+    raise RecursionError(f"{METHODS[access]}: {which} name parts of parts, {depth} deep: does one of them name itself?")
 
 
 cdef object parts_of(LaunchRecorder recorder, object what, object resolver):
@@ -141,12 +148,3 @@ cdef object parts_of(LaunchRecorder recorder, object what, object resolver):
         return iter(parts)
     except TypeError:
         raise TypeError(f"the resolver of {type(what).__name__} gave {parts!r}, not an iterable of parts") from None
-
-
-cdef str explain(LaunchRecorder recorder):
-    """Why memory is untracked that should be tracked, if a binding knows."""
-    for function in explanations:
-        explanation = function(recorder.runtime)
-        if explanation:
-            return explanation
-    return None

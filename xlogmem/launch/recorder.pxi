@@ -2,6 +2,7 @@
 
 cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
                      READ_WRITE: "LaunchRecorder.read_write"}
+cdef dict UNTRACKED_CHOICES = {"raise": RAISE_UNTRACKED, "ignore": IGNORE_UNTRACKED, "adopt": ADOPT_UNTRACKED}
 cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, "count": COUNT_CONFLICTS}
 
 
@@ -23,8 +24,20 @@ cdef class LaunchRecorder:
     runtime : DeviceRuntime, optional
         Whose blocks are meant, for a foreign stream; the default is the process's own for the stream's device.
     mode : {"strict", "permissive"}
-        What to do with memory that no runtime tracks: refuse it at preflight, or leave it out silently.  Left-out
-        memory is not protected.
+        Another name for ``untracked="raise"`` and ``untracked="ignore"``.
+    untracked : {"raise", "ignore", "adopt"}, optional
+        What to do with memory that no runtime tracks: refuse it at preflight (default), leave it out silently, which
+        does not protect it, or have the preflight adopt it: it is tracked from then on, and for as long as its owner
+        lives (the array or buffer that has the memory, of which the argument may be a view).  The owner is not held.
+        It is an object with weak references that says how many bytes it has; an address is refused, and so is an object
+        without weak references: `DeviceRuntime.adopt` returns a handle for those.
+
+        Where the last work on the memory was queued cannot be known.  Everything counts that was queued so far on the
+        stream of the recorder, and on the current stream of the library that has the memory (CuPy, PyTorch, Numba) if
+        there is one; work on other streams has to be complete, or waited for there.  The library's stream, or else that
+        of the recorder, counts as opaque for this memory from then on (see `Stream.discipline`), because the library
+        goes on working there and does not record it.  A stream that was named by a bare handle may be destroyed, so it
+        does not: there the library's further work has to be recorded, or ordered by the program.
     handback : {"all", "writes"}
         After which uses an opaque home stream of a block (see `Stream.discipline`), or one that it is exported to, is
         made to wait: after all, or after those that write, for programs that never write in place there.
@@ -44,10 +57,15 @@ cdef class LaunchRecorder:
     preflight is reported there, one that is freed between preflight and commit is freed by the commit.
     """
 
-    def __init__(self, stream not None, *, Core runtime=None, str mode="strict", str handback="all",
-                 str on_conflict="wait"):
+    def __init__(self, stream not None, *, Core runtime=None, str mode="strict", str untracked=None,
+                 str handback="all", str on_conflict="wait"):
         if mode not in ("strict", "permissive"):
             raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
+        if untracked is not None and untracked not in UNTRACKED_CHOICES:
+            raise ValueError(f"untracked {untracked!r} is unknown; choose raise, ignore or adopt")
+        if mode == "permissive" and untracked not in (None, "ignore"):
+            raise ValueError(f"mode='permissive' ignores untracked memory, and untracked={untracked!r} does not: give "
+                             "one of them")
         if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         if on_conflict not in ON_CONFLICT:
@@ -61,7 +79,8 @@ cdef class LaunchRecorder:
         if self.window != NULL:
             raise RuntimeError("a recorder is initialised once")
         begin(self, <Stream>stream)
-        self.strict = self.window.is_strict = mode == "strict"
+        self.on_untracked = IGNORE_UNTRACKED if mode == "permissive" else UNTRACKED_CHOICES[untracked or "raise"]
+        self.window.is_strict = self.on_untracked != IGNORE_UNTRACKED
         self.window.on_conflict = ON_CONFLICT[on_conflict]
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
@@ -94,8 +113,8 @@ cdef class LaunchRecorder:
     cdef int reject(self, int access, str why) except -1:
         """The preflight will raise this."""
         self.refuse_late(access)
-        self.rejections = self.rejections or []
-        self.rejections.append(f"{METHODS[access]}: {why}")
+        self.unsettled = self.unsettled or []
+        self.unsettled.append(f"{METHODS[access]}: {why}")
         return 0
 
     # ------------------------------------------------------------------------------------------ the window
@@ -111,6 +130,10 @@ cdef class LaunchRecorder:
             A block was freed before.  Nothing was queued.
         DriverError
             A wait could not be queued; nothing may be launched.  The call may be repeated, and repeats nothing.
+
+        Notes
+        -----
+        What ``untracked="adopt"`` adopted stays tracked if something else is refused afterwards.
         """
         self.open()
 
@@ -127,8 +150,8 @@ cdef class LaunchRecorder:
     cdef int open(self) except -1:
         cdef Failure failure
         cdef int done = DONE
-        if self.window == NULL or self.busy or self.preflighted or self.done or self.rejections is not None:
-            self.refuse_open()
+        if self.window == NULL or self.busy or self.preflighted or self.done or self.unsettled is not None:
+            self.settle()
         if self.window.requests.empty():
             self.refuse_busy()
         else:
@@ -140,12 +163,25 @@ cdef class LaunchRecorder:
         self.preflighted = True
         return 0
 
-    cdef int refuse_open(self) except -1:
-        """Say why it cannot be preflighted."""
+    cdef int settle(self) except -1:
+        """Say why it cannot be preflighted, or adopt what has to be adopted first."""
         self.refuse_busy()
         if self.preflighted or self.done:
             raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
-        raise StreamMisuseError("; ".join(self.rejections))
+        self.refuse_unsettled()
+        self.busy = True
+        try:
+            adopt_noted(self)
+        finally:
+            self.busy = False
+        return 0
+
+    cdef int refuse_unsettled(self) except -1:
+        """Raise if something was rejected."""
+        texts = [item for item in self.unsettled if isinstance(item, str)]
+        if texts:
+            raise StreamMisuseError("; ".join(texts))
+        return 0
 
     cdef int open_slowly(self, int done, Failure* failure) except -1:
         """Without the GIL: what could not be done at once, or the rest of it."""
@@ -175,9 +211,10 @@ cdef class LaunchRecorder:
             An opaque stream could not be ordered after the launch, and the host could not wait for it either.  The uses
             are filed all the same.
         """
-        if self.rejections:
-            raise StreamMisuseError("; ".join(self.rejections))
-        if not self.preflighted and self.window != NULL and not self.window.requests.empty():
+        if self.unsettled is not None:
+            self.refuse_unsettled()
+        if not self.preflighted and (self.unsettled is not None
+                                     or (self.window != NULL and not self.window.requests.empty())):
             raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
         self.finish(LAUNCHED)
 
@@ -263,7 +300,12 @@ cdef class LaunchRecorder:
     @property
     def mode(self):
         """``"strict"`` or ``"permissive"``."""
-        return "strict" if self.strict else "permissive"
+        return "permissive" if self.on_untracked == IGNORE_UNTRACKED else "strict"
+
+    @property
+    def untracked(self):
+        """``"raise"``, ``"ignore"`` or ``"adopt"``."""
+        return next(name for name, value in UNTRACKED_CHOICES.items() if value == self.on_untracked)
 
     @property
     def recorded_count(self):
@@ -290,7 +332,7 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     window.is_strict = True
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL
-    recorder.strict = True
+    recorder.on_untracked = RAISE_UNTRACKED
     recorder.window = recorder.owned.item = window
     recorder.owned.object = <void*>recorder.runtime
     recorder.owned.end = end_window

@@ -14,9 +14,9 @@ cdef Core runtime_of(object stream):
     return process_runtime(device_of(stream))
 
 
-cdef Core owner_of(object what):
+cdef Core owner_of(list what):
     """The runtime of the first block among the arguments of `use`, None if there is none."""
-    for item in what if isinstance(what, (list, tuple)) else (what,):
+    for item in what:
         if isinstance(item, DeviceBlock):
             return (<DeviceBlock>item).core
         if isinstance(item, BlockView):
@@ -24,9 +24,23 @@ cdef Core owner_of(object what):
     return None
 
 
+cdef object current_stream(list things, Core runtime):
+    """Where the libraries that have these things work at present; without such things, all libraries in use."""
+    streams = find_current_streams(things, runtime.ordinal if runtime is not None else 0)
+    handles = {name: <size_t>parse(stream) for name, stream in streams.items()}
+    if not handles:
+        raise TypeError("use: no stream was named, and no library in use has a current one (CuPy and PyTorch have, "
+                        "Numba where its arrays are named, cuda.core has not): name the stream")
+    if len(set(handles.values())) > 1:
+        current = ", ".join([f"{name} is on {handle:#x}" for name, handle in handles.items()])
+        raise StreamMisuseError(f"use: no stream was named, and the current streams differ ({current}): name the "
+                                "stream")
+    return next(iter(streams.values()))
+
+
 @cython.embedsignature(False)               # see quick.pxi
-def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict", str handback="all",
-        str on_conflict="wait"):
+def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str mode="strict", str untracked=None,
+        str handback="all", str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
     On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it
@@ -37,15 +51,20 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     ----------
     stream : stream
         Where the launch goes: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings.
-    read, write, read_write : object, or list or tuple of objects
-        What it touches: buffers, blocks, their ids, integer device addresses, anything with
-        ``__cuda_array_interface__``, or of a type with a resolver (`register_resolver`).  Addresses inside a block
-        stand for the block.
+        None or ``"current"``: the stream on which the libraries work whose arrays are named, or without any, CuPy and
+        PyTorch as far as they are in use.  CuPy and PyTorch have a current stream in each thread; of Numba it is the
+        default stream, legacy or per-thread; cuda.core has none.
+    read, write, read_write : object, or nested lists, tuples and dicts of objects
+        What it touches: buffers, blocks, their ids, integer device addresses, ``CUdeviceptr``, objects of a type with a
+        resolver (`register_resolver`), and anything with ``data_ptr()``, ``__cuda_array_interface__``, ``__dlpack__``,
+        or a ``handle`` or ``ptr`` beside a size, of which the first in this order is read: arrays and memory of CuPy,
+        PyTorch, Numba, JAX, RMM and cuda.core.  Addresses inside a block stand for the block.  An object without
+        elements stands for nothing.
     runtime : DeviceRuntime, optional
         For a foreign stream: whose blocks are meant.  The default is the runtime of the blocks given, else the
         process's own for the stream's device.
-    mode, handback, on_conflict : str
-        See `LaunchRecorder`.
+    mode, untracked, handback, on_conflict : str
+        See `LaunchRecorder`; ``untracked="adopt"`` tracks memory that is not tracked, as long as its owner lives.
 
     Returns
     -------
@@ -54,8 +73,9 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
 
     Raises
     ------
-    TypeError, StreamMisuseError
-        At the call: an argument is not memory, or belongs to another runtime.
+    TypeError, ValueError, BufferError, StreamMisuseError
+        At the call: an argument is host memory, or no memory, contradicts itself, is written and says that it is
+        read-only, or belongs to another runtime; or there is no current stream, or several that differ.
     StreamMisuseError, UseAfterFreeError, DriverError
         On entry; see `LaunchRecorder.preflight`.
 
@@ -64,10 +84,15 @@ def use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str 
     >>> with xlogmem.use(stream, read=[a, b], write=c):
     ...     kernel[grid, block, stream](a, b, c)
     """
-    if runtime is None and not isinstance(stream, Stream):
-        runtime = owner_of(read) or owner_of(write) or owner_of(read_write)
-    cdef LaunchRecorder recorder = LaunchRecorder(stream, runtime=runtime, mode=mode, handback=handback,
-                                                  on_conflict=on_conflict)
+    cdef list things = []
+    if not isinstance(stream, Stream):
+        for_each((read, write, read_write), things.append, b" in use")
+        if runtime is None:
+            runtime = owner_of(things)
+        if stream is None or (isinstance(stream, str) and stream == "current"):
+            stream = current_stream(things, runtime)
+    cdef LaunchRecorder recorder = LaunchRecorder(stream, runtime=runtime, mode=mode, untracked=untracked,
+                                                  handback=handback, on_conflict=on_conflict)
     register(recorder, read, READ)
     register(recorder, write, WRITE)
     register(recorder, read_write, READ_WRITE)

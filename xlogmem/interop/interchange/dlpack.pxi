@@ -55,14 +55,6 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     return import_capsule(device, capsule, owner, ordered)
 
 
-cdef tuple device_pair(object array):
-    """Where an array says that it is: a device type and an ordinal."""
-    query = getattr(array, "__dlpack_device__", None)
-    if not callable(query):
-        raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
-    return pair_of(query(), f"what __dlpack_device__ of {type(array).__name__} gives")
-
-
 cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer, object stream):
     if type(capsule).__name__ == "PyCapsule" and stream is None:
         raise StreamMisuseError("a DLPack capsule is ordered already, on a stream that only the caller knows: say "

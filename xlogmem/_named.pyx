@@ -1,0 +1,69 @@
+"""Which bytes an object of another library names: the one reader of arguments that are not xlogmem's own.
+
+`use`, `adopt` and `find_block` take what is read here.  Nothing is held, consumed, ordered or copied, and the driver is
+not called; the code of the library runs, and what it says is checked before it is believed.
+
+An object may offer several descriptions of the same memory; the first of these is read:
+
+1. an ``int``: a bare address;
+2. ``data_ptr()`` (PyTorch): no capsule or dictionary is made, and a tensor that requires a gradient, which refuses the
+   others, has it;
+3. ``__cuda_array_interface__``;
+4. ``__dlpack__``, after ``__dlpack_device__``, with ``stream=-1``: the producer orders nothing, and its capsule is
+   dropped as it came (cuda.core's ``Buffer``);
+5. ``CUdeviceptr`` of cuda.bindings: a bare address;
+6. ``handle`` or ``ptr``, where a size is beside it: CuPy's ``MemoryPointer``, Numba's pointers.  An object that has a
+   pointer and no size may be a stream, an event or a kernel;
+7. ``__index__``: a bare address.
+
+Host memory is refused, by a message that says so.  What has no elements names nothing, whatever its address is.
+"""
+from collections.abc import Mapping
+
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
+from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
+
+from xlogmem._dltensor cimport (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    MOST_DIMENSIONS,
+    PLAIN,
+    READ_ONLY,
+    ROCM_HOST,
+    USED_PLAIN,
+    USED_VERSIONED,
+    VERSIONED,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    DLTensor,
+)
+
+
+cdef bint name_memory(object what, str where, Extent* extent) except -1:
+    """The memory that an object names.  False: it has no elements, and `extent` says nothing.
+
+    Raises TypeError for host memory and for what is not memory, TypeError, ValueError or BufferError for what
+    contradicts itself; each begins with `where`, or names the capsule.
+    """
+    extent.read_only = False
+    extent.sized = False
+    extent.ordinal = -1
+    if isinstance(what, int):
+        return name_address(what, what, where, extent)
+    if callable(getattr(what, "data_ptr", None)):
+        return name_data_pointer(what, where, extent)
+    interface = getattr(what, "__cuda_array_interface__", None)
+    if interface is not None:
+        return name_array(interface, what, where, extent)
+    if getattr(what, "__dlpack__", None) is not None:
+        return name_tensor(what, where, extent)
+    return name_pointer(what, where, extent)
+
+
+include "named/arrays.pxi"                  # the CUDA array interface, and what an array takes
+include "named/tensors.pxi"                 # DLPack
+include "named/pointers.pxi"                # bare addresses, and pointers with a size

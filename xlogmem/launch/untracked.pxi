@@ -1,0 +1,81 @@
+# Memory that the runtime does not track: refused at the preflight, left out, or adopted by the preflight.
+
+ADVICE = ("Allocate it there, adopt it (untracked='adopt' does), or leave it out with untracked='ignore' and order it "
+          "yourself")
+explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
+
+
+cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
+    if recorder.on_untracked == ADOPT_UNTRACKED:
+        return note_adoption(recorder, what, extent, access, named)
+    if recorder.on_untracked == RAISE_UNTRACKED:
+        return recorder.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of "
+                               f"{recorder.runtime!r}. {explain(recorder) or ADVICE}")
+    if explanations:
+        explanation = explain(recorder)
+        if explanation:
+            warnings.warn(explanation, RuntimeWarning, stacklevel=2)
+        recorder.refuse_late(access)
+    return 0
+
+
+cdef str explain(LaunchRecorder recorder):
+    """Why memory is untracked that should be tracked, if a binding knows."""
+    for function in explanations:
+        explanation = function(recorder.runtime)
+        if explanation:
+            return explanation
+    return None
+
+
+cdef int refuse_writing(Extent* extent, int access, object named) except -1:
+    if extent.read_only and access != READ:
+        raise StreamMisuseError(f"{METHODS[access]}: {type(named).__name__} says that it is read-only: a launch that "
+                                "writes it would be wrong")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- adopt
+cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
+    """Check what has to be adopted; the preflight does it once everything is checked, and the arguments live until
+    then."""
+    cdef Extent whole
+    cdef str name = type(named).__name__
+    refuse_writing(extent, access, named)
+    if not extent.sized:
+        return recorder.reject(access, f"{name} is an untracked address, and does not say how many bytes are meant: "
+                               "adopt(ptr, nbytes, stream) tracks them")
+    if extent.ordinal not in (-1, recorder.runtime.ordinal):
+        return recorder.reject(access, f"{name} is on device {extent.ordinal}, and {recorder.runtime!r} is not")
+    owner = find_memory_owner(what)
+    if not (owner is not what and name_memory(owner, METHODS[access], &whole) and whole.sized
+            and whole.first <= extent.first and whole.last >= extent.last):
+        whole = extent[0]
+    try:
+        weakref.ref(owner)
+    except TypeError:
+        return recorder.reject(access, f"{name} cannot be tracked as long as it lives: {type(owner).__name__} has no "
+                               "weak references. Track it with adopt(), and keep the handle")
+    recorder.refuse_late(access)
+    recorder.unsettled = recorder.unsettled or []
+    recorder.unsettled.append((what, owner, whole.first, whole.last, access))
+    return 0
+
+
+cdef int adopt_noted(LaunchRecorder recorder) except -1:
+    """At the preflight.  What is adopted is not adopted again if the call is repeated.  The argument, which may have no
+    other reference, is held until the use is filed."""
+    cdef Extent extent
+    cdef Found found
+    cdef Stream home
+    while recorder.unsettled:
+        what, owner, extent.first, extent.last, access = recorder.unsettled[0]
+        producer = find_producer_stream(what)
+        home = recorder.runtime.stream_of(producer) if producer is not None else recorder.stream
+        adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
+        add_found(recorder, &found, access)
+        recorder.held = recorder.held or []
+        recorder.held.append(what)
+        del recorder.unsettled[0]
+    recorder.unsettled = None
+    return 0

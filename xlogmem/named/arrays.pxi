@@ -1,0 +1,104 @@
+# The CUDA array interface, as `use` takes it: where the first element is, whether there are any, and which bytes they
+# take.  An import checks what else the interface says.
+
+cdef enum:
+    NEWEST_INTERFACE = 3
+
+
+cdef bint name_array(object interface, object what, str where, Extent* extent) except -1:
+    """The bytes of what has the interface.  False: no elements."""
+    if not isinstance(interface, (dict, Mapping)):
+        raise TypeError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is a dictionary, not "
+                        f"{interface!r}")
+    check_version(interface.get("version", <int>NEWEST_INTERFACE), what, where)
+    data, shape = interface.get("data"), interface.get("shape")
+    if not isinstance(shape, (tuple, list)):
+        raise TypeError(f"{where}: shape in __cuda_array_interface__ of {type(what).__name__} is a tuple of integers, "
+                        f"not {shape!r}")
+    pair = tuple(data) if isinstance(data, (tuple, list)) else ()       # what it has, whatever it says of its length
+    if len(pair) != 2:
+        raise TypeError(f"{where}: data in __cuda_array_interface__ of {type(what).__name__} is a pair of an address "
+                        f"and whether it is read-only, not {data!r}")
+    if 0 in shape:
+        return False
+    extent.read_only = bool(pair[1])
+    address = index_of(pair[0], "the address in __cuda_array_interface__", what, where)
+    strides = interface.get("strides")
+    try:
+        itemsize = itemsize_in(interface.get("typestr"))
+    except TypeError as error:
+        refuse_layout("__cuda_array_interface__", what, where, (shape, strides), error)
+    fill_array(extent, (address, shape, strides, itemsize), "__cuda_array_interface__", what, where)
+    return True
+
+
+cdef int check_version(object version, object what, str where) except -1:
+    version = index_of(version, "version in __cuda_array_interface__", what, where)
+    if not 0 <= version <= <int>NEWEST_INTERFACE:
+        raise ValueError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is of version {version}, and "
+                         f"{<int>NEWEST_INTERFACE} is the newest that is known here")
+    return 0
+
+
+cdef object index_of(object value, str name, object what, str where):
+    """An integer that another library gave."""
+    if not PyIndex_Check(value) or isinstance(value, bool):
+        raise TypeError(f"{where}: {name} of {type(what).__name__} is an integer, not {value!r}")
+    return PyNumber_Index(value)
+
+
+cdef bint check_address(object address, object what, str where) except -1:
+    """Whether 64 bits have room for it."""
+    if not 0 <= address <= UINT64_MAX:
+        raise ValueError(f"{where}: {type(what).__name__} gives {address} as its address, which is none")
+    return True
+
+
+cdef int fill_array(Extent* extent, tuple array, str source, object what, str where) except -1:
+    """The bytes of an array that has elements: its address, its shape, its strides in bytes (None: C order) and the
+    size of an element, as `source` gave them."""
+    address, shape, strides, itemsize = array
+    try:
+        fill_extent(extent, address, shape, strides, itemsize)
+    except TypeError as error:
+        refuse_layout(source, what, where, (shape, strides), error)
+    check_address(address, what, where)
+    return 0
+
+
+cdef int refuse_layout(str source, object what, str where, tuple layout, object error) except -1:
+    raise TypeError(f"{where}: {source} of {type(what).__name__} has shape {layout[0]!r} and strides {layout[1]!r}, "
+                    f"which do not say what it takes: {error}") from None
+
+
+cdef int fill_extent(Extent* extent, object address, object shape, object strides, object itemsize) except -1:
+    """The bytes of an array that has elements, from the lowest to the highest.  In integers of Python, which do not
+    overflow, however large what a library says is."""
+    below, above = 0, itemsize
+    if strides is not None and len(strides) != len(shape):
+        raise TypeError("there is a stride for each dimension")
+    for i, count in enumerate(shape):
+        count = PyNumber_Index(count)
+        if count < 0:
+            raise TypeError("no extent is negative")
+        if strides is None:
+            above *= count
+            continue
+        reach = (count - 1) * PyNumber_Index(strides[i])
+        if reach < 0:
+            below += reach
+        else:
+            above += reach
+    extent.ptr = min(max(0, address), UINT64_MAX)
+    extent.sized = True
+    extent.first = min(max(0, address + below), UINT64_MAX)
+    extent.last = min(max(0, address + above - 1), UINT64_MAX)
+    return 0
+
+
+cdef object itemsize_in(object typestr):
+    """The bytes of an element: the number at the end of its type.  An element of none takes one here."""
+    digits = typestr[2:] if isinstance(typestr, str) else ""
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
+        raise TypeError(f"typestr ends with the size of an element, as '<f4' does, and is not {typestr!r}")
+    return max(1, int(digits))

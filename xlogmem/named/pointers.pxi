@@ -1,0 +1,96 @@
+# Bare addresses, pointers with a size, and tensors that say themselves where they are.
+
+cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
+    """One byte: an address says no more.  What 64 bits have no room for is not tracked."""
+    address = PyNumber_Index(address)
+    extent.ptr = extent.first = extent.last = address if 0 <= address <= UINT64_MAX else 0
+    return True
+
+
+cdef bint name_data_pointer(object what, str where, Extent* extent) except -1:
+    """What has ``data_ptr()``: a tensor, which has a shape, or a storage, which has a size."""
+    if callable(getattr(what, "__dlpack_device__", None)):
+        device_of(what, where, extent)
+    elif getattr(what, "is_cuda", True) is False:
+        refuse_host_memory(what, where)
+    address = index_of(what.data_ptr(), "data_ptr()", what, where)
+    shape, strides = getattr(what, "shape", None), getattr(what, "stride", None)
+    if shape is None or not callable(strides) or not callable(getattr(what, "element_size", None)):
+        return name_range(address, getattr(what, "nbytes", None), what, where, extent)
+    if 0 in shape:
+        return False
+    itemsize = index_of(what.element_size(), "element_size()", what, where)
+    steps = tuple([index_of(step, "stride()", what, where) * itemsize for step in strides()])
+    fill_array(extent, (address, tuple(shape), steps, max(1, itemsize)), "data_ptr()", what, where)
+    return True
+
+
+cdef bint name_range(object address, object nbytes, object what, str where, Extent* extent) except -1:
+    """A range by its address and its size, which may be a method, or None: it is not known."""
+    if callable(nbytes):
+        nbytes = nbytes()
+    check_address(address, what, where)
+    if nbytes is None:
+        return name_address(address, what, where, extent)
+    nbytes = index_of(nbytes, "the size", what, where)
+    if nbytes == 0:
+        return False
+    if nbytes < 0 or address + nbytes > UINT64_MAX:
+        raise ValueError(f"{where}: {type(what).__name__} is not a range of device memory: {nbytes} bytes at "
+                         f"{address}")
+    if address == 0:
+        raise ValueError(f"{where}: {type(what).__name__} has no memory, or has it no longer: its address is 0")
+    extent.ptr = extent.first = address
+    extent.last = address + nbytes - 1
+    extent.sized = True
+    return True
+
+
+cdef bint name_pointer(object what, str where, Extent* extent) except -1:
+    """What has no description of an array."""
+    cdef bint handle = str(type(what).__module__).startswith("cuda.bindings")      # of something, and an index too
+    if handle and type(what).__name__ == "CUdeviceptr":
+        return name_address(int(what), what, where, extent)
+    if PyIndex_Check(what) and not handle:
+        return name_address(what, what, where, extent)
+    if PyObject_CheckBuffer(what) or getattr(what, "__array_interface__", None) is not None:
+        refuse_host_memory(what, where)
+    address, nbytes = pointer_of(what), size_of(what)
+    if address is None or nbytes is None:
+        raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no data_ptr(), "
+                        "__cuda_array_interface__ or __dlpack__, nor a handle or ptr with a size), nor a list, tuple "
+                        "or dict of these")
+    return name_range(index_of(address, "the pointer", what, where), nbytes, what, where, extent)
+
+
+cdef object pointer_of(object what):
+    """The integer in ``handle`` or ``ptr``; None: there is none."""
+    for name in ("handle", "ptr"):
+        value = getattr(what, name, None)
+        if value is None:
+            continue
+        if type(value).__name__ == "CUdeviceptr":       # Numba's handles; it has no __index__
+            return int(value)
+        value = getattr(value, "value", value)          # a ctypes pointer; its null is None
+        return 0 if value is None else value
+    return None
+
+
+cdef object size_of(object what):
+    """The bytes from the pointer of an object to the end of its memory; None: they are not known."""
+    memory = getattr(what, "mem", None)                 # CuPy: a pointer into an allocation
+    if memory is not None:
+        size = getattr(memory, "size", None)
+        start = getattr(memory, "ptr", None)
+        if PyIndex_Check(size) and PyIndex_Check(start) and PyIndex_Check(what.ptr):
+            return start + size - what.ptr
+    for name in ("nbytes", "size"):
+        value = getattr(what, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+cdef int refuse_host_memory(object what, str where) except -1:
+    raise TypeError(f"{where}: {type(what).__name__} is host memory, which xlogmem does not order: copy it to the "
+                    "device (Buffer.copy_from, DeviceState.from_numpy) and name the copy")
