@@ -9,7 +9,14 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
 from typing import TYPE_CHECKING, Any
 
-from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
+try:
+    from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
+except ModuleNotFoundError as error:
+    if str(error.name).split(".")[0] != "cuda":
+        raise
+    raise ModuleNotFoundError(
+        "xlogmem calls the driver through cuda-bindings, which is not installed: install xlogmem[cu12] or "
+        "xlogmem[cu13], for the CUDA version of the other libraries of the program", name=error.name) from error
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.errors import (
@@ -51,7 +58,7 @@ from xlogmem.resources import (
     TrackingResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
-from xlogmem.streams import Stream, StreamPool
+from xlogmem.streams import Event, Stream, StreamPool, current_stream
 
 if TYPE_CHECKING:
     from xlogmem import statistics as statistics
@@ -78,6 +85,7 @@ __all__ = [
     "DirectMemoryResource",
     "DriverError",
     "DriverNotFoundError",
+    "Event",
     "ForeignMemoryResource",
     "GuardResourceAdaptor",
     "GuardViolation",
@@ -103,6 +111,7 @@ __all__ = [
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",
+    "current_stream",
     "driver_version",
     "from_arrow",
     "from_cuda_array",

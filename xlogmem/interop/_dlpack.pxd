@@ -8,6 +8,8 @@ from xlogmem.interop._layout cimport ArrayLayout
 cdef enum:
     CPU = 1                     # DLDeviceType
     CUDA = 2
+    CUDA_HOST = 3               # page-locked
+    CUDA_MANAGED = 13
     READ_ONLY = 1               # flags of the versioned struct
     COPIED = 2
     MOST_DIMENSIONS = 64

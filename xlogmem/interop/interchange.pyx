@@ -36,9 +36,20 @@ from xlogmem.interop._arrow cimport (
     schema_dtype,
     take_array,
 )
-from xlogmem.interop._dlpack cimport CUDA, MOST_DIMENSIONS, DLTensor, pair_of, peek_tensor, take_tensor, tensor_layout
+from xlogmem.interop._dlpack cimport (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    MOST_DIMENSIONS,
+    DLTensor,
+    pair_of,
+    peek_tensor,
+    take_tensor,
+    tensor_layout,
+)
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
+from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, copy_host, copy_of, new_buffer
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
 
