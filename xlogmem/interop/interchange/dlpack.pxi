@@ -76,8 +76,8 @@ cdef Buffer import_host(object array, object wanted, object copy, object stream,
     cdef DeviceBlock block
     cdef Buffer made
     if wanted is None:
-        raise BufferError("the array is in host memory, which is not a CUDA device: name the device that it is copied "
-                          "to, as in from_dlpack(array, device=0), or copy it with copy_from()")
+        raise BufferError("the array is in host memory, on DLPack device 1 or 3, which is not a CUDA device: name the "
+                          "device that it is copied to, as in from_dlpack(array, device=0), or copy it with copy_from()")
     if copy is not None and not copy:
         raise BufferError("the array is in host memory: a buffer can only be a copy")
     device = take_snapshot(state, wanted)
