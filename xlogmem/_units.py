@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "parse_bytes", "parse_number", "parse_size"]
+__all__ = ["format_bytes", "parse_bytes", "parse_number", "parse_ordinal", "parse_size"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -64,7 +64,8 @@ def parse_size(name: str, value: SupportsIndex | str | float) -> int:
     try:
         nbytes = operator.index(value)                  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} must be a whole number of bytes or a text such as '1GiB', not {_shown(value)}") from None
+        raise TypeError(f"{name} must be a whole number of bytes or a text such as '1GiB', "
+                        f"not {_shown(value)}") from None
     if nbytes < 0:
         raise ValueError(f"{name} must not be negative, got {_shown(nbytes)}")
     if nbytes >= 1 << 64:
@@ -112,3 +113,8 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
     if not least <= number <= most:
         raise ValueError(f"{name} must be {what} from {least} to {most}, got {_shown(number)}")
     return number
+
+
+def parse_ordinal(ordinal: SupportsIndex) -> int:
+    """The number of a device, as the driver's calls take it; whether there is such a device is the driver's answer."""
+    return parse_number("ordinal", ordinal, -1 << 31, (1 << 31) - 1, "the number of a device")

@@ -55,7 +55,7 @@ from xlogmem._order cimport (
 
 from xlogmem import _driver
 from xlogmem._stream_owners import owns_stream
-from xlogmem._units import parse_number
+from xlogmem._units import parse_number, parse_ordinal
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["Event", "Stream", "StreamPool", "current_stream"]

@@ -16,7 +16,6 @@ from xlogmem import (
     DeviceRuntime,
     DirectMemoryResource,
     Stream,
-    StreamMisuseError,
     StreamPool,
     _driver,
     sim,

@@ -52,9 +52,6 @@ DTYPES = {row.name: row for row in (
     DType("float8_e5m2fnuz", 1, 13, None, None, None),
     DType("float8_e8m0fnu", 1, 14, None, None, None),
 )}
-_TYPESTRS = {row.typestr: row for row in DTYPES.values() if row.typestr}
-_TYPESTRS |= {typestr.replace(typestr[0], "<>=|"[i], 1): row for typestr, row in list(_TYPESTRS.items())
-              for i in range(4) if row.itemsize == 1}
 _TYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # What else NumPy calls them, on 64-bit Linux: letters, C's types, and widths in bytes after a letter.
 _NAMES = {name: DTYPES[row] for row, names in {
@@ -89,8 +86,11 @@ def dtype_of(what: Any) -> DType:
 
 def _named(name: str) -> DType | None:
     """By name, letter or typestr, in this machine's byte order."""
-    plain = name[1:] if name[:1] in ("<", "=", "|") else name
-    return DTYPES.get(name) or _TYPESTRS.get(name) or _NAMES.get(plain)
+    order, code = (name[:1], name[1:]) if name[:1] in ("<", "=", "|", ">") else ("", name)
+    if order and code[1:] and not code[1:].isdigit():
+        return None                                     # only letters and widths have an order
+    row = DTYPES.get(name) or _NAMES.get(code)
+    return row if row is None or row.itemsize == 1 or order != ">" else None
 
 
 def dtype_of_dlpack(code: int, bits: int) -> DType | None:

@@ -6,7 +6,7 @@ take the GIL and call them.
 cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX
+from libc.stdint cimport UINT64_MAX
 
 from xlogmem._driver cimport (
     Scope,
@@ -20,7 +20,7 @@ from xlogmem._failures cimport keep_exception, raise_failure
 from xlogmem._labels cimport release, stack_for
 from xlogmem.streams cimport Stream, parse
 
-from xlogmem._units import parse_number, parse_size
+from xlogmem._units import parse_number, parse_ordinal, parse_size
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]
@@ -159,7 +159,7 @@ cdef class DeviceMemoryResource:
         if type(self) is DeviceMemoryResource:
             raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
                             "write a subclass with allocate() and deallocate()")
-        self.context = context_of(parse_number("ordinal", ordinal, INT32_MIN, INT32_MAX))
+        self.context = context_of(parse_ordinal(ordinal))
         self.table.self = <void*>self
         if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")

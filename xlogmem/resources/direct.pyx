@@ -1,12 +1,13 @@
 """``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
 from xlogmem._failures cimport Failure
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
+
+from xlogmem._units import parse_ordinal
 
 __all__ = ["DirectMemoryResource"]
 
@@ -45,7 +46,7 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     """
 
     def __init__(self, ordinal=0):
-        self.context = context_of(PyNumber_Index(ordinal))
+        self.context = context_of(parse_ordinal(ordinal))
         self.table.order = HOST_SYNCHRONOUS
         self.table.allocate = allocate
         self.table.deallocate = deallocate

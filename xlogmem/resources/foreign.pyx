@@ -5,7 +5,6 @@ CUDA pool (RMM's asynchronous resource) declares that by a flag, and the driver 
 """
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_INCREF
 from cuda.bindings cimport cydriver as cy
@@ -32,6 +31,7 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport Failure, fail_resource
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
+from xlogmem._units import parse_ordinal
 from xlogmem.resources.base import ORDERS
 
 __all__ = ["ForeignMemoryResource"]
@@ -141,7 +141,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
             raise ValueError(f"order {order!r} is unknown; choose one of {', '.join(ORDERS)}")
         if self.capsule is not None:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(PyNumber_Index(ordinal))
+        self.context = context_of(parse_ordinal(ordinal))
         self.capsule = capsule
         self.table.self = upstream
         self.table.order = ORDERS[order]

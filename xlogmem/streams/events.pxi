@@ -225,7 +225,7 @@ cdef int wait_for_event(Stream stream, object event) except -1:
 
 cdef cy.CUevent event_handle(object event) except NULL:
     """Of a foreign event: CuPy, PyTorch, cuda.core, cuda.bindings, or an int."""
-    names = [] if PyIndex_Check(event) or hasattr(event, "__cuda_stream__") else ["cuda_event", "ptr", "handle"]
+    names = ["cuda_event", "ptr", "handle"] if is_event(event) else ["cuda_event"]
     value = next((getattr(event, name) for name in names if getattr(event, name, None) is not None), event)
     if not PyIndex_Check(value) and not (is_event(value) and hasattr(value, "__int__")):
         raise TypeError(f"{type(event).__name__} is not a CUDA event: give an Event, an int, or an event of CuPy, "

@@ -43,7 +43,7 @@ cdef class StreamPool:
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.ordering = Ordering.__new__(Ordering, context_of(parse_number("ordinal", ordinal, INT32_MIN, INT32_MAX)))
+        self.ordering = Ordering.__new__(Ordering, context_of(parse_ordinal(ordinal)))
         self.make(ORDINARY, 0)
 
     def __reduce__(self):
