@@ -1,4 +1,4 @@
-"""Whether the work on a block, or all of a runtime's, is complete: `synchronize` and `ready`; blocks that are closed."""
+"""Whether the work on a block, or all of a runtime's, is complete: `synchronize`, `ready`; blocks that are closed."""
 from __future__ import annotations
 
 import threading

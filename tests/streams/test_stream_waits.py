@@ -241,7 +241,8 @@ def test_what_cannot_be_waited_for_is_refused(four, driver, _context):
     unmade, poolless = Stream.__new__(Stream), StreamPool().acquire()
     before = driver.calls("cuEventRecord"), driver.calls("cuStreamWaitEvent")
     for call in (gone.synchronize, gone.record, lambda: gone.wait(x.S), lambda: gone.wait(event),
-                 lambda: x.S.wait(gone), unmade.synchronize, unmade.record, lambda: unmade.wait(x.S), lambda: x.S.wait(unmade),
+                 lambda: x.S.wait(gone), unmade.synchronize, unmade.record, lambda: unmade.wait(x.S),
+                 lambda: x.S.wait(unmade),
                  lambda: poolless.wait(x.S.handle), unmade.__enter__):
         with pytest.raises(StreamMisuseError, match=r"unregistered|never made|belongs to no runtime"):
             call()

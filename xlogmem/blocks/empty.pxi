@@ -11,7 +11,9 @@ cdef DeviceBlock new_empty(Core core, Stream stream, str tag):
         core.fail(&failure, f"allocating 0 bytes on {stream!r}")
     if not stream.registered:
         raise StreamMisuseError(f"{stream!r} was unregistered")
-    handle = new_handle(None, stream, tag)
+    handle = DeviceBlock.__new__(DeviceBlock)           # not `new_handle`, which the compiler copies into `allocate`
+    handle.stream = stream
+    handle.tag = tag
     handle.block = handle.owned.item = nothing
     handle.owned.end = end_nothing
     handle.generation = new_identity()

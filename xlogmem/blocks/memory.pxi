@@ -74,7 +74,7 @@ cdef inline Stream stream_for(Core core, object stream):
     return core.stream_of(stream)
 
 
-cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
+cdef inline DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
     cdef Allocation wanted
     cdef Failure failure
     cdef DeviceBlock handle
