@@ -57,7 +57,6 @@ from xlogmem._core cimport (
     new_identity,
     reap,
     record_use,
-    refuse_lost,
     set_hooks,
     start_calls,
     tear_down,

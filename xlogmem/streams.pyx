@@ -13,7 +13,7 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport INT32_MAX, INT32_MIN
 
-from xlogmem._cpp cimport push
+from xlogmem._cpp cimport check, push
 from xlogmem._driver cimport (
     LEGACY,
     PER_THREAD,

@@ -4,16 +4,12 @@
 cdef Block* nothing = make_new[Block]()                 # in no table; its generation is no block's
 
 
-cdef DeviceBlock new_empty(Core core, Stream stream, str tag):
-    cdef Failure failure
+cdef DeviceBlock new_empty(Core core, object where, str tag):
+    cdef Stream stream = core.stream_of(where)
     cdef DeviceBlock handle
-    if refuse_lost(&core.state, &failure):
-        core.fail(&failure, f"allocating 0 bytes on {stream!r}")
     if not stream.registered:
         raise StreamMisuseError(f"{stream!r} was unregistered")
-    handle = DeviceBlock.__new__(DeviceBlock)           # not `new_handle`, which the compiler copies into `allocate`
-    handle.stream = stream
-    handle.tag = tag
+    handle = new_handle(None, stream, tag)
     handle.block = handle.owned.item = nothing
     handle.owned.end = end_nothing
     handle.generation = new_identity()

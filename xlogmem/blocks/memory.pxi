@@ -74,7 +74,7 @@ cdef inline Stream stream_for(Core core, object stream):
     return core.stream_of(stream)
 
 
-cdef inline DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
+cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
     cdef Allocation wanted
     cdef Failure failure
     cdef DeviceBlock handle
@@ -82,10 +82,10 @@ cdef inline DeviceBlock allocate_block(Core core, object nbytes, object stream, 
     cdef Block* block = NULL
     cdef size_t size = bytes_wanted(nbytes)
     cdef int done
+    if unlikely(size == 0):
+        return new_empty(core, stream, tag)
     collect_exports()
     ordered = stream_for(core, stream)
-    if unlikely(size == 0):
-        return new_empty(core, ordered, tag)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
     if tag is not None or core.state.resource.stack_depth:

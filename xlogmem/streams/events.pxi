@@ -177,6 +177,7 @@ cdef int order_after_stream(Stream stream, Stream source) except -1:
 
 cdef int begin_wait_unlocks(OrderState* order, StreamState* waiting, Failure* failure) except -1 nogil:
     """A wait will be queued on the stream, which stays registered until it is not busy any more."""
+    check(order.lock.held(), "the lock is held")
     if refuse_dead(waiting, failure):
         return 1
     waiting.busy += 1
