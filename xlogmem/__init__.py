@@ -9,14 +9,8 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
 from typing import TYPE_CHECKING, Any
 
-try:
-    from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
-except ModuleNotFoundError as error:
-    if str(error.name).split(".")[0] != "cuda":
-        raise
-    raise ModuleNotFoundError(
-        "xlogmem calls the driver through cuda-bindings, which is not installed: install xlogmem[cu12] or "
-        "xlogmem[cu13], for the CUDA version of the other libraries of the program", name=error.name) from error
+from xlogmem import _bindings as _bindings  # first: it says what is missing
+from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.errors import (

@@ -115,6 +115,16 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
     return number
 
 
-def parse_ordinal(ordinal: SupportsIndex) -> int:
-    """The number of a device, as the driver's calls take it; whether there is such a device is the driver's answer."""
-    return parse_number("ordinal", ordinal, -1 << 31, (1 << 31) - 1, "the number of a device")
+def parse_ordinal(ordinal: SupportsIndex, device_id: SupportsIndex | None = None) -> int:
+    """The number of a device by either name, as the driver's calls take it; whether it exists is the driver's answer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no such number, or both names are given and differ.
+    """
+    name, given = ("ordinal", ordinal) if device_id is None else ("device_id", device_id)
+    number = parse_number(name, given, -1 << 31, (1 << 31) - 1, "the number of a device")
+    if device_id is not None and ordinal not in (0, number):
+        raise ValueError(f"ordinal is the older name of device_id: give one of them, not {ordinal!r} and {number}")
+    return number

@@ -16,7 +16,6 @@ from libc.stdint cimport INT32_MAX, INT32_MIN
 from xlogmem._cpp cimport check, push
 from xlogmem._driver cimport (
     LEGACY,
-    PER_THREAD,
     Scope,
     context_of,
     enter_context,
@@ -97,8 +96,9 @@ cdef class Stream:
 
     Notes
     -----
-    ``with stream:`` makes it the one that `current_stream` returns.  Keeps its runtime alive.  Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept
-    it where they accept streams.  Thread-safe.
+    ``with stream:`` makes it the one that `current_stream` returns.  Keeps its runtime alive.  Follows the
+    ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
+    Thread-safe.
     """
 
     def __init__(self):

@@ -9,13 +9,16 @@ from foreign_streams import ForeignStream, foreign
 from four_streams import READ, WRITE, nothing_happens
 
 from xlogmem import (
+    AsyncMemoryResource,
     BlockState,
     DeviceBlock,
     DeviceLostError,
     DeviceRuntime,
+    DirectMemoryResource,
     DriverError,
     PoolMemoryResource,
     StreamMisuseError,
+    StreamPool,
     UseAfterFreeError,
     use,
 )
@@ -267,6 +270,12 @@ def test_one_name_for_the_device():
         assert thing.device_id == 1
     assert (runtime.ordinal, block.device_ordinal, block.id.device_ordinal, runtime.resource.device_ordinal) == (1,) * 4
     assert (block.size, block.nbytes) == (64, 64)
+    for make in (DeviceRuntime, StreamPool, AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource):
+        assert make(device_id=1).device_id == make(ordinal=1).device_id == 1
+        with pytest.raises(ValueError, match=r"^device_id must be the number of a device"):
+            make(device_id=1 << 40)
+        with pytest.raises(ValueError, match="older name of device_id"):
+            make(ordinal=1, device_id=0)
 
 
 @pytest.mark.simulator

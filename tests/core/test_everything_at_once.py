@@ -81,7 +81,8 @@ class Worker:
             lambda: self.launch(self.runtime.acquire_stream()),
             self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
-            self.record_one_use, self.wait, self.synchronize, self.close, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
+            self.record_one_use, self.wait, self.synchronize, self.close,
+            lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
         ]
         operations.append(self.runtime.memory_summary)
         if isinstance(self.shared.resource, PoolMemoryResource):

@@ -1,5 +1,5 @@
-# Blocks of no bytes: there is nothing to track, order, or free, and neither the resource nor the driver is called.  Such
-# a handle has no core, which keeps it out of all paths that look at a tracked block.
+# Blocks of no bytes: there is nothing to track, order, or free, and neither the resource nor the driver is called.  A
+# handle of one has no core, which keeps it out of all paths that look at a tracked block.
 
 cdef Block* nothing = make_new[Block]()                 # in no table; its generation is no block's
 

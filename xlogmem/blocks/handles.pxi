@@ -101,8 +101,8 @@ cdef class DeviceBlock:
 
     Notes
     -----
-    Thread-safe.  A block of no bytes is named like others and orders nothing.  A finalizer makes no driver call: the free is queued by the next call to the runtime, or by
-    `DeviceRuntime.reap_pending`.
+    Thread-safe.  A block of no bytes is named like others and orders nothing.  A finalizer makes no driver call: the
+    free is queued by the next call to the runtime, or by `DeviceRuntime.reap_pending`.
     """
 
     def __init__(self):

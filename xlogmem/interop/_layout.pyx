@@ -180,8 +180,8 @@ cdef class ArrayLayout:
         shape = fill_shape(wanted, self.size)
         strides = c_strides(shape, self.itemsize) if self.size == 0 else strides_of_shape(self, shape)
         if strides is None:
-            raise ValueError(f"elements of shape {self.shape} with strides {self.strides} cannot be seen as shape {shape} "
-                             "without a copy")
+            raise ValueError(f"elements of shape {self.shape} with strides {self.strides} cannot be seen as shape "
+                             f"{shape} without a copy")
         return part_of(self, 0, shape, strides)
 
     cdef ArrayLayout transposed(self):

@@ -316,9 +316,9 @@ class Watch:
             return self.seen
 
 
-def get_device_state(ordinal: SupportsIndex = 0) -> DeviceState:
+def get_device_state(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> DeviceState:
     """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`."""
-    runtime = get_runtime(ordinal)
+    runtime = get_runtime(ordinal, device_id=device_id)
     with _lock:
         state = _own.get(runtime.ordinal)
         if state is None:

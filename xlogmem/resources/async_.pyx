@@ -48,8 +48,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     release_threshold : int, optional
         Bytes that the pool keeps when the device is synchronized; by default all.
 
@@ -65,7 +65,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     Memory and frees are ordered on the stream given to the call.  Thread-safe.
     """
 
-    def __init__(self, ordinal=0, *, release_threshold=None):
+    def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
         cdef Scope scope
@@ -77,7 +77,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             threshold = release_threshold
         if self.table.self != NULL:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(parse_ordinal(ordinal))
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:

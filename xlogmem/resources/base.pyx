@@ -125,8 +125,8 @@ cdef class DeviceMemoryResource:
 
     Parameters
     ----------
-    ordinal : int
-        The device that the memory is on.
+    ordinal, device_id : int
+        The device that the memory is on, by either name.
 
     Attributes
     ----------
@@ -155,11 +155,11 @@ cdef class DeviceMemoryResource:
 
     order = None
 
-    def __init__(self, ordinal=0):
+    def __init__(self, ordinal=0, *, device_id=None):
         if type(self) is DeviceMemoryResource:
             raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
                             "write a subclass with allocate() and deallocate()")
-        self.context = context_of(parse_ordinal(ordinal))
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         self.table.self = <void*>self
         if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")

@@ -32,8 +32,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
 
     Raises
     ------
@@ -45,8 +45,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     Takes no stream into account: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
 
-    def __init__(self, ordinal=0):
-        self.context = context_of(parse_ordinal(ordinal))
+    def __init__(self, ordinal=0, *, device_id=None):
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         self.table.order = HOST_SYNCHRONOUS
         self.table.allocate = allocate
         self.table.deallocate = deallocate

@@ -12,8 +12,8 @@ def current_stream():
 
     Notes
     -----
-    Of this thread or asynchronous task alone: a thread begins without one.  Nothing uses the current stream unless it is
-    named, as in ``use(current_stream(), ...)``; the default of an argument stays what its function says.
+    Of this thread or asynchronous task alone: a thread begins without one.  Nothing uses the current stream unless it
+    is named, as in ``use(current_stream(), ...)``; the default of an argument stays what its function says.
     """
     entry = current.get()
     return entry[0] if entry is not None else None

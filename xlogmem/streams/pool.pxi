@@ -12,8 +12,8 @@ cdef class StreamPool:
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     max_streams : int
         How many CUDA streams the pool has in use at the same time; values below 1 count as 1.  The default stream does
         not count, and a stream whose last handle is dropped returns to the pool.  Beyond that streams are shared, in
@@ -36,14 +36,14 @@ cdef class StreamPool:
     Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
     """
 
-    def __init__(self, ordinal=0, *, max_streams=16):
+    def __init__(self, ordinal=0, *, device_id=None, max_streams=16):
         if self.ordering is not None:
             raise RuntimeError("a stream pool is initialised once")
         self.max_streams = max(1, parse_number("max_streams", max_streams, INT32_MIN, INT32_MAX, "a number of streams"))
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.ordering = Ordering.__new__(Ordering, context_of(parse_ordinal(ordinal)))
+        self.ordering = Ordering.__new__(Ordering, context_of(parse_ordinal(ordinal, device_id)))
         self.make(ORDINARY, 0)
 
     def __reduce__(self):

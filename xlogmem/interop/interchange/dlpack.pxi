@@ -7,7 +7,7 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     Parameters
     ----------
     array : object with ``__dlpack__``, or capsule
-        In memory of a CUDA device, managed memory included; or in host memory, page-locked or not, if `device` is given.
+        In memory of a CUDA device, managed memory included; or, if `device` is given, in host memory.
     device : int or (int, int), optional
         Where the buffer is to be: the device ordinal, or DLPack's ``(kDLCUDA, ordinal)``.  The default is where the
         array is.  Host memory is copied there; there is no copy from one device to another.
@@ -76,8 +76,8 @@ cdef Buffer import_host(object array, object wanted, object copy, object stream,
     cdef DeviceBlock block
     cdef Buffer made
     if wanted is None:
-        raise BufferError("the array is in host memory, on DLPack device 1 or 3, which is not a CUDA device: name the "
-                          "device that it is copied to, as in from_dlpack(array, device=0), or copy it with copy_from()")
+        raise BufferError("the array is in host memory, on DLPack device 1 or 3, which is not a CUDA device: say where "
+                          "it is to be copied to, as in from_dlpack(array, device=0), or copy it with copy_from()")
     if copy is not None and not copy:
         raise BufferError("the array is in host memory: a buffer can only be a copy")
     device = take_snapshot(state, wanted)
@@ -137,7 +137,8 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
     cdef ArrayLayout layout
     cdef Scope scope
     device.refuse_stale()                               # the context may have been lost while the producer was called
-    if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != device.core.ordering.context.ordinal:
+    if (tensor.device.device_type not in (CUDA, CUDA_MANAGED)
+            or tensor.device.device_id != device.core.ordering.context.ordinal):
         raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
                           f"not on CUDA device {device.core.ordering.context.ordinal}")
     layout = tensor_layout(tensor, read_only)
