@@ -121,7 +121,7 @@ def parse_ordinal(ordinal: SupportsIndex, device_id: SupportsIndex | None = None
     Raises
     ------
     TypeError, ValueError
-        It is no such number, or both names are given and differ.
+        It is not a number of a device, or both names are given and differ.
     """
     name, given = ("ordinal", ordinal) if device_id is None else ("device_id", device_id)
     number = parse_number(name, given, -1 << 31, (1 << 31) - 1, "the number of a device")
