@@ -9,6 +9,7 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
 from typing import TYPE_CHECKING, Any
 
+from xlogmem import _bindings as _bindings  # first: it says what is missing
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
@@ -51,7 +52,7 @@ from xlogmem.resources import (
     TrackingResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
-from xlogmem.streams import Stream, StreamPool
+from xlogmem.streams import Event, Stream, StreamPool, current_stream
 
 if TYPE_CHECKING:
     from xlogmem import statistics as statistics
@@ -79,6 +80,7 @@ __all__ = [
     "DirectMemoryResource",
     "DriverError",
     "DriverNotFoundError",
+    "Event",
     "ForeignMemoryResource",
     "GuardResourceAdaptor",
     "GuardViolation",
@@ -104,6 +106,7 @@ __all__ = [
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",
+    "current_stream",
     "disable",
     "driver_version",
     "enable",

@@ -295,6 +295,12 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil
 cdef int wait_for_pending(CoreState* core) except -1 nogil
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Failure* failure) except -1 nogil
+cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
+                       Failure* failure) except -1 nogil
+cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil
+cdef int look_at_streams(CoreState* core, bint* ready, Failure* failure) except -1 nogil
+cdef uint64_t new_identity() noexcept nogil
 cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil

@@ -94,6 +94,7 @@ from xlogmem._labels cimport held, release
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,
+    ENTRY_KINDS,
     HAS_READ,
     OPAQUE,
     ORDINARY,
@@ -119,6 +120,7 @@ from xlogmem._order cimport (
     needs_context_sync_locked,
     order_after_unlocks,
     order_all_unlocks,
+    poll_stream_unlocks,
     poll_unlocks,
     record_fence_unlocks,
     refuse_capturing_sources_unlocks,
@@ -166,4 +168,5 @@ include "core/free.pxi"                 # blocks end: where a free waits
 include "core/deferred.pxi"             # what finalizers leave, and frees that failed
 include "core/by_handle.pxi"            # what the C table does in one acquisition of the lock
 include "core/at_once.pxi"              # what a thread does while it has the GIL
+include "core/complete.pxi"             # whether the work on a block is complete
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime

@@ -60,6 +60,7 @@ cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure)
 cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil
 cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
+cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil

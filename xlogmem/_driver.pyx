@@ -25,6 +25,7 @@ from xlogmem._cpp cimport flag
 from xlogmem._failures cimport DRIVER_FAILED, PROCESS_WAS_FORKED, error_name, raise_failure
 
 from xlogmem._failures import FORKED
+from xlogmem._units import parse_ordinal
 from xlogmem.errors import DriverError, DriverNotFoundError
 
 __all__ = ["BUILD", "ProcessLock", "active_devices", "device_count", "device_name", "driver_version",

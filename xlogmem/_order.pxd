@@ -33,6 +33,7 @@ cdef cppclass Fence:
     vector[uint64_t] clock
     uint32_t pins               # calls in flight that use the event unlocked; a tombstone and a probe count as one each
     bint in_ring                # of its stream
+    Fence* next                 # in the list of those whose event of Python is gone
 
 
 cdef cppclass StreamState:
@@ -102,6 +103,7 @@ cdef cppclass OrderState:
     EventPool* events
     uint64_t registrations      # numbers the streams
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
+    atomic[Fence*] released     # fences whose event of Python is gone
     atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
     # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
@@ -211,6 +213,15 @@ cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nog
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil
 cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef int hold_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
+cdef int order_after_fence_unlocks(OrderState* order, StreamState* stream, StreamState* source, Fence* fence,
+                                   Failure* failure) except -1 nogil
+cdef int host_wait_for_fence_unlocks(OrderState* order, StreamState* source, Fence* fence,
+                                     Failure* failure) except -1 nogil
+cdef int poll_fence_unlocks(OrderState* order, StreamState* source, Fence* fence, bint* done,
+                            Failure* failure) except -1 nogil
+cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t position,
+                             Failure* failure) except -1 nogil
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
                                      Failure* failure) except -1 nogil
 cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,

@@ -55,6 +55,7 @@ from xlogmem._driver cimport (
     process_is_closing,
     stream_destroy,
     stream_is_capturing,
+    stream_is_idle,
     stream_wait,
     take_at_forks,
     take_event,
@@ -174,6 +175,7 @@ cdef class Ordering:
             if not process_is_closing():
                 destroy_own(&self.state)
         forget_at_forks(&self.state.lock)
+        discard_released(&self.state)
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
             if stream.probe != NULL and stream.probe != stream.last and not stream.probe.in_ring:
@@ -202,4 +204,5 @@ cdef class Ordering:
 include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
 include "order/context.pxi"             # the host waits for everything, unless a capture is seen
 include "order/waits.pxi"               # a stream, or the host, is ordered after a position
+include "order/held.pxi"                # fences that events of Python hold
 include "order/registrations.pxi"       # streams are registered, change and are unregistered

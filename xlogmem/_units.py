@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "parse_bytes", "parse_number"]
+__all__ = ["format_bytes", "parse_bytes", "parse_number", "parse_ordinal", "parse_size"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -24,7 +24,8 @@ def format_bytes(nbytes: int) -> str:
 
 
 def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[], int]) -> int:
-    """A number of bytes: an int, a text such as ``"8GiB"`` or ``"500 MB"``, or a share of `total()`.
+    """A number of bytes: a whole number (``1e9`` is one), a text such as ``"8GiB"`` or ``"500 MB"``, or a share of
+    `total()`, above 0 and at most 1.
 
     Raises
     ------
@@ -40,10 +41,36 @@ def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[
             raise TypeError(f"{name} must be an int, a text such as '8GiB' or a share such as 0.5, not "
                             f"{type(value).__name__}") from None
     share = float(value)
+    if share > 1 and share.is_integer():
+        return _in_range(name, value, int(share))
     if not 0 < share <= 1:
         raise ValueError(f"{name} as a share of the device's memory must be above 0 and at most 1, got {value}; a "
-                         "number of bytes is an int")
+                         "number of bytes is whole")
     return int(share * total())
+
+
+def parse_size(name: str, value: SupportsIndex | str | float) -> int:
+    """A number of bytes that there is no share of: a whole number from 0, or a text such as ``"1GiB"``.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        It is none of these, or does not fit in 64 bits; the error names the parameter.
+    """
+    if isinstance(value, str):
+        return _in_range(name, value, _bytes_of_text(name, value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        nbytes = operator.index(value)                  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number of bytes or a text such as '1GiB', "
+                        f"not {_shown(value)}") from None
+    if nbytes < 0:
+        raise ValueError(f"{name} must not be negative, got {_shown(nbytes)}")
+    if nbytes >= 1 << 64:
+        raise OverflowError(f"{name} must be below 2**64, got {_shown(nbytes)}")
+    return nbytes
 
 
 def _bytes_of_text(name: str, text: str) -> int:
@@ -85,4 +112,19 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
         raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
     if not least <= number <= most:
         raise ValueError(f"{name} must be {what} from {least} to {most}, got {_shown(number)}")
+    return number
+
+
+def parse_ordinal(ordinal: SupportsIndex, device_id: SupportsIndex | None = None) -> int:
+    """The number of a device by either name, as the driver's calls take it; whether it exists is the driver's answer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not a number of a device, or both names are given and differ.
+    """
+    name, given = ("ordinal", ordinal) if device_id is None else ("device_id", device_id)
+    number = parse_number(name, given, -1 << 31, (1 << 31) - 1, "the number of a device")
+    if device_id is not None and ordinal not in (0, number):
+        raise ValueError(f"ordinal is the older name of device_id: give one of them, not {ordinal!r} and {number}")
     return number

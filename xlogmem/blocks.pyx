@@ -54,13 +54,18 @@ from xlogmem._core cimport (
     is_still_locked,
     keep_stack_of_free,
     look,
+    look_at_block,
+    look_at_streams,
+    new_identity,
     reap,
     record_use,
     set_hooks,
     start_calls,
     tear_down,
     use_caches,
+    wait_for_block,
     wait_for_pending,
+    wait_for_streams,
     watched,
 )
 from xlogmem._cpp cimport atomic, make_new, peek, push, unlikely, vector
@@ -100,10 +105,11 @@ from xlogmem.resources.base cimport (
     settle,
     start_call_on,
 )
-from xlogmem.streams cimport StreamPool, counted_handle, handle_of, parse
+from xlogmem.streams cimport StreamPool, core_of, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner
-from xlogmem.errors import DriverError, StaleBufferError, StreamMisuseError, UseAfterFreeError
+from xlogmem._units import parse_size
+from xlogmem.errors import StaleBufferError, StreamMisuseError, UseAfterFreeError
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver",
            "unfinished_runtimes"]
@@ -120,5 +126,6 @@ include "blocks/handles.pxi"                # Access, BlockState, BlockId, Devic
 include "blocks/ended.pxi"                  # runtimes that ended with something left
 include "blocks/memory.pxi"                 # allocate, free and adopt
 include "blocks/adoptions.pxi"              # memory that is tracked until its owner ends
+include "blocks/empty.pxi"                  # blocks of no bytes
 include "blocks/core.pxi"                   # Core: what a runtime is made of
 include "blocks/runtime.pxi"                # Runtime: the operations

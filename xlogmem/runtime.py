@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex
 
 from xlogmem._driver import ProcessLock, supports_memory_pools
-from xlogmem._units import format_bytes
+from xlogmem._units import format_bytes, parse_ordinal
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
@@ -66,8 +66,8 @@ class DeviceRuntime(Runtime):
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     resource : DeviceMemoryResource, optional
         Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
         ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a
@@ -94,8 +94,9 @@ class DeviceRuntime(Runtime):
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
     _prepared_lock: ProcessLock
 
-    def __new__(cls, ordinal: int = 0, *, resource: DeviceMemoryResource | None = None,
+    def __new__(cls, ordinal: int = 0, *, device_id: int | None = None, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
+        ordinal = parse_ordinal(ordinal, device_id)
         if resource is None:
             resource = default_resource(ordinal)
         if stream_pool is None:
@@ -106,8 +107,9 @@ class DeviceRuntime(Runtime):
         self._prepared_lock = ProcessLock()
         return self
 
-    def __init__(self, ordinal: int = 0, **parts: Any) -> None:
+    def __init__(self, ordinal: int = 0, *, device_id: int | None = None, **parts: Any) -> None:
         super().__init__()
+        ordinal = parse_ordinal(ordinal, device_id)
         if ordinal != self.ordinal:
             raise ValueError(f"device {ordinal} was requested, the parts are on device {self.ordinal}")
 
@@ -196,13 +198,13 @@ def _method_of(access: Access) -> str:
     return _METHODS[access]
 
 
-def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
+def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> DeviceRuntime:
     """The process's runtime for a device, made by the first call.
 
     Parameters
     ----------
-    ordinal : int
-        The device, 0 to 15.
+    ordinal, device_id : int
+        The device, 0 to 15, by either name.
 
     Raises
     ------
@@ -215,7 +217,7 @@ def get_runtime(ordinal: SupportsIndex = 0) -> DeviceRuntime:
     -----
     Thread-safe: simultaneous callers get the same object, and none is made twice.
     """
-    number = operator.index(ordinal)
+    number = operator.index(ordinal if device_id is None else parse_ordinal(ordinal, device_id))
     if not 0 <= number < MAX_DEVICE_ORDINALS:
         raise ValueError(f"device ordinal {number} exceeds MAX_DEVICE_ORDINALS={MAX_DEVICE_ORDINALS}")
     runtime = _runtimes[number]

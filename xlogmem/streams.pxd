@@ -1,7 +1,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
-from xlogmem._order cimport Ordering, OrderState, StreamState
+from xlogmem._order cimport Fence, Ordering, OrderState, StreamState
 
 
 cdef class Stream:
@@ -11,6 +11,12 @@ cdef class Stream:
     cdef readonly uint64_t id
 
 
+cdef class Event:
+    cdef Fence* fence           # its own
+    cdef readonly Stream stream
+    cdef int refuse_unmade(self) except -1
+
+
 cdef class StreamPool:
     cdef readonly Ordering ordering
     cdef readonly int max_streams
@@ -18,9 +24,11 @@ cdef class StreamPool:
     cdef dict spare             # (discipline, priority) -> addresses of streams without a handle
     cdef dict priorities        # address -> priority
     cdef int being_made         # streams that are being created
+    cdef size_t turn            # rises with each stream that is shared
     cdef Stream make(self, int discipline, int priority)
     cdef bint take_spare(self, StreamState* state) noexcept
     cdef int collect_idle(self) except -1
+    cdef Stream share(self, int discipline, int priority)
 
 
 cdef Stream handle_of(Ordering ordering, StreamState* state)

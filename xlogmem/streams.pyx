@@ -5,11 +5,15 @@ The state behind a handle (positions, clocks, fences) is `_order`'s; nothing her
 Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to
 the pool, and is handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
 """
+import time
+from contextvars import ContextVar
+
 cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport INT32_MAX, INT32_MIN
 
-from xlogmem._cpp cimport push
+from xlogmem._cpp cimport check, push
 from xlogmem._driver cimport (
     LEGACY,
     Scope,
@@ -19,15 +23,41 @@ from xlogmem._driver cimport (
     process_was_forked,
     stream_create,
     stream_device,
+    stream_wait,
 )
-from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
-from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, Discipline, OrderState, register_stream_locked
+from xlogmem._failures cimport (
+    DEVICE_IS_LOST,
+    PROCESS_WAS_FORKED,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    Failure,
+    fail_stream,
+    raise_failure,
+)
+from xlogmem._order cimport (
+    OPAQUE,
+    ORDINARY,
+    SEALED,
+    Discipline,
+    OrderState,
+    advance,
+    hold_fence_unlocks,
+    host_wait_for_fence_unlocks,
+    host_wait_unlocks,
+    is_other_threads_default,
+    order_after_fence_unlocks,
+    order_after_unlocks,
+    poll_fence_unlocks,
+    refuse_if_capturing_unlocks,
+    register_stream_locked,
+)
 
 from xlogmem import _driver
 from xlogmem._stream_owners import owns_stream
+from xlogmem._units import parse_number, parse_ordinal
 from xlogmem.errors import StreamMisuseError
 
-__all__ = ["Stream", "StreamPool"]
+__all__ = ["Event", "Stream", "StreamPool", "current_stream"]
 
 DISCIPLINES = {"ordinary": ORDINARY, "opaque": OPAQUE, "sealed": SEALED}
 
@@ -66,8 +96,9 @@ cdef class Stream:
 
     Notes
     -----
-    Keeps its runtime alive.  Follows the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept
-    it where they accept streams.  Thread-safe.
+    ``with stream:`` makes it the one that `current_stream` returns.  Keeps its runtime alive.  Follows the
+    ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
+    Thread-safe.
     """
 
     def __init__(self):
@@ -128,6 +159,79 @@ cdef class Stream:
         """Whether the stream was created outside xlogmem."""
         return self.state != NULL and self.state.driver_id != 0
 
+    @property
+    def device_id(self):
+        """The device ordinal."""
+        return self.ordering.context.ordinal if self.ordering is not None else None
+
+    # ------------------------------------------------------------------------------------------ work as a whole
+    def synchronize(self):
+        """Wait on the host until all work that is enqueued on the stream so far is complete, recorded or not.
+
+        Raises
+        ------
+        StreamMisuseError
+            The stream was unregistered, is capturing a graph, or is another thread's default stream.
+        DriverError
+            The driver refused, or work on the device has failed.
+
+        Notes
+        -----
+        Thread-safe; the GIL is released.  What the host has waited for is not waited for again by frees and reaps.
+        """
+        wait_for_stream(self)
+
+    def sync(self):
+        """`synchronize`, as cuda.core calls it."""
+        wait_for_stream(self)
+
+    def record(self):
+        """An `Event` behind all work that is enqueued on the stream so far, recorded or not.
+
+        Raises
+        ------
+        StreamMisuseError, DriverError
+            See `synchronize`.  There is no event.
+        """
+        return record_event(self)
+
+    def wait(self, other):
+        """Order the stream's work from now on after an event, or after what another stream has enqueued so far.
+
+        Parameters
+        ----------
+        other : Event, stream, or event of another library
+            A stream of another library is registered, as `use` does it.  A stream or an event may be of another runtime
+            or device.
+
+        Raises
+        ------
+        TypeError
+            This is neither a stream nor an event.
+        StreamMisuseError, DriverError
+            See `synchronize`, for either stream.  Nothing was enqueued.
+
+        Notes
+        -----
+        The stream waits on the device; the host does not.  Uses of blocks need no such wait: `use` orders them.  One
+        that was made here is not made again by `use`.  Thread-safe.
+        """
+        if is_event(other):
+            wait_for_event(self, other)
+        else:
+            wait_for_other_stream(self, other)
+
+    def wait_event(self, event):
+        """`wait` for an event, as RMM and CuPy call it; an int is the handle of one (``CUevent``)."""
+        wait_for_event(self, event)
+
+    def __enter__(self):
+        enter_current(self)
+        return self
+
+    def __exit__(self, kind, exception, traceback):
+        leave_current(self)
+
     def __cuda_stream__(self):
         return 0, self.handle
 
@@ -181,4 +285,6 @@ cdef object core_of(Stream stream):
 
 
 include "streams/pool.pxi"              # a runtime's own streams
+include "streams/events.pxi"            # waits for streams and events
+include "streams/current.pxi"           # `with stream:`
 include "streams/accepted.pxi"          # which objects are taken for streams, and what handle they have

@@ -6,6 +6,7 @@ import gc
 import pytest
 from c_table import Hold
 from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
 from four_streams import nothing_happens
 
 from xlogmem import (
@@ -18,6 +19,7 @@ from xlogmem import (
     OutOfDeviceMemoryError,
     StreamMisuseError,
     UseAfterFreeError,
+    use,
 )
 from xlogmem._kernels import check
 
@@ -46,15 +48,54 @@ def test_the_accounting_starts_at_zero_and_follows_each_allocation():
 @pytest.mark.simulator
 @pytest.mark.promise(37, 38, 128)
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_zero_bytes_are_refused_before_the_stream_is_looked_at(driver, resource):
-    """Zero bytes: DriverError; then an unknown stream: StreamMisuseError; neither touches the driver."""
+def test_zero_bytes_are_a_block_without_memory(driver, resource):
+    """It is named, freed and refused like any other, on a stream that has to be right; the driver is not called."""
     runtime, foreign = DeviceRuntime(resource=resource()), DeviceRuntime()
+    stream = runtime.acquire_stream()
+    real = runtime.allocate(64, stream)
     with nothing_happens(driver, runtime, foreign):
-        for stream in (None, foreign.default_stream, "no stream"):
-            with pytest.raises(DriverError, match=r"zero-byte allocation is not supported"):
-                runtime.allocate(0, stream)
+        block = runtime.allocate(0, stream, tag="nothing")
+        assert (block.ptr, block.nbytes, block.size, block.stream, block.tag) == (0, 0, 0, stream, "nothing")
+        assert (block.state, block.device_id, block.frontier, block.core) == (BlockState.LIVE, 0, {}, None)
+        assert block.generation not in (0, real.generation, runtime.allocate(0).generation)
+        assert block.id == block.id != real.id
+        assert block.ready
+        block.synchronize()
+        assert block.__cuda_array_interface__["shape"] == (0,)
+        runtime.deallocate(runtime.allocate(0))
+        with runtime.allocate(0) as closed:
+            pass
+        assert closed.state is BlockState.FREED
         with pytest.raises(StreamMisuseError, match="another runtime"):
-            runtime.allocate(64, foreign.default_stream)
+            foreign.deallocate(block)
+        with pytest.raises(StreamMisuseError, match="another runtime"):
+            use(foreign.default_stream, read=block)
+        for nbytes in (0, 64):
+            with pytest.raises(StreamMisuseError, match="another runtime"):
+                runtime.allocate(nbytes, foreign.default_stream)
+            with pytest.raises(TypeError, match="not a CUDA stream"):
+                runtime.allocate(nbytes, "no stream")
+        recorder = use(stream, read=[block, block.id], write=block)
+        assert recorder.recorded_count == 0
+        block.free()
+        for call in (block.free, block.synchronize, lambda: block.ready, lambda: runtime.deallocate(block),
+                     lambda: use(stream, read=block)):
+            with pytest.raises(UseAfterFreeError):
+                call()
+        assert runtime.resource.allocate(0, stream) == 0
+        runtime.resource.deallocate(0, 0, stream)
+    with use(stream, read=[runtime.allocate(0), real]):
+        pass
+    assert real.frontier[("has-read", stream.id)]
+
+
+@pytest.mark.promise(39)
+def test_zero_bytes_on_an_unregistered_stream_are_refused():
+    runtime, foreign = DeviceRuntime(), ForeignStream()
+    stream = runtime.register_stream(foreign)
+    runtime.unregister_stream(foreign)
+    with pytest.raises(StreamMisuseError, match="unregistered"):
+        runtime.allocate(0, stream)
 
 
 @pytest.mark.simulator

@@ -15,7 +15,6 @@ from xlogmem import (
     DeviceBlock,
     DeviceRuntime,
     DirectMemoryResource,
-    DriverError,
     LaunchRecorder,
     OutOfDeviceMemoryError,
     StreamMisuseError,
@@ -50,12 +49,13 @@ class World:
 
 Call = Callable[[World], object]
 ALLOCATE: list[tuple[str, type[Exception], str, Call]] = [
-    ("zero bytes", DriverError, "zero-byte", lambda w: w.mine.allocate(0)),
+    ("zero bytes there", StreamMisuseError, "another runtime", lambda w: w.mine.allocate(0, w.foreign)),
     ("negative", ValueError, "negative", lambda w: w.mine.allocate(-64)),
-    ("too many to count", OverflowError, "", lambda w: w.mine.allocate(1 << 70)),
-    ("text", TypeError, "", lambda w: w.mine.allocate("64")),
-    ("a fraction", TypeError, "", lambda w: w.mine.allocate(64.0)),
-    ("nothing", TypeError, "", lambda w: w.mine.allocate(None)),
+    ("too many to count", OverflowError, "nbytes must be below", lambda w: w.mine.allocate(1 << 70)),
+    ("text", ValueError, "nbytes must be a number and a unit", lambda w: w.mine.allocate("64")),
+    ("a fraction", TypeError, "nbytes must be a whole number", lambda w: w.mine.allocate(64.5)),
+    ("no number", TypeError, "nbytes must be a whole number", lambda w: w.mine.allocate(float("nan"))),
+    ("nothing", TypeError, "nbytes must be a whole number", lambda w: w.mine.allocate(None)),
     ("a tag of bytes", TypeError, "", lambda w: w.mine.allocate(64, tag=b"x")),
     ("a stream of text", TypeError, "not a CUDA stream", lambda w: w.mine.allocate(64, "x")),
     ("a negative stream", ValueError, "not a CUDA stream handle", lambda w: w.mine.allocate(64, -5)),
@@ -73,6 +73,7 @@ FREE: list[tuple[str, type[Exception], str, Call]] = [
     ("on a foreign stream", StreamMisuseError, "another runtime", lambda w: w.block.free(w.foreign)),
     ("on an unregistered stream", StreamMisuseError, "unregistered", lambda w: w.block.free(w.gone)),
     ("on no stream", TypeError, "not a CUDA stream", lambda w: w.block.free("x")),
+    ("twice, on no stream", TypeError, "not a CUDA stream", lambda w: w.freed.free("x")),
     ("a forged block", StreamMisuseError, "", lambda w: w.mine.deallocate(DeviceBlock.__new__(DeviceBlock))),
 ]
 USE: list[tuple[str, type[Exception], str, Call]] = [

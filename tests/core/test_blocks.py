@@ -5,6 +5,7 @@ import copy
 import gc
 import pickle
 
+import numpy as np
 import pytest
 
 from xlogmem import (
@@ -142,17 +143,20 @@ def test_a_block_outlives_the_name_of_its_runtime():
     block.free()
 
 
-@pytest.mark.parametrize("nbytes", [0, -1])
 @pytest.mark.promise(37)
-def test_sizes_that_make_no_sense(nbytes):
+def test_sizes_that_make_no_sense():
     runtime = DeviceRuntime()
-    with pytest.raises((DriverError, ValueError), match=r"zero-byte|negative"):
-        runtime.allocate(nbytes)
-    with pytest.raises(TypeError):
-        runtime.allocate("many")
-    with pytest.raises(OverflowError):
-        runtime.allocate(1 << 70)
+    for error, nbytes in ((ValueError, -1), (ValueError, -1.0), (ValueError, "many"), (ValueError, "-1 KiB"),
+                          (TypeError, 0.5), (TypeError, b"1"), (OverflowError, 1 << 70), (OverflowError, 1e30)):
+        with pytest.raises(error, match="nbytes"):
+            runtime.allocate(nbytes)
     assert runtime.counters()["allocations"] == 0
+
+
+def test_sizes_as_rmm_and_people_write_them():
+    runtime = DeviceRuntime()
+    sizes = {"1KiB": 1024, "1.5 kB": 1500, 1e3: 1000, 64.0: 64, np.int64(7): 7, True: 1, "0 B": 0, 0.0: 0}
+    assert [runtime.allocate(size).nbytes for size in sizes] == list(sizes.values())
 
 
 @pytest.mark.promise(38, 46)
@@ -263,8 +267,9 @@ def test_streams_and_pools():
     a, b = pool.acquire(), pool.acquire(priority=-1)
     assert len({pool.default, a, b}) == 3
     assert [s.id for s in (pool.default, a, b)] == [0, 1, 2]
+    assert pool.acquire() == a                          # the only one of its priority
     with pytest.raises(StreamMisuseError, match=r"stream pool at capacity \(max=2\)"):
-        pool.acquire()
+        pool.acquire(discipline="opaque")
     assert len(pool) == 2
     assert pool.stream(1) == a
     assert a.__cuda_stream__() == (0, a.handle)

@@ -87,7 +87,8 @@ def test_errors_that_the_runtime_raises_survive_it_too():
     runtime = DeviceRuntime()
     block = runtime.allocate(64)
     block.free()
-    for call in (lambda: runtime.allocate(1 << 50), lambda: runtime.allocate(0), block.free,
+    for call in (lambda: runtime.allocate(1 << 50), block.free,
+                 lambda: runtime.allocate(0, DeviceRuntime().default_stream),
                  lambda: runtime.record_block_use(block.id, None), lambda: runtime.unregister_stream(12345)):
         with pytest.raises(XlogmemError) as raised:
             call()

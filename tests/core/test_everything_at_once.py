@@ -26,6 +26,7 @@ from xlogmem import (
     StreamPool,
     TrackingResourceAdaptor,
     UseAfterFreeError,
+    current_stream,
     use,
 )
 from xlogmem._kernels import check
@@ -82,7 +83,8 @@ class Worker:
             self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
             self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
-            self.record_one_use, lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
+            self.record_one_use, self.wait, self.synchronize, self.close,
+            lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
         ]
         operations.append(self.runtime.memory_summary)
         if isinstance(self.shared.resource, PoolMemoryResource):
@@ -135,6 +137,25 @@ class Worker:
         else:
             assert len(set(self.own.to_numpy(self.stream()))) == 1
         self.uses += 1
+
+    def wait(self) -> None:
+        """Streams and events wait for each other; the event may be another thread's."""
+        stream, event = self.stream(), self.stream().record()
+        stream.wait(self.chance.choice([event, self.foreign, self.stream()]))
+        with stream:
+            assert current_stream() is stream
+        if self.chance.random() < 0.5:
+            event.synchronize()
+            assert event.ready
+
+    def synchronize(self) -> None:
+        with contextlib.suppress(UseAfterFreeError):
+            self.chance.choice([self.runtime, self.stream(), self.pick()]).synchronize()
+            assert self.chance.choice([self.runtime, self.pick()]).ready in (True, False)
+
+    def close(self) -> None:
+        if self.kept:
+            self.kept.pop().close(self.chance.choice([None, *self.streams]))
 
     def query(self) -> None:
         block = self.pick()

@@ -52,6 +52,44 @@ def blocks(w: World) -> None:
     runtime.find_block(w.scratch), runtime.counters(), runtime.memory_summary()
 
 
+@program
+def whole_streams(w: World) -> None:
+    runtime, s, t = w.two()
+    (u,) = w.streams(w.runtime(), "ordinary")
+    foreign = w.foreign_stream()
+    w.write(s, w.scratch)
+    event = w.do(s.record)
+    w.do(t.wait, event)
+    w.write(t, w.scratch)                               # after the first
+    w.do(u.wait, t)
+    w.do(t.wait_event, w.do(u.record).handle)
+    w.do(s.wait, foreign)
+    w.do(s.wait, t)
+    w.do(event.synchronize)
+    w.do(getattr, w.do(t.record), "ready")
+    w.do(s.synchronize)
+    w.do(runtime.synchronize)
+
+
+@program
+def complete_blocks(w: World) -> None:
+    runtime, s, t = w.two()
+    block = w.do(runtime.allocate, NBYTES, s)
+    w.write(s, block.ptr)                               # not recorded
+    w.do(getattr, block, "ready")
+    w.launch(t, write=block)
+    w.do(getattr, block, "ready")
+    w.do(getattr, runtime, "ready")
+    w.do(block.synchronize)
+    assert w.do(getattr, block, "__cuda_array_interface__")["stream"]
+    w.launch(s, read=block)
+    w.do(runtime.synchronize)
+    w.do(block.close)
+    with w.do(runtime.allocate, 0, s):
+        pass
+    w.do(runtime.reap_pending)
+
+
 def uses(w: World, policy: str) -> None:
     runtime, s, t = w.two(policy=policy)
     (u,) = w.streams(runtime, "sealed")
@@ -252,6 +290,7 @@ def buffers(w: World) -> None:
     w.do(b.to_numpy, s)
     raw = b.into_bytes()
     w.do(a.record_write, t)
+    w.do(w.do(state.full, 1000, 0.1, "float64", s).tolist, t)
 
     def write(buffer: Buffer) -> None:
         with buffer.pointer(s, Access.WRITE) as ptr:
@@ -306,6 +345,8 @@ def imports(w: World) -> None:
     del a, b
     c = w.do(state.full, 64, 1, "int32", s)
     w.do(from_dlpack, c, stream=t, state=state)
+    w.do(from_dlpack, c[::2], copy=True, stream=t, state=state)
+    w.do(from_dlpack, np.arange(8), device=0, stream=t, state=state)
     w.do(from_cuda_array, c, stream=t, state=state)
     del c
     w.do(state.runtime.reap_pending)

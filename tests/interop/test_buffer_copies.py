@@ -81,7 +81,7 @@ def test_what_record_write_recorded_is_waited_for(four, driver, dropped):
 @pytest.mark.promise(122, 237)
 @pytest.mark.parametrize("access", list(Access))
 def test_a_pointer_is_given_out_with_the_use_that_it_is_for(four, driver, access):
-    """W72: the waits of its stream before, its use recorded after; nothing else shows the address."""
+    """W72: the waits of its stream before, its use recorded after; `ptr` alone shows the address, too."""
     x = four()
     state = DeviceState(x.runtime)
     buffer = state.empty(512, "uint8", x.S)[128:]
@@ -95,7 +95,8 @@ def test_a_pointer_is_given_out_with_the_use_that_it_is_for(four, driver, access
         assert x.ordered(done, x.U)
     shown = [name for name in dir(buffer) if "__" not in name and isinstance(getattr(buffer, name), int)
              and getattr(buffer, name) >= 1 << 32]
-    assert shown == []
+    assert shown == ["ptr"]
+    assert buffer.ptr == buffer.data.ptr == ptr
     pointer = buffer.pointer(x.T, access)
     with pointer:
         pointer.cancel()

@@ -153,8 +153,13 @@ def test_copies_and_other_devices(state):
         buffer.__dlpack__(dl_device=(CPU, 0), copy=False)
     with pytest.raises(TypeError, match="dl_device is a pair"):
         buffer.__dlpack__(dl_device=1)
-    with pytest.raises(BufferError, match="only a contiguous"):
-        buffer[:, ::2].__dlpack__(copy=True)
+    buffer.copy_from(np.arange(6, dtype="int16").reshape(2, 3))
+    strided = Taken(buffer[:, ::2].__dlpack__(stream=1, copy=True))
+    again = from_dlpack(Producer(strided.tensor.data, (2, 2), strides=(3, 2), code=0, bits=16), state=state)
+    buffer.fill(0)
+    assert again.tolist() == [[0, 2], [3, 5]]
+    del again
+    strided.delete()
 
 
 @pytest.mark.simulator

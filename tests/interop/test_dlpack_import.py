@@ -174,7 +174,7 @@ def test_our_own_exports_come_home(state):
 
 WRONG = {
     "another device": {"device_id": 1}, "the host": {"device_type": CPU}, "page-locked": {"device_type": 3},
-    "managed": {"device_type": 13}, "lanes": {"lanes": 2}, "no lanes": {"lanes": 0}, "bits": {"bits": 7},
+    "lanes": {"lanes": 2}, "no lanes": {"lanes": 0}, "bits": {"bits": 7},
     "sub-byte": {"code": 1, "bits": 4}, "an opaque handle": {"code": 3, "bits": 64}, "a code": {"code": 200},
     "no memory": {}, "ndim -1": {"ndim": -1}, "ndim 65": {"ndim": 65}, "no shape": {"shape": None},
     "a negative extent": {"shape": (4, -1)}, "more than there is": {"shape": (1 << 62,)},

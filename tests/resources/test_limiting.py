@@ -305,6 +305,7 @@ def test_a_limit_may_be_a_share_of_the_device():
     total = check(cuda.cuDeviceTotalMem(0))
     assert LimitingResourceAdaptor(AsyncMemoryResource(), .5).limit == total // 2
     assert LimitingResourceAdaptor(AsyncMemoryResource(), 1.).limit == total
+    assert LimitingResourceAdaptor(AsyncMemoryResource(), 1e6).limit == 10 ** 6     # a whole number of bytes
 
 
 @pytest.mark.parametrize(("limit", "error", "said"), [

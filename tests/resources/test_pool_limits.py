@@ -180,6 +180,14 @@ def test_sizes_that_make_no_sense_are_refused(arguments):
         PoolMemoryResource(*arguments)
 
 
+def test_sizes_may_be_written_as_rmm_has_them():
+    pool = PoolMemoryResource(initial_pool_size="1MiB", maximum_pool_size="0.5 GiB", chunk_size=1e6)
+    runtime = DeviceRuntime(resource=pool)
+    assert pool.pool_size() == 1 << 20
+    assert pool.trim("0 B") == 1 << 20
+    del runtime
+
+
 def test_other_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="chunk_size"):
         PoolMemoryResource(chunk_size=-1)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -9,6 +10,7 @@ from cuda.bindings import driver as cuda
 from xlogmem import (
     AsyncMemoryResource,
     DeviceRuntime,
+    DirectMemoryResource,
     DriverError,
     StreamMisuseError,
     StreamPool,
@@ -50,10 +52,54 @@ def test_a_full_pool_and_a_driver_that_refuses(driver):
     streams = [pool.acquire(), pool.acquire()]
     assert driver.calls("cuEventRecord") == driver.calls("cuStreamWaitEvent") == 0  # it waits for nothing
     before = driver.all_calls()
-    with pytest.raises(StreamMisuseError, match=r"stream pool at capacity \(max=2\)"):
-        pool.acquire()
+    assert [pool.acquire() for _ in range(5)] == [streams[at] for at in (0, 1, 0, 1, 0)]    # each in its turn
+    for wanted in ({"discipline": "sealed"}, {"priority": -1}):
+        with pytest.raises(StreamMisuseError, match=r"stream pool at capacity \(max=2\), and no stream in use is"):
+            pool.acquire(**wanted)
     assert driver.all_calls() == before
     assert (len(pool), pool.max_streams, pool.default in streams) == (2, 2, False)
+
+
+def test_a_shared_stream_returns_to_its_pool_once():
+    """With the last of its handles; until then it keeps its id."""
+    pool = StreamPool(max_streams=1)
+    mine = pool.acquire()
+    theirs = pool.acquire()
+    assert mine == theirs
+    number = mine.id
+    del mine
+    assert (len(pool), theirs.id, pool.acquire().id) == (1, number, number)
+    del theirs
+    assert len(pool) == 0
+    assert pool.acquire().id != number
+
+
+@pytest.mark.simulator
+def test_a_full_pool_whose_streams_are_being_made_has_one_soon(driver):
+    """The second thread waits for the first one's stream, and does not keep the GIL meanwhile."""
+    pool = StreamPool(max_streams=1)
+    hold = driver.hold("cuStreamCreateWithPriority")
+    acquired = []
+    threads = [threading.Thread(target=lambda: acquired.append(pool.acquire())) for _ in range(2)]
+    threads[0].start()
+    assert hold.reached()
+    threads[1].start()
+    assert hold.release()
+    for thread in threads:
+        thread.join()
+    assert acquired[0] == acquired[1]
+    assert driver.calls("cuStreamCreateWithPriority") == 2      # with the default stream
+
+
+def test_arguments_that_do_not_fit_are_named():
+    for name, call in (("ordinal", lambda: StreamPool(1 << 70)), ("ordinal", lambda: AsyncMemoryResource(1 << 40)),
+                       ("ordinal", lambda: DirectMemoryResource(1 << 40)), ("ordinal", lambda: DeviceRuntime(1 << 70)),
+                       ("max_streams", lambda: StreamPool(max_streams=1 << 40)),
+                       ("priority", lambda: StreamPool().acquire(priority=1 << 40))):
+        with pytest.raises(ValueError, match=f"^{name} must be"):
+            call()
+    with pytest.raises(TypeError, match="priority must be an int"):
+        StreamPool().acquire(priority=None)
 
 
 @pytest.mark.promise(158, 159)

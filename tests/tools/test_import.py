@@ -108,6 +108,18 @@ cycle = [blocks]; cycle.append(cycle)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("missing", ["cuda", "cuda.bindings"])
+def test_without_cuda_bindings_it_says_what_to_install(missing):
+    run = python(f"""
+import sys
+sys.modules[{missing!r}] = None
+import xlogmem
+""")
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith("ModuleNotFoundError: xlogmem calls the driver through cuda-bindings")
+    assert "xlogmem[cu12] or xlogmem[cu13]" in run.stderr
+
+
 @pytest.mark.promise(70, 72, 74, 76, 79)
 def test_one_runtime_for_each_device():
     run = python("""

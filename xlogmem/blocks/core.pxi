@@ -207,6 +207,8 @@ cdef class Core:
         if isinstance(what, DeviceBlock):
             block = <DeviceBlock>what
             if block.core is not self:
+                if is_empty_of(block, self):
+                    return NOTHING
                 raise StreamMisuseError(f"{where}: {block!r} belongs to another runtime than {self!r}")
             found.slot = block.block.slot
             found.generation = block.generation
@@ -215,6 +217,8 @@ cdef class Core:
             identity = <BlockId>what
             if identity.ordering is not self.ordering:
                 raise StreamMisuseError(f"{where}: {identity!r} belongs to another runtime than {self!r}")
+            if identity.ptr == 0:                       # of no bytes
+                return NOTHING
             found.slot = identity.slot
             found.generation = identity.generation
             return TRACKED
@@ -308,8 +312,13 @@ cdef class Core:
         return self.state.lost.load() != 0
 
     @property
-    def ordinal(self):
+    def device_id(self):
         """The device ordinal."""
+        return self.ordering.context.ordinal
+
+    @property
+    def ordinal(self):
+        """The older name of `device_id`."""
         return self.ordering.context.ordinal
 
     @property

@@ -40,9 +40,14 @@ cdef class BlockId:
         A number that no other block of this process has.
     alloc_stream : Stream or None
         Where the block was allocated; None for memory adopted without a stream.
-    device_ordinal : int
-        The device.
+    device_id, device_ordinal : int
+        The device; the second name is the older one.
     """
+
+    @property
+    def device_id(self):
+        """The device ordinal."""
+        return self.device_ordinal
 
     def __init__(self):
         raise TypeError("block identities are taken from blocks: use block.id or runtime.find_block(ptr)")
@@ -75,12 +80,14 @@ cdef class BlockId:
 cdef class DeviceBlock:
     """One allocation.  Dropping the last reference frees it, after every recorded use; see `DeviceRuntime.deallocate`.
 
-    Made by `DeviceRuntime.allocate`; the handle is not copied, and it owns the memory until it is freed.
+    Made by `DeviceRuntime.allocate`; the handle is not copied, and it owns the memory until it is freed.  ``with
+    runtime.allocate(...) as block:`` closes it at the end.
 
     Attributes
     ----------
     ptr : int
-        Device address.  Aligned to at least 256 bytes where xlogmem allocated it; of adopted memory as it came.
+        Device address.  Aligned to at least 256 bytes where xlogmem allocated it; of adopted memory as it came.  0 of a
+        block of no bytes.
     nbytes : int
         Size in bytes, as requested.
     generation : int
@@ -89,13 +96,13 @@ cdef class DeviceBlock:
         Where it was allocated; None for memory adopted without a stream.
     tag : str or None
         The label given to the allocation.
-    core : Core
-        The runtime that tracks it.
+    core : Core or None
+        The runtime that tracks it; None: it has no bytes, and nothing is tracked.
 
     Notes
     -----
-    Thread-safe.  A finalizer makes no driver call: the free is queued by the next call to the runtime, or by
-    `DeviceRuntime.reap_pending`.
+    Thread-safe.  A block of no bytes is named like others and orders nothing.  A finalizer makes no driver call: the
+    free is queued by the next call to the runtime, or by `DeviceRuntime.reap_pending`.
     """
 
     def __init__(self):
@@ -105,22 +112,113 @@ cdef class DeviceBlock:
         raise TypeError("a block cannot be copied: it owns its memory")
 
     def free(self, stream=None):
-        """Free the block; see `DeviceRuntime.deallocate`."""
+        """Free the block; see `DeviceRuntime.deallocate`.  A second free is refused; `close` may be repeated."""
+        if self.core is None and is_empty(self):
+            free_empty(self)
+        else:
+            free_handle(self.core, self, stream)
+
+    def close(self, stream=None):
+        """Free the block unless that was done, or another handle owns it; see `DeviceRuntime.deallocate`.
+
+        Parameters
+        ----------
+        stream : stream, optional
+            As for `free`.
+
+        Notes
+        -----
+        Thread-safe, and idempotent: a block that was freed in another way meanwhile is left alone.
+        """
+        if self.owned.item == NULL and self.block != NULL:
+            return
+        try:
+            self.free(stream)
+        except UseAfterFreeError:
+            pass
+
+    def __enter__(self):
+        """The block, which is closed at the end of the ``with`` statement."""
+        if self.owned.item == NULL:
+            if self.block == NULL:
+                raise StreamMisuseError("the block was never allocated")
+            raise UseAfterFreeError(self.generation)
+        return self
+
+    def __exit__(self, kind, exception, traceback):
+        self.close()
+
+    def synchronize(self):
+        """Wait on the host until every use that was recorded is complete.
+
+        Work that may be enqueued without a record counts as well: what is enqueued so far on the stream of a block that
+        no other one has used, on an opaque stream, or on that of a consumer.  What is inside a `use` that is not closed
+        does not count.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed.
+        StreamMisuseError
+            A stream that has to be waited for is capturing a graph.
+        DriverError
+            The driver refused, or work on the device has failed.
+
+        Notes
+        -----
+        Thread-safe; the GIL is released.  The block may be freed by another thread meanwhile.
+        """
+        if self.core is not None:
+            wait_for_handle(self)
+        elif is_empty(self):
+            is_empty_of(self, core_of(self.stream))
+
+    @property
+    def ready(self):
+        """Whether all that `synchronize` waits for is complete: queried, without a wait.
+
+        One query for each stream that the host is not ordered after; an event is recorded where there is none.  False
+        where it cannot be queried: on a stream without a known owner, and on another thread's default stream.  Errors
+        are those of `synchronize`.
+        """
+        if self.core is not None:
+            return handle_is_ready(self)
+        return is_empty(self) and is_empty_of(self, core_of(self.stream))
+
+    @property
+    def __cuda_array_interface__(self):
+        """Version 3 of the CUDA array interface, of the bytes (``"|u1"``).
+
+        It names a stream that is ordered, at this moment, after all uses; see `Buffer.__cuda_array_interface__`.
+        """
         if self.core is None:
-            raise StreamMisuseError("the block was never allocated")
-        free_handle(self.core, self, stream)
+            is_empty(self)
+        return interface_maker(self)
 
     @property
     def id(self):
         """The identity of the block, which may be kept longer than the block."""
-        if self.core is None:
-            raise StreamMisuseError("the block was never allocated")
-        return self.core.identity(self.ptr, self.generation, self.block.slot, self.stream)
+        cdef Core core = self.core
+        if core is None and is_empty(self):
+            core = core_of(self.stream)
+        return core.identity(self.ptr, self.generation, self.block.slot, self.stream)
+
+    @property
+    def size(self):
+        """`nbytes`, as cuda.core calls it."""
+        return self.nbytes
+
+    @property
+    def device_id(self):
+        """The device ordinal."""
+        if self.core is not None:
+            return self.core.ordering.context.ordinal
+        return self.stream.device_id if self.block != NULL else None
 
     @property
     def device_ordinal(self):
-        """The device."""
-        return self.core.ordering.context.ordinal if self.core is not None else None
+        """The older name of `device_id`."""
+        return self.device_id
 
     @property
     def align(self):
@@ -134,7 +232,7 @@ cdef class DeviceBlock:
         cdef GuardTable* guard
         cdef uint8_t state = FREED
         if self.core is None:
-            return BlockState.FREED
+            return BlockState.LIVE if self.owned.item != NULL else BlockState.FREED
         order = &self.core.ordering.state
         with nogil:
             order.lock.lock()
@@ -170,11 +268,46 @@ cdef class DeviceBlock:
         return {(kinds[entries[i].kind], entries[i].stream): entries[i].position for i in range(entries.size())}
 
     def __repr__(self):
-        if self.core is None:
+        if self.block == NULL:
             return "<DeviceBlock that was never allocated>"
         return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} "
                 f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")
+
+
+cdef object interface_maker = None          # set by `buffers`, which stands above
+
+
+def set_interface_maker(maker):
+    """Let `DeviceBlock.__cuda_array_interface__` be ``maker(block)``."""
+    global interface_maker
+    interface_maker = maker
+
+
+cdef int wait_for_handle(DeviceBlock block) except -1:
+    cdef Core core = block.core
+    cdef Failure failure
+    cdef int failed
+    collect_exports()
+    with nogil:
+        failed = wait_for_block(&core.state, block.block, block.generation, &failure)
+    if failed:
+        core.fail(&failure, f"waiting for {block!r}")
+    return core.drop_owners()
+
+
+cdef bint handle_is_ready(DeviceBlock block) except -1:
+    cdef Core core = block.core
+    cdef bint ready = False
+    cdef Failure failure
+    cdef int failed
+    collect_exports()
+    with nogil:
+        failed = look_at_block(&core.state, block.block, block.generation, &ready, &failure)
+    if failed:
+        core.fail(&failure, f"looking at {block!r}")
+    core.drop_owners()
+    return ready
 
 
 cdef class BlockView:

@@ -53,7 +53,7 @@ cdef void keep_stack_of_drop(CoreState* core, Block* block, int depth) noexcept:
 
 
 # ---------------------------------------------------------------------------------------------- allocate
-cdef inline size_t bytes_wanted(object nbytes) except 0:
+cdef inline size_t bytes_wanted(object nbytes) except? 0:
     cdef size_t wanted
     if PyLong_CheckExact(nbytes):
         wanted = PyLong_AsSize_t(nbytes)
@@ -63,13 +63,8 @@ cdef inline size_t bytes_wanted(object nbytes) except 0:
     return parse_bytes_wanted(nbytes)
 
 
-cdef size_t parse_bytes_wanted(object nbytes) except 0:
-    nbytes = PyNumber_Index(nbytes)
-    if nbytes < 0:
-        raise ValueError(f"nbytes must not be negative, got {nbytes}")
-    if nbytes == 0:
-        raise DriverError("a zero-byte allocation is not supported: request at least one byte")
-    return nbytes
+cdef size_t parse_bytes_wanted(object nbytes) except? 0:
+    return parse_size("nbytes", nbytes)
 
 
 cdef inline Stream stream_for(Core core, object stream):
@@ -87,6 +82,8 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     cdef Block* block = NULL
     cdef size_t size = bytes_wanted(nbytes)
     cdef int done
+    if unlikely(size == 0):
+        return new_empty(core, stream, tag)
     collect_exports()
     ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
@@ -114,11 +111,11 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     cdef StreamState* home = NULL
     cdef Stream given
     cdef int done = NOT_AT_ONCE
-    if block.owned.item == NULL:
-        raise UseAfterFreeError(block.generation)
     if stream is not None:
         given = stream_for(core, stream)
         home = given.state
+    if block.owned.item == NULL:
+        raise UseAfterFreeError(block.generation)
     if free_into_cache(&core.state, block.block, block.generation, home):
         done = DONE
     elif core.state.resource.stack_depth == 0:

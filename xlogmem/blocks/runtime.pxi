@@ -23,8 +23,9 @@ cdef class Runtime(Core):
 
         Parameters
         ----------
-        nbytes : int
-            Bytes wanted, at least 1.
+        nbytes : int, or str
+            Bytes wanted: a whole number, or a text such as ``"1GiB"``.  0 is a block of no bytes, for which neither the
+            resource nor the driver is called.
         stream : stream, optional
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
             default stream.  Foreign streams are registered on first use; see `register_stream`.
@@ -37,10 +38,10 @@ cdef class Runtime(Core):
 
         Raises
         ------
-        ValueError
-            `nbytes` is negative.
+        ValueError, TypeError, OverflowError
+            `nbytes` is negative, not a whole number, or not a size; or it does not fit in 64 bits.
         DriverError
-            Zero bytes were requested, or the driver refused.
+            The driver refused.
         OutOfDeviceMemoryError
             There is no memory left, also after pending frees were waited for and the resource was trimmed.  If a wait
             for the whole context might release more, which would end graph captures, the text says so.
@@ -90,9 +91,12 @@ cdef class Runtime(Core):
         the stream, or without one the host, is ordered after every use.
         Thread-safe; the GIL is released where the driver may have to wait.
         """
-        if block.core is not self:
+        if block.core is self:
+            free_handle(self, block, stream)
+        elif is_empty_of(block, self):
+            free_empty(block)
+        else:
             raise StreamMisuseError(f"{block!r} belongs to another runtime than {self!r}")
-        free_handle(self, block, stream)
 
     def adopt(self, ptr, nbytes=None, stream=None, *, owner=None, str tag=None):
         """Track foreign memory, so that it can be used like a block.
@@ -171,6 +175,49 @@ cdef class Runtime(Core):
             self.fail_all(&failures, "reaping pending frees")
         if blocking and ended:
             warn_of_ended(self.ordering.context)
+
+    def synchronize(self):
+        """Wait on the host until all work so far is complete, recorded or not, on every stream that the runtime knows.
+
+        Raises
+        ------
+        StreamMisuseError
+            A stream is capturing a graph.
+        DriverError
+            The driver refused, or work on the device has failed.
+
+        Notes
+        -----
+        Thread-safe; the GIL is released.  The host waits for these streams alone, unless one of them was destroyed, may
+        be, or is another thread's default stream: then it may wait for the context.  Pending frees stay pending until
+        they are reaped.
+        """
+        cdef Failure failure
+        cdef int failed
+        collect_exports()
+        with nogil:
+            failed = wait_for_streams(&self.state, &failure)
+        if failed:
+            self.fail(&failure, "waiting for all streams")
+        self.drop_owners()
+
+    @property
+    def ready(self):
+        """Whether all that `synchronize` waits for is complete: queried, without a wait.
+
+        One query for each stream, none after the first that is not.  False where it cannot be queried.  Errors are
+        those of `synchronize`.
+        """
+        cdef Failure failure
+        cdef bint ready = False
+        cdef int failed
+        collect_exports()
+        with nogil:
+            failed = look_at_streams(&self.state, &ready, &failure)
+        if failed:
+            self.fail(&failure, "looking at all streams")
+        self.drop_owners()
+        return ready
 
     def find_block(self, ptr):
         """The identity of the live block that contains the memory of an argument, or None.

@@ -57,6 +57,11 @@ cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- allocate
+cdef uint64_t new_identity() noexcept nogil:
+    """`new_generation`, for a block of no bytes, which is in no table."""
+    return new_generation()
+
+
 cdef inline uint64_t new_generation() noexcept nogil:
     return generations.fetch_add(1) + 1
 

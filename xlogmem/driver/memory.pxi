@@ -72,16 +72,18 @@ cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) exc
 
 
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
-    """The device whose memory this is, -1 if it is not device memory.  May be called during a capture."""
-    cdef cy.CUpointer_attribute attributes[2]
-    cdef void* answers[2]
-    cdef unsigned int kind = 0
+    """The device whose memory this is, managed memory included; -1 if it is not device memory.  May be called during a
+    capture."""
+    cdef cy.CUpointer_attribute attributes[3]
+    cdef void* answers[3]
+    cdef unsigned int kind = 0, managed = 0
     attributes[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     attributes[1] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    answers[0], answers[1] = &kind, ordinal
-    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(2, attributes, answers, ptr)):
+    attributes[2] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED
+    answers[0], answers[1], answers[2] = &kind, ordinal, &managed
+    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(3, attributes, answers, ptr)):
         return 1
-    if kind != <unsigned int>cy.CU_MEMORYTYPE_DEVICE:
+    if kind != <unsigned int>cy.CU_MEMORYTYPE_DEVICE and not managed:
         ordinal[0] = -1
     return 0
 

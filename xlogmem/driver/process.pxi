@@ -176,11 +176,11 @@ cdef object total_memory(int ordinal):
     return nbytes
 
 
-def supports_memory_pools(int ordinal):
+def supports_memory_pools(ordinal):
     """Whether the device has the driver's stream-ordered allocator."""
     cdef int supported = 0, failed
     cdef Failure failure
-    cdef cy.CUdevice device = context_of(ordinal).device
+    cdef cy.CUdevice device = context_of(parse_ordinal(ordinal)).device
     with nogil:
         failed = _check(&failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
             &supported, cy.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device))

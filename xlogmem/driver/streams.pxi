@@ -66,6 +66,17 @@ cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failu
     return _check(failure, "cuStreamIsCapturing", result)
 
 
+cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except -1 nogil:
+    """Query, without waiting, whether all work on the stream is complete.  Spoils a capture on the stream."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuStreamQuery(stream)
+    restore_capture(mode)
+    idle[0] = result == cy.CUDA_SUCCESS
+    if result == cy.CUDA_ERROR_NOT_READY:
+        return 0
+    return _check(failure, "cuStreamQuery", result)
+
+
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:
     """Have the stream wait, on the device, for the last record of the event."""
     return _check(failure, "cuStreamWaitEvent", cy.cuStreamWaitEvent(stream, event, 0))

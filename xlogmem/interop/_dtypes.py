@@ -52,16 +52,21 @@ DTYPES = {row.name: row for row in (
     DType("float8_e5m2fnuz", 1, 13, None, None, None),
     DType("float8_e8m0fnu", 1, 14, None, None, None),
 )}
-_TYPESTRS = {row.typestr: row for row in DTYPES.values() if row.typestr}
-_TYPESTRS |= {typestr.replace(typestr[0], "<>=|"[i], 1): row for typestr, row in list(_TYPESTRS.items())
-              for i in range(4) if row.itemsize == 1}
 _TYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+# What else NumPy calls them, on 64-bit Linux: letters, C's types, and widths in bytes after a letter.
+_NAMES = {name: DTYPES[row] for row, names in {
+    "bool": "? b1 bool_", "int8": "b i1 byte", "int16": "h i2 short", "int32": "i i4 intc",
+    "int64": "l q p i8 int int_ long longlong intp", "uint8": "B u1 ubyte", "uint16": "H u2 ushort",
+    "uint32": "I u4 uintc", "uint64": "L Q P u8 uint ulong ulonglong uintp", "float16": "e f2 half",
+    "float32": "f f4 single", "float64": "d f8 float double", "complex64": "F c8 csingle",
+    "complex128": "D c16 complex cdouble"}.items() for name in names.split()}
 _CODES = {(row.code, 8 * row.itemsize): row for row in DTYPES.values()}
 _ARROW = {row.arrow: row for row in DTYPES.values() if row.arrow}
 
 
 def dtype_of(what: Any) -> DType:
-    """The row for a name, a typestr, or a dtype of NumPy or of another library whose dtypes have a name.
+    """The row for a dtype: anything that NumPy takes for one of these (``"f4"``, ``float``, ``numpy.float32``), a name
+    from the table, or a dtype of another library whose dtypes have a name.
 
     Raises
     ------
@@ -73,10 +78,19 @@ def dtype_of(what: Any) -> DType:
     if isinstance(what, type):
         what = _TYPES.get(what, what.__name__)          # numpy.float32
     name = what if isinstance(what, str) else getattr(what, "name", None)
-    row = DTYPES.get(name) or _TYPESTRS.get(name) if isinstance(name, str) else None
+    row = _named(name) if isinstance(name, str) else None
     if row is None or getattr(what, "byteorder", "=") == ">":
         raise TypeError(f"dtype {what!r} is unknown; choose one of {', '.join(DTYPES)}")
     return row
+
+
+def _named(name: str) -> DType | None:
+    """By name, letter or typestr, in this machine's byte order."""
+    order, code = (name[:1], name[1:]) if name[:1] in ("<", "=", "|", ">") else ("", name)
+    if order and code[1:] and not code[1:].isdigit():
+        return None                                     # only letters and widths have an order
+    row = DTYPES.get(name) or _NAMES.get(code)
+    return row if row is None or row.itemsize == 1 or order != ">" else None
 
 
 def dtype_of_dlpack(code: int, bits: int) -> DType | None:

@@ -22,6 +22,8 @@ cdef class ArrayLayout:
     cdef ArrayLayout at(self, uint64_t ptr)
     cdef ArrayLayout item(self, object key)
     cdef ArrayLayout seen_as(self, object dtype, object shape)
+    cdef ArrayLayout reshaped(self, object wanted)
+    cdef ArrayLayout transposed(self)
     cdef ArrayLayout without_elements(self)
 
 

@@ -174,6 +174,20 @@ cdef class ArrayLayout:
             raise ValueError(f"{nbytes} bytes cannot be seen as {row.name} of shape {shape}")
         return new_layout(row, self.ptr, shape, None, self.readonly)
 
+    cdef ArrayLayout reshaped(self, object wanted):
+        """The same elements in the same order; one extent may be -1, for what is left.  Raises where the elements do
+        not lie so that strides could say it."""
+        shape = fill_shape(wanted, self.size)
+        strides = c_strides(shape, self.itemsize) if self.size == 0 else strides_of_shape(self, shape)
+        if strides is None:
+            raise ValueError(f"elements of shape {self.shape} with strides {self.strides} cannot be seen as shape "
+                             f"{shape} without a copy")
+        return part_of(self, 0, shape, strides)
+
+    cdef ArrayLayout transposed(self):
+        """The dimensions in the reverse order."""
+        return part_of(self, 0, tuple(reversed(self.shape)), tuple(reversed(self.strides)))
+
     cdef ArrayLayout without_elements(self):
         """As many dimensions, and nothing in them."""
         return new_layout(self.dtype, 0, (0,) * max(1, len(self.shape)), None, self.readonly)
@@ -190,3 +204,40 @@ cdef list expand_key(object key, Py_ssize_t ndim):
     at = dots[0] if dots else len(keys)
     keys[at:at + len(dots)] = [slice(None)] * (ndim - len(keys) + len(dots))
     return keys
+
+
+cdef tuple fill_shape(object wanted, object size):
+    """A shape for so many elements, in which one extent may be -1."""
+    shape = [PyNumber_Index(extent) for extent in ((wanted,) if PyIndex_Check(wanted) else wanted)]
+    known = 1
+    for extent in shape:
+        known *= extent if extent != -1 else 1
+    if shape.count(-1) == 1 and known > 0 and size % known == 0:
+        shape[shape.index(-1)] = size // known
+        known = size
+    if known != size or any(extent < 0 for extent in shape):
+        raise ValueError(f"{size} elements cannot have shape {tuple(shape)}")
+    return tuple(shape)
+
+
+cdef tuple strides_of_shape(ArrayLayout layout, tuple wanted):
+    """The strides of the same elements in another shape, None if no strides say it.  There is an element."""
+    runs = []                               # dimensions that lie as one: how many elements, and the stride of the last
+    for extent, stride in zip(layout.shape, layout.strides, strict=True):
+        if extent == 1:
+            continue
+        if runs and runs[len(runs) - 1][1] == extent * stride:
+            runs[len(runs) - 1] = (runs[len(runs) - 1][0] * extent, stride)
+        else:
+            runs.append((extent, stride))
+    strides = []
+    left, step = 1, layout.itemsize         # of the run that is being cut, from its end
+    for extent in reversed(wanted):
+        if left == 1 and extent != 1:
+            left, step = runs.pop()
+        if left % extent:
+            return None
+        strides.append(step)
+        step *= extent
+        left //= extent
+    return tuple(reversed(strides))

@@ -31,13 +31,13 @@ cdef class ArrayView(BlockView):
     cdef DeviceSnapshot device          # when it was made
     cdef ArrayLayout layout
     cdef bint consumed
+    cdef object owner                   # of memory that lies in a block with another owner
     cdef const char* stale(self) noexcept
     cdef int refuse_consumed(self) except -1
     cdef int refuse_writing(self, str what) except -1
 
 
 cdef class Buffer(ArrayView):
-    cdef object owner                   # of memory that lies in a block with another owner
     cdef Stream last_interface_stream   # its readers may not keep it alive
     cdef uint64_t _number               # 0: no token was made yet
     cdef object __weakref__
@@ -54,4 +54,6 @@ cdef class Pointer:
     cdef int leave(self) except -1
 
 
+cdef Buffer copy_of(Buffer source, object stream)
+cdef int copy_host(Buffer target, const void* host, object stream) except -1
 cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout layout, object owner)

@@ -53,7 +53,7 @@ from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 
-from xlogmem.blocks import Access
+from xlogmem.blocks import Access, set_interface_maker
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 from xlogmem.interop._dtypes import DTYPES, dtype_of, element
 
@@ -82,8 +82,7 @@ cdef class Buffer(ArrayView):
     -----
     A buffer keeps its memory, also while the device is shutting down, and is not kept by the device.  Whatever accesses
     the memory raises `StaleBufferError` once that is not allowed any more; what describes the buffer works all the
-    same.  Thread-safe.  The address is handed out by `pointer`, together with the use that it is for, and shown nowhere
-    else.
+    same.  Thread-safe.  `pointer` gives the address together with the use that it is for, `ptr` by itself.
     """
 
     def __init__(self):
@@ -92,37 +91,10 @@ cdef class Buffer(ArrayView):
     def __reduce__(self):
         raise TypeError("a buffer cannot be pickled: send its token, or its contents with to_numpy()")
 
-    def __copy__(self):
-        self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout, self.owner)
-
     def __deepcopy__(self, memo):
         raise TypeError("a deep copy would have to choose a stream: make an empty buffer and use copy_from()")
 
-    # ------------------------------------------------------------------------------------------ parts
-    def __getitem__(self, key):
-        """A part, which shares the memory: integers, slices and an ellipsis."""
-        self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout.item(key), self.owner)
-
-    def view(self, dtype=None, shape=None):
-        """The same bytes as another dtype or shape; the buffer has to be contiguous.
-
-        Parameters
-        ----------
-        dtype : dtype, optional
-            The default is the buffer's own.
-        shape : int or tuple of int, optional
-            The default is one dimension if the dtype is another, else the buffer's own.
-
-        Raises
-        ------
-        ValueError
-            The sizes do not fit, or the buffer is not contiguous.
-        """
-        self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout.seen_as(dtype, shape), self.owner)
-
+    # ------------------------------------------------------------------------------------------ ends
     def into_bytes(self):
         """The same memory as bytes; this buffer is consumed."""
         self.refuse_stale()
@@ -249,8 +221,10 @@ cdef class Buffer(ArrayView):
         ------
         ValueError, TypeError
             The value is not an element of this dtype, or the buffer is read-only or not contiguous.
-        StaleBufferError, StreamMisuseError, DriverError
+        StaleBufferError, StreamMisuseError
             Nothing was enqueued.
+        DriverError
+            If the fill itself was refused, it counts as a write all the same: part of it may have been enqueued.
         """
         fill_buffer(self, value, stream)
 
@@ -267,7 +241,8 @@ cdef class Buffer(ArrayView):
         Notes
         -----
         Host memory may be changed when the call returns: of ordinary memory the driver has taken a copy; for
-        page-locked memory the host waits for this stream, and for nothing else.
+        page-locked memory the host waits for this stream, and for nothing else.  A copy that the driver refused counts
+        as a write, because it may have been enqueued; so does every failed copy or fill.
         """
         self.refuse_stale()
         self.refuse_writing("copy_from")
@@ -309,6 +284,14 @@ cdef class Buffer(ArrayView):
             There is no copy.
         """
         return copy_to_numpy(self, stream)
+
+    def tolist(self, stream=None):
+        """The contents as Python numbers, in lists as deep as there are dimensions.  It waits as `to_numpy` does, which
+        it needs: NumPy has to be there."""
+        return copy_to_numpy(self, stream).tolist()
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("a buffer is in device memory, and is not copied to the host unasked: use to_numpy()")
 
     # ------------------------------------------------------------------------------------------ exports
     def __dlpack_device__(self):
@@ -384,3 +367,5 @@ cdef class Buffer(ArrayView):
 include "buffers/pointer.pxi"
 include "buffers/copies.pxi"
 include "buffers/exports.pxi"
+
+set_interface_maker(interface_of_block)

@@ -241,7 +241,7 @@ class DeviceState:
         shape : int or tuple of int
             Zero elements need no memory.
         dtype : dtype
-            A name (``"float32"``), or a NumPy dtype or type.
+            Anything that NumPy takes for one of these dtypes: a name (``"float32"``, ``"f4"``), a type, a dtype.
         stream : stream, optional
             Where the memory may be used at once; the default is the runtime's.
         tag : str, optional
@@ -270,7 +270,12 @@ class DeviceState:
         return buffer
 
     def from_numpy(self, array: Any, stream: Any = None) -> Buffer:
-        """A new buffer with the contents of a NumPy array; see `Buffer.copy_from`."""
+        """A new buffer with the contents of a NumPy array, or of what NumPy makes one of, as a list of numbers; see
+        `Buffer.copy_from`."""
+        if not hasattr(array, "flags"):
+            import numpy
+
+            array = numpy.asarray(array)
         if not array.flags.c_contiguous:
             array = array.copy()
         buffer = self.empty(array.shape, array.dtype, stream)
@@ -311,9 +316,9 @@ class Watch:
             return self.seen
 
 
-def get_device_state(ordinal: SupportsIndex = 0) -> DeviceState:
+def get_device_state(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> DeviceState:
     """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`."""
-    runtime = get_runtime(ordinal)
+    runtime = get_runtime(ordinal, device_id=device_id)
     with _lock:
         state = _own.get(runtime.ordinal)
         if state is None:

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, SupportsIndex
 
 from xlogmem.interop.buffers import Buffer
 from xlogmem.interop.devices import DeviceState
@@ -10,6 +10,8 @@ def from_dlpack(
     array: Any,
     /,
     *,
+    device: SupportsIndex | tuple[int, int] | None = None,
+    copy: bool | None = None,
     stream: _StreamLike | None = None,
     producer: _StreamLike | None = None,
     state: DeviceState | None = None,

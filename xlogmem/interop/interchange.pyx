@@ -23,9 +23,9 @@ from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
 
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device, stream_wait
-from xlogmem._dltensor cimport CUDA, MOST_DIMENSIONS, DLTensor
+from xlogmem._dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, MOST_DIMENSIONS, DLTensor
 from xlogmem._failures cimport Failure
-from xlogmem._named cimport device_pair, peek_tensor
+from xlogmem._named cimport device_pair, pair_of, peek_tensor
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._arrow cimport (
@@ -40,7 +40,7 @@ from xlogmem.interop._arrow cimport (
 )
 from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
+from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, copy_host, copy_of, new_buffer
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
 

@@ -8,7 +8,6 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
     """Order all work that is queued on `stream` from now on after ``(source, position)``."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
-    cdef int failed
     if is_ordered_after_locked(order, stream, source, position):
         order.counters.elided += 1
         return 0
@@ -19,6 +18,14 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
         return sync_context_unlocks(order, failure)
     elif record_fence_unlocks(order, source, &fence, failure):
         return 1
+    return queue_wait_unlocks(order, stream, source, fence, failure)
+
+
+cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, StreamState* source, Fence* fence,
+                                   Failure* failure) except -1 nogil:
+    """Have the stream wait for a fence."""
+    check(order.lock.held(), "the lock is held")
+    cdef int failed
     fence.pins += 1
     order.lock.unlock()
     failed = stream_wait(stream.handle, fence.event, failure)
@@ -44,7 +51,6 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
     """Return when the position is complete."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
-    cdef int failed
     if is_ordered_after_locked(order, NULL, source, position):
         return 0
     fence = covering(source, position)
@@ -53,6 +59,14 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
             return sync_context_unlocks(order, failure)
         if record_fence_unlocks(order, source, &fence, failure):
             return 1
+    return host_wait_on_unlocks(order, source, fence, failure)
+
+
+cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fence* fence,
+                                     Failure* failure) except -1 nogil:
+    """The host waits for a fence."""
+    check(order.lock.held(), "the lock is held")
+    cdef int failed
     fence.pins += 1
     order.lock.unlock()
     failed = event_synchronize(fence.event, failure)

@@ -3,4 +3,5 @@ from xlogmem.resources.base import DeviceMemoryResource
 __all__ = ["AsyncMemoryResource"]
 
 class AsyncMemoryResource(DeviceMemoryResource):
-    def __init__(self, ordinal: int = 0, *, release_threshold: int | None = None) -> None: ...
+    def __init__(self, ordinal: int = 0, *, device_id: int | None = None,
+                 release_threshold: int | None = None) -> None: ...

@@ -1,7 +1,6 @@
 """The driver's stream-ordered allocator, with a memory pool for each resource."""
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
 
@@ -19,6 +18,8 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport Failure, raise_failure
 from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
+
+from xlogmem._units import parse_ordinal
 
 __all__ = ["AsyncMemoryResource"]
 
@@ -47,8 +48,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     release_threshold : int, optional
         Bytes that the pool keeps when the device is synchronized; by default all.
 
@@ -64,7 +65,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     Memory and frees are ordered on the stream given to the call.  Thread-safe.
     """
 
-    def __init__(self, ordinal=0, *, release_threshold=None):
+    def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
         cdef Scope scope
@@ -76,7 +77,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             threshold = release_threshold
         if self.table.self != NULL:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(PyNumber_Index(ordinal))
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:

@@ -20,7 +20,8 @@ from xlogmem._failures cimport keep_exception, raise_failure
 from xlogmem._labels cimport release, stack_for
 from xlogmem.streams cimport Stream, parse
 
-from xlogmem.errors import DriverError, StreamMisuseError
+from xlogmem._units import parse_number, parse_ordinal, parse_size
+from xlogmem.errors import StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]
 
@@ -124,8 +125,8 @@ cdef class DeviceMemoryResource:
 
     Parameters
     ----------
-    ordinal : int
-        The device that the memory is on.
+    ordinal, device_id : int
+        The device that the memory is on, by either name.
 
     Attributes
     ----------
@@ -154,11 +155,11 @@ cdef class DeviceMemoryResource:
 
     order = None
 
-    def __init__(self, ordinal=0):
+    def __init__(self, ordinal=0, *, device_id=None):
         if type(self) is DeviceMemoryResource:
             raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
                             "write a subclass with allocate() and deallocate()")
-        self.context = context_of(PyNumber_Index(ordinal))
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         self.table.self = <void*>self
         if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
@@ -173,21 +174,21 @@ cdef class DeviceMemoryResource:
         Parameters
         ----------
         nbytes : int
-            At least 1.
+            A whole number of bytes, or a text such as ``"1GiB"``.  For 0 the driver is not called.
         stream : Stream, int or object of another library
             Work that is enqueued there from now on may use the memory; with ``order = "host"`` any work may.
 
         Returns
         -------
         int
-            The device address.
+            The device address; 0 for no bytes.
 
         Raises
         ------
         OutOfDeviceMemoryError
             The device has no memory left.
         DriverError
-            The driver refused, or `nbytes` is 0.
+            The driver refused.
         StreamMisuseError
             The stream is on another device, or the resource cannot be used by itself.
 
@@ -199,9 +200,9 @@ cdef class DeviceMemoryResource:
         cdef Allocation wanted
         cdef Scope scope
         cdef int failed
-        start_call(&wanted, PyNumber_Index(nbytes), self.handle_on_device(stream, "allocate"))
+        start_call(&wanted, parse_size("nbytes", nbytes), self.handle_on_device(stream, "allocate"))
         if wanted.nbytes == 0:
-            raise DriverError("a zero-byte allocation is not supported: request at least one byte")
+            return 0
         wanted.stack = stack_for(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
@@ -241,8 +242,10 @@ cdef class DeviceMemoryResource:
         cdef Allocation freed
         cdef Scope scope
         cdef int failed
-        start_call(&freed, PyNumber_Index(nbytes), self.handle_on_device(stream, "deallocate"))
-        freed.ptr = PyNumber_Index(ptr)
+        start_call(&freed, parse_size("nbytes", nbytes), self.handle_on_device(stream, "deallocate"))
+        freed.ptr = parse_number("ptr", ptr, 0, UINT64_MAX, "an address")
+        if freed.ptr == 0 and freed.nbytes == 0:
+            return
         freed.stack = stack_for(self.table.stack_depth)
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
@@ -275,9 +278,14 @@ cdef class DeviceMemoryResource:
                         "Make another one")
 
     @property
-    def device_ordinal(self):
+    def device_id(self):
         """Ordinal of the device that the memory is on; None before ``__init__``."""
         return self.context.ordinal if self.context is not None else None
+
+    @property
+    def device_ordinal(self):
+        """The older name of `device_id`."""
+        return self.device_id
 
     def __repr__(self):
         return f"<{type(self).__name__} device={self.device_ordinal}>"

@@ -1,12 +1,13 @@
 """``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
 from xlogmem._failures cimport Failure
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
+
+from xlogmem._units import parse_ordinal
 
 __all__ = ["DirectMemoryResource"]
 
@@ -31,8 +32,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
 
     Raises
     ------
@@ -44,8 +45,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     Takes no stream into account: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
 
-    def __init__(self, ordinal=0):
-        self.context = context_of(PyNumber_Index(ordinal))
+    def __init__(self, ordinal=0, *, device_id=None):
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         self.table.order = HOST_SYNCHRONOUS
         self.table.allocate = allocate
         self.table.deallocate = deallocate

@@ -5,7 +5,6 @@ CUDA pool (RMM's asynchronous resource) declares that by a flag, and the driver 
 """
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_INCREF
 from cuda.bindings cimport cydriver as cy
@@ -32,6 +31,7 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport Failure, fail_resource
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
+from xlogmem._units import parse_ordinal
 from xlogmem.resources.base import ORDERS
 
 __all__ = ["ForeignMemoryResource"]
@@ -100,8 +100,8 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     ----------
     capsule : capsule
         Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps alive what that needs.
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     order : {"stream", "host"}
         What it promises: see `DeviceMemoryResource`.
 
@@ -127,7 +127,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     cdef readonly object capsule
     cdef Pooled pooled
 
-    def __init__(self, capsule, ordinal=0, *, order="stream"):
+    def __init__(self, capsule, ordinal=0, *, device_id=None, order="stream"):
         cdef xlogmem_upstream* upstream
         cdef uint64_t flags
         if not PyCapsule_IsValid(capsule, XLOGMEM_UPSTREAM):
@@ -141,7 +141,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
             raise ValueError(f"order {order!r} is unknown; choose one of {', '.join(ORDERS)}")
         if self.capsule is not None:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(PyNumber_Index(ordinal))
+        self.context = context_of(parse_ordinal(ordinal, device_id))
         self.capsule = capsule
         self.table.self = upstream
         self.table.order = ORDERS[order]

@@ -31,7 +31,6 @@ that one stopped, so old positions keep their meaning.
 """
 cimport cython
 
-from cpython.number cimport PyNumber_Index
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -82,7 +81,7 @@ from xlogmem.resources.base cimport (
 )
 
 from xlogmem import _driver
-from xlogmem._units import format_bytes
+from xlogmem._units import format_bytes, parse_ordinal, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
@@ -131,10 +130,10 @@ include "pool/figures.pxi"              # what it has and has done
 
 # ---------------------------------------------------------------------------------------------- the pool in Python
 cdef object parse_bytes(str name, object value):
-    value = PyNumber_Index(value)
-    if not 0 <= value <= LARGEST_REQUEST:
+    nbytes = parse_size(name, value)
+    if nbytes > LARGEST_REQUEST:
         raise ValueError(f"{name} must be a number of bytes, got {value}")
-    return value
+    return nbytes
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
@@ -152,21 +151,21 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     upstream : DeviceMemoryResource, optional
         Where chunks come from.  The default is an `AsyncMemoryResource` where the device has memory pools and a
         `DirectMemoryResource` where it has none.
-    initial_pool_size : int, optional
+    initial_pool_size : int or str, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
-    maximum_pool_size : int, optional
+    maximum_pool_size : int or str, optional
         Bytes that it may have from upstream at any time; by default no limit.  With twice what is in use at a time,
         waits are as few as without a maximum; with less, memory counts more than waits.
-    chunk_size : int, optional
+    chunk_size : int or str, optional
         Bytes that it expands by, at least; a larger request gets a chunk of its own size.  By default half of the
         maximum and then the rest, and without a maximum as much as the pool has, between 32 MiB and 1 GiB.
-    stream_cache_size : int, optional
+    stream_cache_size : int or str, optional
         Bytes that each stream may keep of what it has freed, for its own next allocations of the same sizes, which then
         take no lock of the runtime; 0 turns that off.  By default the streams share an eighth of the pool, 32 MiB at
         most for each, while a sixteenth of `maximum_pool_size` is in use at most.  Other streams get that memory before
         the pool expands or lets them wait.
-    ordinal : int
-        The device, where no upstream is given.
+    ordinal, device_id : int
+        The device by either name, where no upstream is given.
 
     Attributes
     ----------
@@ -191,7 +190,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     """
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None,
-                 stream_cache_size=None, ordinal=0):
+                 stream_cache_size=None, ordinal=0, device_id=None):
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
         initial = parse_bytes("initial_pool_size", 0 if initial_pool_size is None else initial_pool_size)
@@ -204,6 +203,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if initial > maximum:
             raise ValueError(f"initial_pool_size ({initial}) is more than maximum_pool_size ({maximum})")
         if upstream is None:
+            ordinal = parse_ordinal(ordinal, device_id)
             upstream = (AsyncMemoryResource(ordinal) if _driver.supports_memory_pools(ordinal)
                         else DirectMemoryResource(ordinal))
         refuse_upstream(upstream, "a pool on it")

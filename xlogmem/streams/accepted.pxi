@@ -5,7 +5,7 @@ cdef object value_of(object what):
     """The ``CUstream`` of a stream object of any library, as an int; None if the object is not a stream.
 
     The driver crashes on a handle that never was one.  So an object is not taken for a stream because it has a pointer:
-    arrays and blocks have one too.
+    arrays, blocks and events have one too, and some can be waited for.
     """
     if PyIndex_Check(what):
         return PyNumber_Index(what)
@@ -14,7 +14,8 @@ cdef object value_of(object what):
         return handle_in(protocol() if callable(protocol) else protocol, what)
     if str(type(what).__module__).startswith("cuda.bindings"):           # CUstream, cudaStream_t
         return int(what)
-    if not callable(getattr(what, "synchronize", None)):
+    if (not callable(getattr(what, "synchronize", None)) or is_event(what)
+            or hasattr(type(what), "__cuda_array_interface__")):
         return None
     for name in ("cuda_stream", "ptr", "handle"):                   # PyTorch, older CuPy, older Numba
         value = getattr(what, name, None)

@@ -12,18 +12,19 @@ cdef class StreamPool:
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
     max_streams : int
-        How many streams may be in use at the same time; values below 1 count as 1.  The default stream does not count,
-        and a stream whose last handle is dropped returns to the pool.
+        How many CUDA streams the pool has in use at the same time; values below 1 count as 1.  The default stream does
+        not count, and a stream whose last handle is dropped returns to the pool.  Beyond that streams are shared, in
+        turn: see `acquire`.
 
     Attributes
     ----------
     ordering : object
         Internal: the streams of the runtime.
     max_streams : int
-        How many streams may be in use at the same time.
+        How many CUDA streams the pool has in use at the same time.
 
     Raises
     ------
@@ -35,14 +36,14 @@ cdef class StreamPool:
     Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
     """
 
-    def __init__(self, ordinal=0, *, max_streams=16):
+    def __init__(self, ordinal=0, *, device_id=None, max_streams=16):
         if self.ordering is not None:
             raise RuntimeError("a stream pool is initialised once")
-        self.max_streams = max(1, PyNumber_Index(max_streams))
+        self.max_streams = max(1, parse_number("max_streams", max_streams, INT32_MIN, INT32_MAX, "a number of streams"))
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.ordering = Ordering.__new__(Ordering, context_of(PyNumber_Index(ordinal)))
+        self.ordering = Ordering.__new__(Ordering, context_of(parse_ordinal(ordinal, device_id)))
         self.make(ORDINARY, 0)
 
     def __reduce__(self):
@@ -100,7 +101,10 @@ cdef class StreamPool:
         return 0
 
     def acquire(self, *, str discipline="ordinary", priority=0):
-        """A stream that has no other handle.
+        """A stream: one that has no other handle, until `max_streams` are in use.
+
+        From then on the streams in use are handed out again, each in its turn, as RMM's and PyTorch's pools do it.
+        What two holders enqueue on one stream is ordered in the order of enqueueing, which is right, and may be slower.
 
         Parameters
         ----------
@@ -113,12 +117,12 @@ cdef class StreamPool:
         -------
         Stream
             It returns to the pool when its last handle is dropped.  Work that was enqueued there before is not waited
-            for: it comes first in stream order.
+            for: it comes first in stream order.  A shared one equals the stream of its other holders.
 
         Raises
         ------
         StreamMisuseError
-            The pool is at its capacity.
+            The pool is at its capacity, and no stream in use has this discipline and priority.
         DriverError
             The driver could not create a stream.
         ValueError
@@ -127,22 +131,48 @@ cdef class StreamPool:
         cdef StreamState* state
         cdef Failure failure
         cdef int wanted = discipline_of(discipline)
-        priority = PyNumber_Index(priority)
+        priority = parse_number("priority", priority, INT32_MIN, INT32_MAX)
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
         if process_was_forked():
             failure.kind = PROCESS_WAS_FORKED
             raise_failure(&failure)
-        self.collect_idle()
-        spare = self.spare.get((wanted, priority))
-        while spare:
-            state = <StreamState*><size_t>spare.pop()
-            if self.take_spare(state):                              # else `find_block` made a handle; it will return
-                return counted_handle(self.ordering, state)
-        if self.acquired + self.being_made >= self.max_streams:
-            raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}): drop a stream, pass a "
-                                    "larger max_streams to StreamPool, or share streams")
-        return self.make(wanted, priority)
+        while True:
+            self.collect_idle()
+            spare = self.spare.get((wanted, priority))
+            while spare:
+                state = <StreamState*><size_t>spare.pop()
+                if self.take_spare(state):                          # else `find_block` made a handle; it will return
+                    return counted_handle(self.ordering, state)
+            if self.acquired + self.being_made < self.max_streams:
+                return self.make(wanted, priority)
+            shared = self.share(wanted, priority)
+            if shared is not None:
+                return shared
+            if not self.being_made:
+                raise StreamMisuseError(f"stream pool at capacity (max={self.max_streams}), and no stream in use is "
+                                        f"{discipline} with priority {priority}: drop a stream, or pass a larger "
+                                        "max_streams to StreamPool")
+            time.sleep(0.0005)                          # another thread makes one, which may be what is wanted
+
+    cdef Stream share(self, int discipline, int priority):
+        """Another handle of a stream in use, each in its turn; None if there is none of this kind."""
+        cdef StreamState* state
+        cdef list suited = []
+        for address in self.states[1:]:
+            state = <StreamState*><size_t>address
+            if state.handles.load() and <int>state.discipline == discipline and self.priorities[address] == priority:
+                suited.append(address)
+        if not suited:
+            return None
+        state = <StreamState*><size_t>suited[self.turn % <size_t>len(suited)]
+        self.turn += 1
+        return handle_of(self.ordering, state)
+
+    @property
+    def device_id(self):
+        """The device ordinal."""
+        return self.ordering.context.ordinal if self.ordering is not None else None
 
     @property
     def acquired(self):

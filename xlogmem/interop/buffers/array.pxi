@@ -1,5 +1,5 @@
-# What a buffer is.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, and says whether
-# its memory may still be accessed.  It does nothing with the memory; `Buffer` does.
+# What a buffer is.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, makes views of its
+# parts, and says whether its memory may still be accessed.  It does nothing with the memory; `Buffer` does.
 
 cdef ArrayLayout NOTHING = new_layout(DTYPES["uint8"], 0, (0,), None, False)
 
@@ -114,6 +114,78 @@ cdef class ArrayView(BlockView):
     def device_id(self):
         """The device ordinal, None once the device's state was dropped."""
         return self.device.status.ordinal if self.device is not None and not self.device.status.dropped else None
+
+    @property
+    def ptr(self):
+        """The device address of the first element, as an int; 0 if there are no elements.
+
+        Name the buffer in `use` around whatever is done with it, as in ``with use(stream, write=buffer): launch(
+        buffer.ptr)``: the address alone orders nothing, and keeps neither the memory nor the device's context.
+        `Buffer.pointer` gives it for as long as it may be used.
+
+        Raises
+        ------
+        StaleBufferError
+            See `access`.
+        """
+        self.refuse_stale()
+        return self.layout.ptr
+
+    @property
+    def data(self):
+        """The buffer itself, for programs that write ``array.data.ptr``, as for CuPy's arrays; see `ptr`."""
+        return self
+
+    # ------------------------------------------------------------------------------------------ views
+    def __copy__(self):
+        self.refuse_consumed()
+        return new_buffer(self.device, self.block, self.layout, self.owner)
+
+    def __getitem__(self, key):
+        """A part, which shares the memory: integers, slices and an ellipsis."""
+        self.refuse_consumed()
+        return new_buffer(self.device, self.block, self.layout.item(key), self.owner)
+
+    def view(self, dtype=None, shape=None):
+        """The same bytes as another dtype or shape; the buffer has to be contiguous.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            The default is the buffer's own.
+        shape : int or tuple of int, optional
+            The default is one dimension if the dtype is another, else the buffer's own.
+
+        Raises
+        ------
+        ValueError
+            The sizes do not fit, or the buffer is not contiguous.
+        """
+        self.refuse_consumed()
+        return new_buffer(self.device, self.block, self.layout.seen_as(dtype, shape), self.owner)
+
+    def reshape(self, *shape):
+        """The same elements, in the same order (C's), in another shape; the memory is shared.
+
+        Parameters
+        ----------
+        *shape : int, or one tuple of int
+            One extent may be -1: what is left for it.
+
+        Raises
+        ------
+        ValueError
+            The shape is of another number of elements, or only a copy could have it: nothing is copied.
+        """
+        self.refuse_consumed()
+        wanted = shape[0] if len(shape) == 1 else shape
+        return new_buffer(self.device, self.block, self.layout.reshaped(wanted), self.owner)
+
+    @property
+    def T(self):
+        """The same elements with the dimensions in the reverse order; the memory is shared."""
+        self.refuse_consumed()
+        return new_buffer(self.device, self.block, self.layout.transposed(), self.owner)
 
     def __len__(self):
         if not self.layout.shape:

@@ -36,8 +36,12 @@ cdef void end_call(Buffer buffer) noexcept:
     buffer.device.status.calls.fetch_sub(1)
 
 
+cdef enum:
+    SEED = 4096                             # bytes of a fill that come from the host
+
 cdef enum WorkKind:
     FILL
+    FILL_WIDELY                             # with what is wider than the driver's fills
     COPY_IN                                 # from the host
     COPY_OUT                                # to the host
     COPY_ACROSS
@@ -49,17 +53,32 @@ cdef struct Work:
     uint64_t source
     size_t nbytes
     uint32_t word                           # of a fill: the value, in `width` bytes
-    int width
+    int width                               # of a wide fill: the bytes at `source`, some elements
 
 
 cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1 nogil:
     if work.kind == FILL:
         return fill(work.target, work.word, work.width, work.nbytes // work.width, stream.state.handle, failure)
+    if work.kind == FILL_WIDELY:
+        return fill_widely(work, stream, failure)
     if work.kind == COPY_IN:
         return copy_in(work.target, <void*>work.source, work.nbytes, stream.state.handle, failure)
     if work.kind == COPY_OUT:
         return copy_out(<void*>work.target, work.source, work.nbytes, stream.state.handle, failure)
     return copy_across(work.target, work.source, work.nbytes, stream.state.handle, failure)
+
+
+cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -1 nogil:
+    """Some elements come from the host, and the device doubles what is there."""
+    cdef size_t count, done = work.width
+    if copy_in(work.target, <void*>work.source, done, stream.state.handle, failure):
+        return 1
+    while done < work.nbytes:
+        count = min(done, work.nbytes - done)
+        if copy_across(work.target + done, work.target, count, stream.state.handle, failure):
+            return 1
+        done += count
+    return 0
 
 
 cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, str what) except? 0:
@@ -128,15 +147,15 @@ cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
         return 0
     layout.refuse_strided("only a contiguous buffer can be filled")
     resolved = buffer.resolve_stream(stream)
+    work.kind, work.target, work.nbytes, work.word = FILL, layout.ptr, layout.nbytes(), 0
     for width in (1, 2, 4):
         if len(pattern) % width == 0 and pattern == pattern[:width] * (len(pattern) // width):
+            work.word = int.from_bytes(pattern[:width], "little")
+            work.width = width
             break
     else:                                               # wider than the driver's fills, and not uniform
-        pattern *= layout.size
-        upload(buffer, <const char*>pattern, resolved)
-        return 0
-    work.kind, work.target, work.nbytes, work.width = FILL, layout.ptr, layout.nbytes(), width
-    work.word = int.from_bytes(pattern[:width], "little")
+        pattern *= min(layout.size, <size_t>SEED // layout.itemsize)
+        work.kind, work.width, work.source = FILL_WIDELY, len(pattern), <uint64_t><const char*>pattern
     enqueue(buffer, buffer.new_recorder(resolved, WRITE), &work, "filling a buffer")
     return 0
 
@@ -188,25 +207,32 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
 
 
 cdef int copy_from_host(Buffer target, object source, object stream) except -1:
-    cdef Stream resolved
     cdef Py_buffer view
-    cdef uint64_t position
-    cdef bint pinned = False
     acquire_host(source, target.layout, &view, 0)
     try:
-        if target.layout.size:
-            with nogil:
-                host_is_pinned(view.buf, &pinned)
-            resolved = target.resolve_stream(stream)
-            begin_call(target)
-            try:
-                position = upload(target, view.buf, resolved)
-                if pinned:                              # the driver reads it later than the call returns
-                    host_wait(resolved, position, target.core)
-            finally:
-                end_call(target)
+        copy_host(target, view.buf, stream)
     finally:
         PyBuffer_Release(&view)
+    return 0
+
+
+cdef int copy_host(Buffer target, const void* host, object stream) except -1:
+    """Fill a buffer from host memory of its size, which may be changed when this returns."""
+    cdef Stream resolved
+    cdef uint64_t position
+    cdef bint pinned = False
+    if target.layout.size == 0:
+        return 0
+    with nogil:
+        host_is_pinned(host, &pinned)
+    resolved = target.resolve_stream(stream)
+    begin_call(target)
+    try:
+        position = upload(target, host, resolved)
+        if pinned:                                      # the driver reads it later than the call returns
+            host_wait(resolved, position, target.core)
+    finally:
+        end_call(target)
     return 0
 
 
@@ -265,15 +291,22 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     return 0
 
 
-cdef Buffer copy_of(Buffer source):
-    """A buffer in a block of its own with the same contents."""
-    cdef DeviceBlock block = None
+cdef Buffer copy_of(Buffer source, object stream):
+    """A buffer in a block of its own with the same contents, and the same strides: with the bytes between elements."""
+    cdef ArrayLayout layout = source.layout
+    cdef Stream resolved
+    cdef DeviceBlock block
+    cdef LaunchRecorder recorder
     cdef Buffer made
+    cdef Work work
     source.refuse_stale()
-    if not source.layout.is_contiguous():
-        raise BufferError("only a contiguous buffer can be copied on the device")
-    if source.layout.size:
-        block = source.core.allocate(source.layout.nbytes(), source.resolve_stream(None))
-    made = new_buffer(source.device, block, source.layout.at(block.ptr if block is not None else 0), None)
-    copy_device(made, source, None)
+    if layout.size == 0:
+        return new_buffer(source.device, None, layout, None)
+    resolved = source.resolve_stream(stream)
+    block = source.core.allocate(layout.extent, resolved)
+    made = new_buffer(source.device, block, layout.at(block.ptr + (layout.ptr - layout.start)), None)
+    work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, block.ptr, layout.start, layout.extent
+    recorder = made.new_recorder(resolved, WRITE)
+    add_use(recorder, source, READ, source)
+    enqueue(made, recorder, &work, "copying a buffer")
     return made

@@ -61,7 +61,7 @@ cdef object export_dlpack(Buffer buffer, object stream, object dl_device, object
     if device != here:
         raise BufferError(f"the memory is on device {here} and cannot be exported to {device}")
     if copy:
-        buffer = copy_of(buffer)
+        buffer = copy_of(buffer, None)
         flags |= COPIED
     if buffer.layout.readonly:
         if not versioned:
@@ -140,6 +140,22 @@ cdef dict export_interface(Buffer buffer):
             "data": (layout.ptr, bool(layout.readonly)),
             "strides": None if layout.is_contiguous() else layout.strides, "mask": None,
             "stream": (named.handle or LEGACY) if named is not None else LEGACY}
+
+
+cdef dict interface_of_block(DeviceBlock block):
+    """A block as its bytes.  The stream is one that the block keeps, or that lives as long as the runtime."""
+    cdef Core core = block.core
+    cdef DeviceSnapshot device
+    cdef Buffer buffer
+    if core is None:                                    # it has no bytes
+        return {"version": 3, "shape": (0,), "typestr": "|u1", "data": (0, False), "strides": None, "mask": None,
+                "stream": LEGACY}
+    device = DeviceSnapshot(DeviceStatus(core.ordering.context.ordinal), core, 0)
+    buffer = new_buffer(device, block, new_layout(DTYPES["uint8"], block.ptr, (block.nbytes,), None, False), None)
+    named = buffer.resolve_stream(None)
+    export_ordered(buffer, named, NULL)
+    return {"version": 3, "shape": (block.nbytes,), "typestr": "|u1", "data": (block.ptr, False), "strides": None,
+            "mask": None, "stream": named.handle or LEGACY}
 
 
 cdef tuple export_arrow(Buffer buffer, dict keywords):

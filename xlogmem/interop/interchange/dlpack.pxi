@@ -1,13 +1,19 @@
 # DLPack: the producer is called with the stream that its work has to be ordered before, and gives a capsule.  A capsule
 # that comes without its producer is ordered already, on a stream that only the caller knows.
 
-def from_dlpack(array, /, *, stream=None, producer=None, state=None):
-    """Import an array of another library by DLPack; it is tracked, and shares the memory.
+def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None, state=None):
+    """Import an array of another library by DLPack; it is tracked, and shares the memory unless it is copied.
 
     Parameters
     ----------
     array : object with ``__dlpack__``, or capsule
-        On the device of `state`.
+        In memory of a CUDA device, managed memory included; or, if `device` is given, in host memory.
+    device : int or (int, int), optional
+        Where the buffer is to be: the device ordinal, or DLPack's ``(kDLCUDA, ordinal)``.  The default is where the
+        array is.  Host memory is copied there; there is no copy from one device to another.
+    copy : bool, optional
+        True: the buffer is a copy, ordered on `stream`.  False: never.  The default is a copy where nothing else is
+        possible.
     stream : stream, optional
         Where the buffer may be used at once; elsewhere `use` orders it.  Required for a capsule: the stream that its
         producer has ordered already.
@@ -25,7 +31,8 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     Raises
     ------
     BufferError
-        The tensor cannot be used: another device, an unknown dtype, lanes, a shape or strides outside of the address
+        It is not possible as requested: host memory without a `device` or with ``copy=False``, another device.
+        The tensor cannot be used: an unknown dtype, lanes, a shape or strides outside of the address
         space, a null or misaligned pointer, memory that is not the device's, a capsule that was consumed.
     TypeError
         This is neither an array nor a capsule.
@@ -34,25 +41,78 @@ def from_dlpack(array, /, *, stream=None, producer=None, state=None):
     StaleBufferError
         The device is not accepting operations, or its context was lost meanwhile.
     """
-    cdef DeviceSnapshot device
-    cdef Stream ordered, owner
+    cdef Buffer buffer
+    wanted = wanted_device(device)
     if getattr(type(array), "__dlpack__", None) is None:
-        return from_capsule(take_snapshot(state, 0), array, producer, stream)
-    device_type, ordinal = device_pair(array)
-    if device_type != <int>CUDA or not 0 <= ordinal <= INT32_MAX:
-        raise BufferError(f"the array is on DLPack device {(device_type, ordinal)}, which is not a CUDA device: copy "
-                          "it with copy_from()")
-    device = take_snapshot(state, ordinal)
+        buffer = from_capsule(take_snapshot(state, wanted or 0), array, producer, stream)
+    else:
+        device_type, ordinal = device_pair(array)
+        if device_type in (CPU, CUDA_HOST):
+            return import_host(array, wanted, copy, stream, state)
+        if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= ordinal <= INT32_MAX:
+            raise BufferError(f"the array is on DLPack device {(device_type, ordinal)}, which is not a CUDA device")
+        if wanted is not None and wanted != ordinal:
+            raise BufferError(f"the array is on CUDA device {ordinal}, and xlogmem copies nothing from there to device "
+                              f"{wanted}: have its own library copy it")
+        buffer = import_array(take_snapshot(state, ordinal), array, ordinal, producer, stream)
+    return copy_of(buffer, stream) if copy else buffer
+
+
+cdef object wanted_device(object device):
+    """The ordinal of a CUDA device, None: not named."""
+    if device is None:
+        return None
+    kind, ordinal = (CUDA, PyNumber_Index(device)) if PyIndex_Check(device) else pair_of(device, "device")
+    if kind != <int>CUDA or not 0 <= ordinal <= INT32_MAX:
+        raise BufferError(f"device {device!r} is not a CUDA device: give its ordinal, or (2, ordinal)")
+    return ordinal
+
+
+cdef Buffer import_host(object array, object wanted, object copy, object stream, object state):
+    """A copy of an array in host memory.  The host waits for it where the memory is page-locked."""
+    cdef DeviceSnapshot device
+    cdef bint read_only = False
+    cdef ArrayLayout layout
+    cdef DeviceBlock block
+    cdef Buffer made
+    if wanted is None:
+        raise BufferError("the array is in host memory, on DLPack device 1 or 3, which is not a CUDA device: say where "
+                          "it is to be copied to, as in from_dlpack(array, device=0), or copy it with copy_from()")
+    if copy is not None and not copy:
+        raise BufferError("the array is in host memory: a buffer can only be a copy")
+    device = take_snapshot(state, wanted)
+    refuse_device(device.core, wanted)
+    capsule = capsule_from(array, {})
+    tensor = peek_tensor(capsule, &read_only)
+    if tensor.device.device_type not in (CPU, CUDA_HOST):
+        raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
+                          "and its array is in host memory")
+    layout = tensor_layout(tensor, False)
+    layout.refuse_strided("the array in host memory is not contiguous: copy it there first")
+    taken = take_tensor(capsule)                        # until the copy is made
+    block = device.core.allocate(layout.nbytes(), stream) if layout.size else None
+    made = new_buffer(device, block, layout.at(block.ptr if block is not None else 0), None)
+    copy_host(made, <const void*>layout.ptr, stream)
+    del taken
+    return made
+
+
+cdef object capsule_from(object array, dict arguments):
+    try:
+        return array.__dlpack__(max_version=(1, 0), **arguments)
+    except TypeError:                                   # written before max_version was
+        return array.__dlpack__(**arguments)
+
+
+cdef Buffer import_array(DeviceSnapshot device, object array, object ordinal, object producer, object stream):
+    """An array of a CUDA device."""
+    cdef Stream ordered, owner
     refuse_device(device.core, ordinal)
     what = producer if producer is not None else find_producer_stream(array)
     owner = device.core.stream_of(what) if what is not None else None
     ordered = device.core.stream_of(stream) if stream is not None or owner is None else None
     handle = (owner if owner is not None else ordered).handle
-    try:
-        capsule = array.__dlpack__(stream=handle, max_version=(1, 0))
-    except TypeError:                                   # written before max_version was
-        capsule = array.__dlpack__(stream=handle)
-    return import_capsule(device, capsule, owner, ordered)
+    return import_capsule(device, capsule_from(array, {"stream": handle}), owner, ordered)
 
 
 cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer, object stream):
@@ -69,7 +129,8 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
     cdef ArrayLayout layout
     cdef Scope scope
     device.refuse_stale()                               # the context may have been lost while the producer was called
-    if tensor.device.device_type != <int>CUDA or tensor.device.device_id != device.core.ordering.context.ordinal:
+    if (tensor.device.device_type not in (CUDA, CUDA_MANAGED)
+            or tensor.device.device_id != device.core.ordering.context.ordinal):
         raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
                           f"not on CUDA device {device.core.ordering.context.ordinal}")
     layout = tensor_layout(tensor, read_only)

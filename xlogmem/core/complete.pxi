@@ -1,0 +1,144 @@
+# Whether the work on a block, or on all streams, is complete: the host waits for it, or queries without a wait.
+#
+# What may be queued without a record counts as well, as it does for the next user: the first fill, work on an opaque
+# stream, that of a consumer.  A wait then covers all that is queued on that stream by now, and a query needs the stream
+# to be idle.  What is inside a window that is still open was not filed, and does not count.
+
+cdef enum:
+    UNRECORDED = ENTRY_KINDS                # the kind of a dependency behind which unrecorded work may stand
+
+cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, vector[Dependency]* work,
+                             Failure* failure) except -1 nogil:
+    """What the host is not ordered after yet, of the uses of a block whose memory is there."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Query query
+    cdef size_t i
+    if not is_still_locked(core, block, generation) or block.state in (FREEING, FREED):
+        return fail_block(failure, BLOCK_IS_STALE, generation, 0)
+    core.order.operations += 1
+    query.stream = NULL
+    query.operation = core.order.operations
+    query.dependencies = work
+    query.snapshot = NULL
+    collect_dependencies_locked(core.order, block, READ_WRITE, &query)
+    for i in range(work.size()):
+        if work[0][i].source.raised_to:                 # by this operation: it has claimed the scratch of each
+            work[0][i].kind = UNRECORDED
+    return 0
+
+
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Failure* failure) except -1 nogil:
+    """Return when the uses of a block are complete.  The block may be freed meanwhile."""
+    cdef OrderState* order = core.order
+    cdef vector[Dependency] work
+    cdef Scope scope
+    cdef size_t i
+    cdef int failed
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    failed = collect_work_locked(core, block, generation, &work, failure)
+    if not failed:
+        failed = refuse_capturing_sources_unlocks(order, NULL, &work, failure)
+    for i in range(work.size()):
+        if not failed:
+            failed = host_wait_or_sync_unlocks(order, work[i].source, work[i].position, failure)
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
+                       Failure* failure) except -1 nogil:
+    """Whether the uses of a block are complete, without a wait.  What cannot be queried counts as not complete."""
+    cdef OrderState* order = core.order
+    cdef vector[Dependency] work
+    cdef Scope scope
+    cdef size_t i
+    cdef int failed
+    ready[0] = False
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    failed = collect_work_locked(core, block, generation, &work, failure)
+    ready[0] = not failed
+    for i in range(work.size()):
+        if not failed and ready[0]:
+            failed = look_at_work_unlocks(core, &work[i], ready, failure)
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int look_at_work_unlocks(CoreState* core, Dependency* work, bint* ready, Failure* failure) except -1 nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef int failed
+    if work.kind == UNRECORDED:
+        failed = poll_stream_unlocks(core.order, work.source, work.position, failure)
+    else:
+        failed = poll_unlocks(core.order, work.source, work.position, failure)
+    ready[0] = not failed and is_ordered_after_locked(core.order, NULL, work.source, work.position)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- all streams
+cdef inline void fill_all_work(StreamState* stream, Dependency* work) noexcept nogil:
+    """All work on a stream so far; of one that cannot be recorded on, or may be destroyed, what was filed."""
+    work.source = stream
+    work.kind = WRITTEN
+    work.position = stream.count
+    if stream.alive and not may_be_destroyed(stream) and not is_other_threads_default(stream):
+        work.kind = UNRECORDED
+        work.position = advance(stream)
+
+
+cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil:
+    """Return when all work so far is complete, on every stream that is known."""
+    cdef OrderState* order = core.order
+    cdef Dependency work
+    cdef Scope scope
+    cdef size_t i = 0
+    cdef int failed = 0
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    while i < order.streams.size() and not failed:      # more may come meanwhile
+        fill_all_work(order.streams[i], &work)
+        failed = host_wait_or_sync_unlocks(order, work.source, work.position, failure)
+        i += 1
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int look_at_streams(CoreState* core, bint* ready, Failure* failure) except -1 nogil:
+    """Whether all work so far is complete, without a wait."""
+    cdef OrderState* order = core.order
+    cdef Dependency work
+    cdef Scope scope
+    cdef size_t i = 0
+    cdef int failed = 0
+    ready[0] = False
+    if refuse_lost(core, failure) or enter_context(order.context, &scope, failure):
+        return 1
+    drain(core)
+    order.lock.lock()
+    order.in_flight += 1
+    ready[0] = True
+    while i < order.streams.size() and not failed and ready[0]:
+        fill_all_work(order.streams[i], &work)
+        failed = look_at_work_unlocks(core, &work, ready, failure)
+        i += 1
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return mark_lost_if_sticky(core, failed, failure)

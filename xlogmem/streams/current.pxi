@@ -1,0 +1,35 @@
+# `with stream:`, as CuPy and PyTorch have it: the innermost is current, in its thread or its asynchronous task.
+
+cdef object current = ContextVar("xlogmem.current_stream", default=None)    # (stream, the entry around it)
+
+
+def current_stream():
+    """The stream of the innermost ``with stream:`` around the call, None if there is none.
+
+    Returns
+    -------
+    Stream or None
+
+    Notes
+    -----
+    Of this thread or asynchronous task alone: a thread begins without one.  Nothing uses the current stream unless it
+    is named, as in ``use(current_stream(), ...)``; the default of an argument stays what its function says.
+    """
+    entry = current.get()
+    return entry[0] if entry is not None else None
+
+
+cdef int enter_current(Stream stream) except -1:
+    if stream.state == NULL:
+        raise StreamMisuseError("the stream was never made")
+    current.set((stream, current.get()))
+    return 0
+
+
+cdef int leave_current(Stream stream) except -1:
+    entry = current.get()
+    if entry is None or entry[0] is not stream:
+        raise StreamMisuseError(f"{stream!r} is not the current stream of this thread or task: `with` statements are "
+                                "left from the inside out, where they were entered")
+    current.set(entry[1])
+    return 0
