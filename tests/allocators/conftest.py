@@ -4,8 +4,8 @@ from __future__ import annotations
 import gc
 import sys
 
-import pytest
 import allocator_stand_ins as stand_ins
+import pytest
 from four_streams import FourStreams
 
 import xlogmem

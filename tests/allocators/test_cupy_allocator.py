@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import pytest
+from allocator_stand_ins import NullStream
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
-from allocator_stand_ins import NullStream
 
 import xlogmem
 from xlogmem import DeviceRuntime, LimitingResourceAdaptor, OutOfBudgetError, StreamMisuseError, allocators, use

@@ -7,8 +7,8 @@ import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from other_threads import Beside
 from allocator_stand_ins import CoreResource, NullStream, NumbaManager
+from other_threads import Beside
 
 import xlogmem
 from xlogmem import allocators

@@ -239,7 +239,8 @@ class TestTheEnd:
         assert status(a) == status(b) == SPOILED        # as seen on an H200, like what is below
         assert end(a)[0] == INVALIDATED
 
-    @pytest.mark.parametrize(("mode", "expected"), [(GLOBAL, WRONG_THREAD), (THREAD_LOCAL, WRONG_THREAD), (RELAXED, INVALIDATED)])
+    @pytest.mark.parametrize(("mode", "expected"),
+                             [(GLOBAL, WRONG_THREAD), (THREAD_LOCAL, WRONG_THREAD), (RELAXED, INVALIDATED)])
     def test_another_thread(self, simulator, mode, expected):
         a, b = stream(), stream()
         context = ok(driver.cuCtxGetCurrent())

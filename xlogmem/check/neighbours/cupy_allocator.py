@@ -24,4 +24,4 @@ def use(cupy: ModuleType, allocator: Allocator) -> None:
         set_allocator(allocator)
 
     set_allocator(allocator)
-    cupy.cuda.set_allocator = set_other                 # type: ignore[attr-defined]
+    cupy.cuda.set_allocator = set_other

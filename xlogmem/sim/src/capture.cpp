@@ -52,7 +52,7 @@ void close(Capture& capture) {
     capture.graph->accesses = d.engine.end_capture(*first->order);
     capture.ended = true;
     auto closed = std::find_if(d.captures.begin(), d.captures.end(), is_it);
-    std::shared_ptr<Capture> kept = *closed;            // its streams let go of it
+    std::shared_ptr<Capture> kept = *closed;            // its streams drop it
     d.captures.erase(closed);
     for (Stream* one : capture.streams) one->capture = nullptr;
 }
