@@ -13,6 +13,7 @@ from other_threads import Beside
 import xlogmem
 from xlogmem import allocators
 
+pytestmark = pytest.mark.simulator
 BOTH = pytest.mark.parametrize("call", [xlogmem.enable, xlogmem.disable])
 
 
