@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = ["find_current_streams", "find_owner", "find_producer_stream", "library_of", "owns_stream"]
 
+LIBRARIES = ("cupy", "torch", "numba")     # whose current stream is known
 LEGACY, PER_THREAD = 1, 2                   # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
 
@@ -21,7 +22,7 @@ def library_of(what: Any) -> str:
 def find_current_streams(things: list[Any], ordinal: int) -> dict[str, Any]:
     """The current stream of each library that has one of these things, by its name; if none has, of those in use that
     have a current stream: CuPy and PyTorch.  Libraries that were not imported are not in use."""
-    named = {library_of(thing): thing for thing in things if library_of(thing) in ("cupy", "torch", "numba")}
+    named = {library_of(thing): thing for thing in things if library_of(thing) in LIBRARIES}
     streams = {library: _current_stream(library, named.get(library), ordinal)
                for library in (named or ("cupy", "torch")) if library in sys.modules}
     return {library: stream for library, stream in streams.items() if stream is not None}
@@ -50,13 +51,10 @@ def _default_stream_of_numba() -> int:
 def find_producer_stream(array: Any) -> Any:
     """The stream, as its library's object, on which the library goes on working with an array; None if not known."""
     library = library_of(array)
-    if library == "torch":
-        return sys.modules["torch"].cuda.current_stream(array.device)
-    if library == "cupy":
-        return sys.modules["cupy"].cuda.get_current_stream()
-    if library == "numba":
-        return getattr(array, "stream", 0) or _default_stream_of_numba()    # its interface says None there
-    return None
+    if library not in LIBRARIES:
+        return None
+    own = getattr(array, "stream", 0) if library == "numba" else 0      # its interface says None there
+    return own or _current_stream(library, array, 0)
 
 
 def owns_stream(stream: Any) -> bool:

@@ -25,6 +25,15 @@ class Slots:
         self.__cuda_array_interface__ = Array(data=(ptr, False)).interface
 
 
+def judge(driver, wrong):
+    """Whether there was a race, and none is left of what the context still has queued."""
+    races = driver.races()
+    driver.clear_races()
+    assert bool(races) == wrong
+    check(cuda.cuCtxSynchronize())
+    driver.clear_races()
+
+
 def at(ptr: int) -> SimpleNamespace:
     return SimpleNamespace(ptr=ptr)
 
@@ -127,11 +136,7 @@ def test_everything_queued_on_the_stream_named_comes_first(four, driver, memory,
         driver.drop("cuStreamWaitEvent")
     with use(x.T, read=what):
         x.work(x.T, (at(memory), READ))
-    races = driver.races()
-    driver.clear_races()
-    assert bool(races) == dropped
-    check(cuda.cuCtxSynchronize())
-    driver.clear_races()
+    judge(driver, dropped)
 
 
 @pytest.mark.simulator
@@ -148,11 +153,7 @@ def test_what_the_owner_queues_later_and_does_not_record(four, driver, memory, d
     with use(x.T, write=what):
         x.work(x.T, (at(memory), WRITE))
     x.kernels.fill(x.S.handle, memory, 3, 1)
-    races = driver.races()
-    driver.clear_races()
-    assert bool(races) == bool(dropped)
-    check(cuda.cuCtxSynchronize())
-    driver.clear_races()
+    judge(driver, bool(dropped))
 
 
 @pytest.mark.simulator
@@ -171,11 +172,7 @@ def test_the_next_owner_of_the_address_comes_after_the_uses_of_the_last(four, dr
     x.kernels.fill(x.S.handle, memory, 3, 1)
     with use(x.S, write=following, untracked="adopt"):
         x.work(x.S, (at(memory), WRITE))
-    races = driver.races()
-    driver.clear_races()
-    assert bool(races) == dropped
-    check(cuda.cuCtxSynchronize())
-    driver.clear_races()
+    judge(driver, dropped)
 
 
 @pytest.mark.simulator

@@ -24,8 +24,9 @@ Kernels facts_of_ptx(Bytes text) {
         Facts& facts = kernels[std::string(kernel.name)];
         facts = {};
         for (const PtxParameter& parameter : kernel.parameters) facts.parameters.push_back(parameter.place);
-        facts.pointers = pointers_of(kernel);
-        std::map<u32, Start> starts = starts_of(kernel);
+        std::vector<Instruction> instructions = instructions_of(kernel);
+        facts.pointers = pointers_of(kernel, instructions);
+        std::map<u32, Start> starts = starts_of(kernel, instructions);
         for (Pointer& pointer : facts.pointers) pointer.start = starts[pointer.offset];
     }
     return kernels;

@@ -8,8 +8,6 @@
 // to a function or used in a way that is not known here *leaves*, and nothing is claimed about it any more.
 #include "flow.hpp"
 
-#include "instruction.hpp"
-
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -54,12 +52,12 @@ bool is_on_chip(const Instruction& instruction) { return instruction.has("shared
 
 class Flow {
   public:
-    explicit Flow(const PtxKernel& kernel);
+    Flow(const PtxKernel& kernel, const std::vector<Instruction>& instructions);
     std::vector<Pointer> run();
 
   private:
     const PtxKernel& kernel_;
-    std::vector<Instruction> instructions_;
+    const std::vector<Instruction>& instructions_;
     std::unordered_map<Token, const PtxParameter*> names_;
     std::unordered_map<Token, Value> registers_;
     std::set<u32> pointers_;  // words that certainly are addresses
@@ -91,14 +89,11 @@ class Flow {
     const PtxParameter* parameter_at(u64 offset) const;
 };
 
-Flow::Flow(const PtxKernel& kernel) : kernel_(kernel) {
+Flow::Flow(const PtxKernel& kernel, const std::vector<Instruction>& instructions)
+    : kernel_(kernel), instructions_(instructions) {
     for (const PtxParameter& parameter : kernel.parameters) {
         names_[parameter.name] = &parameter;
         if (parameter.is_pointer) pointers_.insert(parameter.place.offset);
-    }
-    for (const Statement& statement : kernel.statements) {
-        Instruction instruction = instruction_of(statement);
-        if (!instruction.words.empty()) instructions_.push_back(std::move(instruction));
     }
 }
 
@@ -312,6 +307,8 @@ std::vector<Pointer> Flow::run() {
 
 }  // namespace
 
-std::vector<Pointer> pointers_of(const PtxKernel& kernel) { return Flow(kernel).run(); }
+std::vector<Pointer> pointers_of(const PtxKernel& kernel, const std::vector<Instruction>& instructions) {
+    return Flow(kernel, instructions).run();
+}
 
 }  // namespace check

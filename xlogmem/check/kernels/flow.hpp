@@ -1,10 +1,10 @@
 // Which of a kernel's pointers it reads and writes through, from its PTX.
 #pragma once
 
-#include "ptx.hpp"
+#include "instruction.hpp"
 
 namespace check {
 
-std::vector<Pointer> pointers_of(const PtxKernel& kernel);
+std::vector<Pointer> pointers_of(const PtxKernel& kernel, const std::vector<Instruction>& instructions);
 
 }  // namespace check

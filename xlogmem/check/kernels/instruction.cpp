@@ -64,6 +64,9 @@ bool Instruction::has(Token word) const {
     });
 }
 
+namespace {
+
+// Its `words` are empty where it is none.
 Instruction instruction_of(const Statement& statement) {
     Instruction instruction;
     std::size_t at = 0;
@@ -85,6 +88,17 @@ Instruction instruction_of(const Statement& statement) {
             instruction.sources.push_back(std::move(operand.words));
     }
     return instruction;
+}
+
+}  // namespace
+
+std::vector<Instruction> instructions_of(const PtxKernel& kernel) {
+    std::vector<Instruction> instructions;
+    for (const Statement& statement : kernel.statements) {
+        Instruction instruction = instruction_of(statement);
+        if (!instruction.words.empty()) instructions.push_back(std::move(instruction));
+    }
+    return instructions;
 }
 
 u64 constant_in(const std::vector<Token>& address) {

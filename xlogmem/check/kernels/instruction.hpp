@@ -16,8 +16,8 @@ struct Instruction {
     Token type() const { return words.back(); }
 };
 
-// Declarations and directives are no instructions: then `words` is empty.
-Instruction instruction_of(const Statement& statement);
+// Of all statements that are no declarations and no directives.
+std::vector<Instruction> instructions_of(const PtxKernel& kernel);
 
 // What is added in an address: %rd1+8, %rd1+-8.
 u64 constant_in(const std::vector<Token>& address);

@@ -6,8 +6,6 @@
 // followed in no particular order until nothing new comes of it; whether a thread gets to one is not followed.
 #include "start.hpp"
 
-#include "instruction.hpp"
-
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -59,11 +57,11 @@ bool is_any_of(const Instruction& instruction, std::initializer_list<const char*
 
 class First {
   public:
-    explicit First(const PtxKernel& kernel);
+    First(const PtxKernel& kernel, const std::vector<Instruction>& instructions);
     std::map<u32, Start> run();
 
   private:
-    std::vector<Instruction> instructions_;
+    const std::vector<Instruction>& instructions_;
     std::unordered_map<Token, u32> names_;  // of parameters, and their offsets
     std::vector<Parameter> words_;          // by their bits
     std::unordered_map<Token, Sums> registers_;
@@ -79,12 +77,8 @@ class First {
     void access(Sum sum);
 };
 
-First::First(const PtxKernel& kernel) {
+First::First(const PtxKernel& kernel, const std::vector<Instruction>& instructions) : instructions_(instructions) {
     for (const PtxParameter& parameter : kernel.parameters) names_[parameter.name] = parameter.place.offset;
-    for (const Statement& statement : kernel.statements) {
-        Instruction instruction = instruction_of(statement);
-        if (!instruction.words.empty()) instructions_.push_back(std::move(instruction));
-    }
 }
 
 Sum First::bit_of(u32 offset, u32 size) {
@@ -190,6 +184,8 @@ std::map<u32, Start> First::run() {
 
 }  // namespace
 
-std::map<u32, Start> starts_of(const PtxKernel& kernel) { return First(kernel).run(); }
+std::map<u32, Start> starts_of(const PtxKernel& kernel, const std::vector<Instruction>& instructions) {
+    return First(kernel, instructions).run();
+}
 
 }  // namespace check

@@ -1,11 +1,11 @@
 // Where a kernel's first thread goes from its pointers, from its PTX: to the address itself, or somewhere else.
 #pragma once
 
-#include "ptx.hpp"
+#include "instruction.hpp"
 
 namespace check {
 
 // By the offset of the word; a word that is not there is accessed in ways that are not followed.
-std::map<u32, Start> starts_of(const PtxKernel& kernel);
+std::map<u32, Start> starts_of(const PtxKernel& kernel, const std::vector<Instruction>& instructions);
 
 }  // namespace check
