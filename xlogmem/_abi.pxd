@@ -10,6 +10,7 @@ cdef extern from "xlogmem.h":
     enum: XLOGMEM_TEXT
     enum: XLOGMEM_FAILED
     enum: XLOGMEM_OUT_OF_MEMORY
+    enum: XLOGMEM_NOT_FOUND
     enum: XLOGMEM_FINDS_DEVICE
     enum: XLOGMEM_CUDA_POOL
 
@@ -30,6 +31,7 @@ cdef extern from "xlogmem.h":
         int (*allocate_sync)(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil
         void (*deallocate)(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil
         void (*deallocate_sync)(xlogmem_runtime* runtime, void* ptr) noexcept nogil
+        int (*record_use)(xlogmem_runtime* runtime, void* ptr, void* stream, xlogmem_error* error) noexcept nogil
 
     ctypedef struct xlogmem_upstream:
         uint32_t version

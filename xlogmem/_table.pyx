@@ -16,9 +16,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
+from libc.string cimport strlen
 
 from xlogmem._abi cimport (
     XLOGMEM_FAILED,
+    XLOGMEM_NOT_FOUND,
     XLOGMEM_OUT_OF_MEMORY,
     XLOGMEM_TABLE,
     XLOGMEM_TABLE_VERSION,
@@ -32,22 +34,28 @@ from xlogmem._core cimport (
     CHECK_CAPTURE,
     RELEASE_STREAM,
     KEEP_STREAM_BUSY,
+    UNKNOWN_ACCESS,
     Block,
     CaptureCheck,
     CoreState,
+    Figures,
+    Found,
     StreamCache,
     allocate_by_handle,
     allocate_from_cache,
     allocate_in_call,
+    count_all_locked,
     drain,
     drop_exception_locked,
+    file_unprepared_unlocks,
+    find_by_address_locked,
     find_site_for_check,
     free_at_into_cache,
     free_by_handle,
     free_block,
     free_found_unlocks,
     free_without_wait,
-    has_deferred_work,
+    goes_slowly,
     keep_stack_of_free,
     may_allocate_at,
     keep_unreported_locked,
@@ -70,6 +78,7 @@ from xlogmem._driver cimport (
     take_at_forks,
 )
 from xlogmem._failures cimport (
+    DRIVER_FAILED,
     OUT_OF_BUDGET,
     PYTHON_RAISED,
     STREAM_IS_CAPTURING,
@@ -78,6 +87,7 @@ from xlogmem._failures cimport (
     fail_stream,
     format_failure,
     is_out_of_memory,
+    is_put_off,
 )
 from xlogmem._foreign cimport Identified, identify_unlocks
 from xlogmem._labels cimport Label, label_of_stack, release

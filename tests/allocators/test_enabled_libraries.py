@@ -20,17 +20,9 @@ BOTH = pytest.mark.parametrize("call", [xlogmem.enable, xlogmem.disable])
 @BOTH
 def test_no_name_and_unknown_names_are_refused_with_the_choices(clean, call):
     for names in ((), ("numpy",), ("cupy", "CuPy"), (3,), (["cupy"],)):
-        with pytest.raises(ValueError, match=r"'cupy', 'torch', 'numba', 'cuda\.core', 'rmm'"):
+        with pytest.raises(ValueError, match=r"'cuda\.core', 'cupy', 'numba', 'rmm', 'torch'"):
             call(*names)
     assert not allocators._enabled
-
-
-@BOTH
-def test_pytorch_is_refused_before_any_other_is_changed(cupy, call):
-    before = cupy.cuda.get_allocator()
-    with pytest.raises(NotImplementedError, match=r"'torch' yet.*from_dlpack"):
-        call("cupy", "torch")
-    assert cupy.cuda.get_allocator() == before
 
 
 @pytest.mark.parametrize(("name", "module", "library"), [
@@ -57,7 +49,7 @@ def test_all_are_replaced_and_restored(cupy, numba, core):
         xlogmem.disable("cupy")
         assert cupy.cuda.get_allocator() == cupy.pool.malloc
         assert (numba._memory_manager, type(context.memory_manager)) == (NumbaManager, NumbaManager)
-        assert context.memory_manager.initialized
+        assert (context.memory_manager.initialized, context.pushed) == (True, 0)
         assert [device.memory_resource for device in core.Device.get_all_devices()] == resources
 
 
@@ -114,6 +106,29 @@ def test_after_an_error_none_is_changed(cupy, numba, core, monkeypatch):
     assert numba._memory_manager is NumbaManager
     assert cupy.cuda.get_allocator() is allocators.cupy.allocate
     assert list(allocators._enabled) == ["cupy"]        # as before
+
+
+def test_pytorch_comes_last_because_it_cannot_be_undone(cupy, core, monkeypatch):
+    calls = []
+
+    def disable():
+        raise RuntimeError("PyTorch stays")
+
+    torch = SimpleNamespace(is_on_rmm=lambda: False, refuse=lambda: None, disable=disable,
+                            enable=lambda: calls.append("enable"))
+    monkeypatch.setitem(sys.modules, "xlogmem.allocators.torch", torch)
+    xlogmem.enable("cupy", "cuda.core")
+    xlogmem.disable("cupy", "cuda.core")
+    with monkeypatch.context() as broken:
+        broken.setattr(allocators.cuda_core, "enable", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            xlogmem.enable("cupy", "torch", "cuda.core")
+    assert (calls, allocators._enabled) == ([], {})
+    xlogmem.enable("torch", "cupy")
+    with pytest.raises(RuntimeError, match="PyTorch stays"):
+        xlogmem.disable("cupy", "torch")
+    assert cupy.cuda.get_allocator() is allocators.cupy.allocate        # nothing was changed
+    assert list(allocators._enabled) == ["cupy", "torch"]
 
 
 def test_inside_of_using_allocator_nothing_can_be_changed(cupy):

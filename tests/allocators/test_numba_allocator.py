@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import pytest
 from allocator_stand_ins import NumbaManager
+from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem import LimitingResourceAdaptor, OutOfBudgetError, allocators, use
 from xlogmem import runtime as runtimes
-from xlogmem.resources import AsyncMemoryResource
+from xlogmem._kernels import check
+from xlogmem.resources import AsyncMemoryResource, PoolMemoryResource
 
 pytestmark = pytest.mark.simulator
 LEGACY = 1
@@ -33,6 +35,30 @@ def test_memory_is_a_block_of_the_default_stream_until_it_is_dropped(manager, x)
     assert not x.ordered(x.work(x.V), x.runtime.register_stream(0))
     assert x.runtime.live_bytes == 0
     assert manager.allocations == {}
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_bytes_of_a_pool_come_after_all_of_numbas_streams(numba, clean, four, driver, monkeypatch, recorded):
+    """A pool makes no driver call for a free and an allocation, for which those streams would wait."""
+    x = four(resource=PoolMemoryResource(initial_pool_size=1 << 20, maximum_pool_size=1 << 20))
+    runtimes._runtimes[0] = x.runtime
+    xlogmem.enable("numba")
+    manager = numba.make_context().memory_manager
+    if not recorded:
+        monkeypatch.setattr(manager, "_allocate", lambda size: x.runtime.allocate(size, 0))
+    streams = [check(cuda.cuStreamCreate(0)) for _ in range(2)]     # as Numba makes them
+    addresses = []
+    for stream in streams:
+        memory = manager.memalloc(512)
+        addresses.append(memory.device_pointer_value)
+        x.kernels.fill(int(stream), addresses[-1], 1, 128)
+        del memory
+        x.runtime.reap_pending(blocking=False)
+    assert len(set(addresses)) == 1
+    assert len(driver.races()) == (not recorded)
+    driver.clear_races()
+    for stream in streams:
+        check(cuda.cuStreamDestroy(stream))
 
 
 def test_with_default_streams_for_each_thread_that_of_the_thread_is_meant(manager, x, numba):

@@ -47,6 +47,33 @@ def test_what_a_python_resource_raises_is_reported():
     hold.close()
 
 
+@pytest.mark.parametrize("cut", ["é", "€", "𝄞"])
+def test_a_long_text_ends_with_a_whole_character(cut):
+    """`Hold` decodes it strictly, as PyTorch does."""
+    class Mine(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise ValueError("x" * nbytes + cut * 200)
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    runtime = DeviceRuntime(resource=Mine())
+    hold = Hold(runtime)
+    for padding in (1, 2, 3, 4):
+        with pytest.raises(Refused) as refused:
+            hold.allocate(padding)
+        text = refused.value.args[1]
+        assert text.startswith("ValueError: " + "x" * padding + cut)
+        assert text.endswith(cut)
+        assert 255 - len(cut.encode()) < len(text.encode()) <= 255
+    with pytest.raises(Refused) as refused:
+        hold.allocate(255 - len("ValueError: "))
+    assert refused.value.args[1].endswith("x")
+    hold.close()
+
+
 def test_what_a_python_resource_raises_is_released():
     raised = []
 

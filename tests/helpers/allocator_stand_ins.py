@@ -109,6 +109,8 @@ class HostOnlyManager:
         self.initialized = False
 
     def initialize(self):
+        if not self.context.pushed:                     # it looks how much memory the device has
+            raise CudaAPIError(201, "there is no context")
         self.initialized = True
 
     def _attempt_allocation(self, allocator):
@@ -143,7 +145,16 @@ class NumbaContext:
     def __init__(self, device, kind):
         self.device = device
         self.memory_manager = kind(context=self)
+        self.pushed = 0
+        self.push()
+        self.pop()
+
+    def push(self):
+        self.pushed += 1
         self.memory_manager.initialize()
+
+    def pop(self):
+        self.pushed -= 1
 
 
 def numba(devices=2):

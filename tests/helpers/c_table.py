@@ -7,7 +7,7 @@ from which_driver import SIMULATED
 
 from xlogmem._table import table
 
-FAILED, OUT_OF_MEMORY, FINDS_DEVICE, CUDA_POOL = 1, 2, 1, 2         # as in xlogmem.h
+FAILED, OUT_OF_MEMORY, NOT_FOUND, FINDS_DEVICE, CUDA_POOL = 1, 2, 3, 1, 2         # as in xlogmem.h
 VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
 ENVIRONMENT = {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}
 GET_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
@@ -28,6 +28,7 @@ class Table(ctypes.Structure):
         ("allocate_sync", ctypes.CFUNCTYPE(ctypes.c_int, VOID, SIZE, ctypes.POINTER(VOID), ctypes.POINTER(Error))),
         ("deallocate", ctypes.CFUNCTYPE(None, VOID, VOID, VOID)),
         ("deallocate_sync", ctypes.CFUNCTYPE(None, VOID, VOID)),
+        ("record_use", ctypes.CFUNCTYPE(ctypes.c_int, VOID, VOID, VOID, ctypes.POINTER(Error))),
     ]
 
 
@@ -63,6 +64,11 @@ class Hold:
 
     def free(self, ptr: int, stream: int = 0) -> None:
         functions.deallocate(self.runtime, ptr, stream)
+
+    def record_use(self, ptr: int, stream: int = 0) -> None:
+        error = Error()
+        if functions.record_use(self.runtime, ptr, stream, ctypes.byref(error)):
+            raise Refused(error.kind, error.text.decode())
 
     def close(self) -> None:
         functions.close(self.runtime)

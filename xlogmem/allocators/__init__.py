@@ -17,9 +17,9 @@ from xlogmem._driver import ProcessLock
 
 __all__ = ["disable", "enable"]
 
-# In this order: a runtime on RMM's resource becomes the process's own only before there is another one.
-LIBRARIES = {"rmm": "RMM", "cupy": "CuPy", "numba": "Numba-CUDA", "cuda.core": "cuda.core"}
-CHOICES = ("cupy", "torch", "numba", "cuda.core", "rmm")
+# In this order: a runtime on RMM's resource becomes the process's own only before there is another one, and PyTorch
+# cannot be disabled, so nothing that may fail comes after it.
+LIBRARIES = {"rmm": "RMM", "cupy": "CuPy", "numba": "Numba-CUDA", "cuda.core": "cuda.core", "torch": "PyTorch"}
 
 
 class Neighbour(Protocol):
@@ -47,18 +47,17 @@ def enable(*names: str) -> None:
 
     Parameters
     ----------
-    *names : {"cupy", "numba", "cuda.core", "rmm"}
-        The libraries.  ``"cupy"``: from CuPy's current stream.  ``"numba"``: an External Memory Management plugin, from
-        the default stream.  ``"cuda.core"``: the `memory_resource` of each `Device` of this thread; cuda.core has such
-        objects for each thread.  ``"rmm"``: as `xlogmem.rmm.enable` without arguments.  A library that allocates
+    *names : {"cupy", "torch", "numba", "cuda.core", "rmm"}
+        The libraries.  ``"cupy"``: from CuPy's current stream.  ``"torch"``: from PyTorch's current stream, before it
+        has initialised CUDA and for as long as the process lives.  ``"numba"``: an External Memory Management plugin,
+        from the default stream.  ``"cuda.core"``: the `memory_resource` of each `Device` of this thread; cuda.core has
+        such objects for each thread.  ``"rmm"``: as `xlogmem.rmm.enable` without arguments.  A library that allocates
         through RMM already, as cuDF sets up CuPy and Numba, stays there, and RMM is enabled.
 
     Raises
     ------
     ValueError
         No name, or an unknown one.
-    NotImplementedError
-        ``"torch"``, for now.
     ImportError
         The library is not installed, or too old.
     RuntimeError
@@ -96,15 +95,15 @@ def disable(*names: str) -> None:
 
     Parameters
     ----------
-    *names : {"cupy", "numba", "cuda.core", "rmm"}
+    *names : {"cupy", "torch", "numba", "cuda.core", "rmm"}
         The libraries.  One that is not enabled is left as it is.
 
     Raises
     ------
-    ValueError, NotImplementedError
+    ValueError
         As `enable`.
     RuntimeError
-        The allocator cannot be replaced here and now.  The library stays enabled.
+        The allocator cannot be replaced here and now, PyTorch's never.  The library stays enabled.
 
     Notes
     -----
@@ -126,15 +125,13 @@ def _disable(name: str) -> None:
 
 
 def _in_order(names: tuple[str, ...]) -> list[str]:
-    choices = ", ".join(map(repr, CHOICES))
+    choices = sorted(LIBRARIES)
+    listed = ", ".join(map(repr, choices))
     if not names:
-        raise ValueError(f"name at least one library, of {choices}")
+        raise ValueError(f"name at least one library, of {listed}")
     for name in names:
-        if name not in CHOICES:
-            raise ValueError(f"{name!r} is not known; choose from {choices}")
-        if name not in LIBRARIES:
-            raise NotImplementedError(f"xlogmem does not replace the allocator of {name!r} yet: leave that name out, "
-                                      "and import its tensors with xlogmem.from_dlpack()")
+        if name not in choices:                         # compared, as it may be anything
+            raise ValueError(f"{name!r} is not known; choose from {listed}")
     return [name for name in LIBRARIES if name in names]
 
 

@@ -39,11 +39,17 @@ class BlockManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
                                   finalizer=partial(self.allocations.pop, block.id, None))
 
     def _allocate(self, size: int) -> Any:
-        stream = PER_THREAD if getattr(driver.config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else LEGACY
+        runtime = get_runtime(self.context.device.id)
+        per_thread = getattr(driver.config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0)
+        stream = runtime.register_stream(PER_THREAD if per_thread else LEGACY)
         try:
-            return get_runtime(self.context.device.id).allocate(size, stream)
+            block = runtime.allocate(size, stream)
         except MemoryError as error:
             raise driver.CudaAPIError(OUT_OF_MEMORY, str(error)) from error
+        # Numba's streams wait for what is queued on the default one, and a pool queues nothing there for a free and an
+        # allocation: without this, a stream would write while another works on what was here before.
+        stream.record()
+        return block
 
     def get_memory_info(self) -> cuda.MemoryInfo:
         """Of the device, in bytes.  What a pool of xlogmem's keeps counts as used."""
@@ -101,6 +107,10 @@ def _replace_in_contexts(kind: type) -> None:
     for context in contexts():
         former = context.memory_manager
         if not isinstance(former, kind):
-            former.deallocations.clear()                # host memory that waits to be unpinned
-            context.memory_manager = kind(context=context)
-            context.memory_manager.initialize()
+            context.push()                              # this thread may have none yet, or another device's
+            try:
+                former.deallocations.clear()            # host memory that waits to be unpinned
+                context.memory_manager = kind(context=context)
+                context.memory_manager.initialize()
+            finally:
+                context.pop()

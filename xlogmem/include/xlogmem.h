@@ -27,7 +27,8 @@ extern "C" {
 
 enum xlogmem_kind {
     XLOGMEM_FAILED = 1,
-    XLOGMEM_OUT_OF_MEMORY = 2
+    XLOGMEM_OUT_OF_MEMORY = 2,
+    XLOGMEM_NOT_FOUND = 3               /* from `record_use`: not memory of this runtime */
 };
 
 typedef struct xlogmem_error {
@@ -56,11 +57,19 @@ typedef struct xlogmem_table {
     int (*allocate_sync)(xlogmem_runtime *runtime, size_t nbytes, void **ptr, xlogmem_error *error);
 
     /* Free on the stream, after every recorded use.  A failure is logged, and raised by the next
-     * DeviceRuntime.reap_pending; the memory stays allocated, and later calls try the free again.  Exception: if the
+     * DeviceRuntime.reap_pending; the memory stays allocated, and later calls try the free again.  They do so
+     * without a report where a stream that is named here, or has used the memory, captures a graph.  Exception: if the
      * stream cannot be identified (it captures a graph on first use, or the driver fails), what the handle means now
      * cannot be found out later.  The memory then stays allocated until the runtime is destroyed. */
     void (*deallocate)(xlogmem_runtime *runtime, void *ptr, void *stream);
     void (*deallocate_sync)(xlogmem_runtime *runtime, void *ptr);
+
+    /* Work is queued on this stream, too, that uses the memory which `ptr` points into, and more may follow
+     * without another call: the memory is not given out again, and no recorded use of it begins, before all that is
+     * queued there at that time.  Nothing orders the work itself.  The stream becomes opaque as in `allocate`.  Returns
+     * 0, or 1 with the error filled in: the memory is not this runtime's, or the stream is capturing a graph or
+     * another device's. */
+    int (*record_use)(xlogmem_runtime *runtime, void *ptr, void *stream, xlogmem_error *error);
 } xlogmem_table;
 
 enum xlogmem_flags {

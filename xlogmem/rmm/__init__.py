@@ -91,8 +91,8 @@ class RmmMemoryResource(ForeignMemoryResource):
     ----------
     mr : rmm.mr.DeviceMemoryResource
         A pool, an arena, an asynchronous resource, an adaptor on any of them, a callback.
-    ordinal : int
-        The device of its memory.
+    ordinal, device_id : int
+        The device of its memory, by either name.
     order : {"stream", "host"}, optional
         The order of `mr`'s frees: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree``
         and similar calls, which take no stream, and otherwise ``"stream"``, RMM's rule for resources.
@@ -117,8 +117,9 @@ class RmmMemoryResource(ForeignMemoryResource):
     only when the driver refuses.
     """
 
-    def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, order: str | None = None) -> None:
-        super().__init__(upstream_of(mr), ordinal, order=order or order_of(mr))
+    def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, device_id: int | None = None,
+                 order: str | None = None) -> None:
+        super().__init__(upstream_of(mr), ordinal, device_id=device_id, order=order or order_of(mr))
         self.order = order or order_of(mr)
         self.upstream_mr = mr
         if VERSION < (26, 8) and any(isinstance(lower, rmm.mr.PoolMemoryResource) for lower in stack(mr)):

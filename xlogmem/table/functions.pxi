@@ -7,10 +7,28 @@ cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) no
     mark_lost_if_sticky(core, 1, failure)
     error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
     format_failure(failure, error.text, XLOGMEM_TEXT)
+    if error.kind == XLOGMEM_OUT_OF_MEMORY and failure.kind in (DRIVER_FAILED, OUT_OF_BUDGET):
+        add_figures(core, error)                        # a resource's own text stays: a caller may recognise it
     if failure.kind in (PYTHON_RAISED, OUT_OF_BUDGET):  # it refers to something
         core.order.lock.lock()
         drop_exception_locked(core, failure)
         core.order.lock.unlock()
+
+
+cdef void add_figures(CoreState* core, xlogmem_error* error) noexcept nogil:
+    """What is live and pending, if it fits behind the text."""
+    cdef char[XLOGMEM_TEXT] line
+    cdef Figures figures
+    cdef uint64_t pending
+    cdef size_t length = strlen(error.text)
+    core.order.lock.lock()
+    count_all_locked(core, &figures)
+    pending = core.pending_bytes
+    core.order.lock.unlock()
+    snprintf(line, XLOGMEM_TEXT, "; %llu bytes live, %llu pending", <unsigned long long>figures.live_bytes,
+             <unsigned long long>pending)
+    if length + strlen(line) < <size_t>XLOGMEM_TEXT:
+        snprintf(error.text + length, XLOGMEM_TEXT - length, "%s", line)
 
 
 cdef xlogmem_runtime* table_open(void* runtime) noexcept:
@@ -51,12 +69,12 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
-    if cache != NULL and not has_deferred_work(core) and (state != NULL or may_allocate_at(<size_t>stream)):
+    if cache != NULL and not goes_slowly(core) and (state != NULL or may_allocate_at(<size_t>stream)):
         start_call(&wanted, nbytes, <cy.CUstream>stream)
         if (allocate_from_cache(core, cache, named_handle(stream), &wanted, block)
                 or allocate_by_handle(core, cache, named_handle(stream), nbytes, block)):
             return 0
-    if state != NULL and not has_deferred_work(core):
+    if state != NULL and not goes_slowly(core):
         start_call_on(&wanted, nbytes, state)
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
             return allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
@@ -153,7 +171,7 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
                           or free_by_handle(core, cache, named_handle(stream), ptr)):
         return 0
     if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
-            and not has_deferred_work(core)):
+            and not goes_slowly(core)):
         failed = free_without_wait(core, ptr, state, block, failure)    # xlogmem itself makes no driver call
         if block[0] != NULL:
             return failed
@@ -210,17 +228,24 @@ cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t 
 
 
 cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
-    """`deallocate` cannot raise.  A block that was found is freed by a later call; NULL if none was."""
+    """`deallocate` cannot raise.  A block that was found is freed by a later call; NULL if none was.  What is put off,
+    because a stream that has used the block captures, is not a failure."""
     cdef char[XLOGMEM_TEXT] text
     cdef char[XLOGMEM_TEXT] line
+    cdef bint put_off = block != NULL and is_put_off(failure)
     format_failure(failure, text, XLOGMEM_TEXT)
     core.order.lock.lock()
     if block != NULL:
         requeue_free_locked(core, block, failure)
     else:
         keep_unreported_locked(core, failure)
-    core.unreported = True
+    if put_off:
+        core.counters.deferred_frees += 1
+    else:
+        core.unreported = True
     core.order.lock.unlock()
+    if put_off:
+        return
     snprintf(line, XLOGMEM_TEXT, "freeing %p, allocated through the C table, failed: %.150s. "
              "DeviceRuntime.reap_pending() raises it", <void*>ptr, text)
     log_later(line)
@@ -228,6 +253,52 @@ cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failur
 
 cdef void table_deallocate_sync(xlogmem_runtime* runtime, void* ptr) noexcept nogil:
     table_deallocate(runtime, ptr, NULL)
+
+
+cdef int table_record_use(xlogmem_runtime* runtime, void* ptr, void* stream, xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef Failure failure
+    cdef bint found = False
+    if unlikely(record_use_at(hold, <uint64_t>ptr, stream, &found, &failure)):
+        fill_error(hold.core, &failure, error)
+        return 1
+    if not found:
+        error.kind = XLOGMEM_NOT_FOUND
+        snprintf(error.text, XLOGMEM_TEXT, "no block of the runtime is alive at %p", ptr)
+        return 1
+    return 0
+
+
+cdef int record_use_at(RuntimeHold* hold, uint64_t ptr, void* stream, bint* found, Failure* failure) except -1 nogil:
+    """File a use in the block around an address.  An opaque home needs none: its work counts in any case."""
+    cdef CoreState* core = hold.core
+    cdef StreamState* state = NULL
+    cdef bint capturing = False
+    cdef Found known
+    cdef Block* block
+    cdef Scope scope
+    cdef int failed
+    core.order.lock.lock()
+    found[0] = find_by_address_locked(core, ptr, &known)
+    core.order.lock.unlock()
+    if not found[0]:                                    # nothing about the stream: it may be another device's
+        return 0
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1
+    drain(core)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    found[0] = find_by_address_locked(core, ptr, &known)
+    if not failed and found[0]:
+        block = core.blocks[known.slot]
+        if capturing:
+            failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
+        elif block.home != state or state.discipline != OPAQUE:
+            file_unprepared_unlocks(core.order, block, state, UNKNOWN_ACCESS)
+    if state != NULL:
+        state.busy -= 1
+    core.order.lock.unlock()
+    leave_context(&scope)
+    return failed
 
 
 cdef xlogmem_table functions
@@ -239,5 +310,6 @@ functions.allocate = table_allocate
 functions.allocate_sync = table_allocate_sync
 functions.deallocate = table_deallocate
 functions.deallocate_sync = table_deallocate_sync
+functions.record_use = table_record_use
 
 table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

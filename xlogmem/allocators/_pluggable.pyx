@@ -1,0 +1,41 @@
+"""The functions that PyTorch calls by their names in this module's file: see `pluggable/functions.hpp`.
+
+Importing this module makes them ready.  PyTorch has to be imported before, because its classes of exceptions are looked
+up once.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+
+from xlogmem._abi cimport XLOGMEM_FAILED, XLOGMEM_TABLE, XLOGMEM_TEXT, xlogmem_error, xlogmem_runtime, xlogmem_table
+from xlogmem._failures cimport Failure, drop_exception, format_failure, keep_exception
+
+from xlogmem._table import table
+
+from xlogmem.runtime import get_runtime
+
+__all__ = ["RECORD_STREAM", "has_out_of_memory"]
+
+cdef extern from "pluggable/functions.hpp":
+    bint xlogmem_torch_begin(const xlogmem_table* functions,
+                             xlogmem_runtime* (*open)(int device, xlogmem_error* error) noexcept nogil)
+    void xlogmem_torch_record_stream(void* ptr, void* stream) nogil
+
+cdef xlogmem_table* functions = <xlogmem_table*>PyCapsule_GetPointer(table, XLOGMEM_TABLE)
+
+
+cdef xlogmem_runtime* open_runtime(int device, xlogmem_error* error) noexcept with gil:
+    cdef object runtime
+    cdef Failure failure
+    try:
+        runtime = get_runtime(device)
+        return functions.open(<void*>runtime)
+    except BaseException as reason:                     # PyTorch is the caller: it raises the text
+        keep_exception(&failure, reason)
+        error.kind = XLOGMEM_FAILED
+        format_failure(&failure, error.text, XLOGMEM_TEXT)
+        drop_exception(&failure)
+        return NULL
+
+
+has_out_of_memory = bool(xlogmem_torch_begin(functions, open_runtime))  # else it is a RuntimeError
+RECORD_STREAM = <size_t>&xlogmem_torch_record_stream                    # the address, for `set_record_stream_fn`

@@ -1,0 +1,28 @@
+"""What a stack of resources consists of."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from xlogmem.resources.base import DeviceMemoryResource
+
+__all__ = ["find_layer", "layers_of"]
+
+Layer = TypeVar("Layer", bound=DeviceMemoryResource)
+
+MAX_LAYERS = 64                             # of a stack of resources
+
+
+def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
+    """A resource and what is below it, from the top."""
+    layer: Any = resource
+    for _ in range(MAX_LAYERS):                         # a class in Python may have any `upstream`
+        if not isinstance(layer, DeviceMemoryResource):
+            return
+        yield layer
+        layer = getattr(layer, "upstream", None)
+
+
+def find_layer(resource: DeviceMemoryResource, kind: type[Layer]) -> Layer | None:
+    """The topmost resource of a class in a stack; None if there is none."""
+    return next((layer for layer in layers_of(resource) if isinstance(layer, kind)), None)
