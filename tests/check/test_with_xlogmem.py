@@ -90,3 +90,34 @@ def test_the_audit_of_what_is_declared(check, program):
 @pytest.mark.parametrize("program", [UNDECLARED, WRITTEN])
 def test_there_is_no_audit_unless_it_is_wanted(check, program):
     assert check(program, "pool")[1]["omissions"] == []
+
+
+ON_THE_LEGACY_STREAM = """
+import sys
+from cuda.bindings import driver
+import xlogmem
+from xlogmem import sim
+from xlogmem._kernels import Kernels, check
+
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+sim.simulator().set_policy(sys.argv[1])
+found = []
+guard = xlogmem.GuardResourceAdaptor(xlogmem.AsyncMemoryResource(), on_violation=found.append)
+runtime, kernels = xlogmem.DeviceRuntime(resource=guard), Kernels()
+blocking = int(check(driver.cuStreamCreate(0)))
+for _ in range(8):
+    block = runtime.allocate(1024, 0)
+    kernels.fill(blocking, block.ptr, 7, 256)
+    block.free()                                        # the guard fills it, after that
+guard.check()
+sys.exit(len(found))
+"""
+
+
+@pytest.mark.parametrize("policy", ["eager", "min", "max", "seeded"])
+def test_a_report_on_the_legacy_stream_does_not_take_its_waits_for_done(check, policy):
+    """The simulated driver queues none for what the engine has in order; a report puts the streams in order there."""
+    done, document = check(ON_THE_LEGACY_STREAM, policy)
+    assert document["findings"] == []
+    assert done.returncode == 0, done.stderr
