@@ -14,7 +14,7 @@ from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
 from xlogmem.bench.settings import Settings
 
 TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
-LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "CUDASTF", "pylibcudf"}
+LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "Numba", "CUDASTF", "pylibcudf"}
 LOUD = "no GPU is involved"
 
 

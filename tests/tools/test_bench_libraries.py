@@ -26,7 +26,7 @@ def test_libraries_take_part_as_they_are_called(monkeypatch, driver):
     stands = {name: MagicMock() for name in ("cupy", "torch", "cuda.core", "cuda.stf._experimental")}
     for name, stand in stands.items():
         monkeypatch.setitem(sys.modules, name, stand)
-    world = World(TINY.room, ("RMM", "pylibcudf"))
+    world = World(TINY.room, ("RMM", "pylibcudf", "Numba"))
     assert set(world.found) == {"cuda.bindings", "CuPy", "PyTorch", "cuda.core", "CUDASTF"}
     seen = {}
     try:

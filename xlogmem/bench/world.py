@@ -29,6 +29,7 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "CuPy": ("cupy", ("cupy-cuda12x", "cupy-cuda13x", "cupy")),
     "PyTorch": ("torch", ("torch",)),
     "cuda.core": ("cuda.core", ("cuda-core",)),
+    "Numba": ("numba.cuda", ("numba-cuda",)),
     "CUDASTF": ("cuda.stf._experimental", ("cuda-stf",)),
 }
 
@@ -61,6 +62,7 @@ class World:
                         for _ in range(STREAMS)]
         self.free = check(cuda.cuMemGetInfo())[0]
         self.room = room or min(20 << 30, self.free // 7)
+        self.lasting: dict[type[Any], Any] = {}
         self.missing: dict[str, str] = {}
         self.found: dict[str, str] = {"cuda.bindings": version("cuda-bindings")}
         self.modules: dict[str, Any] = {}
@@ -98,6 +100,8 @@ class World:
             module.empty(1, device="cuda")
         elif name == "cuda.core":
             module.Device(0).set_current()
+        elif name == "Numba":
+            module.current_context()
         elif name == "CUDASTF":
             module.context().finalize()                         # the import alone loads nothing that was compiled
 
@@ -105,10 +109,19 @@ class World:
         """Bytes for one allocator of a case."""
         return min(wanted, self.room) // MIB * MIB
 
+    def lasts(self, kind: type[T]) -> T:
+        """The one object of a kind that all cases share; it is closed with the world."""
+        if kind not in self.lasting:
+            self.lasting[kind] = kind()
+        made: T = self.lasting[kind]
+        return made
+
     def synchronize(self) -> None:
         check(cuda.cuCtxSynchronize())
 
     def close(self) -> None:
+        for made in self.lasting.values():
+            made.close()
         self.synchronize()
         self.kernels.close()
         for stream in self.streams:

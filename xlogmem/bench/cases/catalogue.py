@@ -8,6 +8,7 @@ from functools import partial
 from xlogmem.bench import logs
 from xlogmem.bench.cases.adaptors import ADAPTORS, through_adaptor
 from xlogmem.bench.cases.allocate import allocate_and_free, in_threads
+from xlogmem.bench.cases.enabled import through_enabled
 from xlogmem.bench.cases.frees import freed_after_reads
 from xlogmem.bench.cases.lookup import looked_up
 from xlogmem.bench.cases.model import GIB, KERNEL_NS, KIB, MIB, Case
@@ -15,7 +16,9 @@ from xlogmem.bench.cases.patterns import FAN_OUT, HAND_OVER, PING_PONG, same_str
 from xlogmem.bench.cases.replay import replayed
 from xlogmem.bench.cases.through_rmm import beside_python, in_pylibcudf, through_rmm
 from xlogmem.bench.cases.uses import used
+from xlogmem.bench.neighbours import NEIGHBOURS
 from xlogmem.bench.recorded import recorded
+from xlogmem.bench.workers import STREAMS_IN_TURN
 
 __all__ = ["FAMILIES", "all_cases"]
 
@@ -25,7 +28,7 @@ ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
     "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
-    "pylibcudf": ("RMM", "pylibcudf")}
+    "enabled": (*ALLOCATING, "Numba"), "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
 
@@ -38,7 +41,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
             *replay_cases(scale, log_files), *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale),
-            *adaptor_cases(), *pylibcudf_cases())
+            *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
 
 
@@ -150,6 +153,18 @@ def adaptor_cases() -> Iterator[Case]:
     for name in ADAPTORS:
         yield Case(f"adaptors/{name}, 256 B", "adaptors", "pair", through_adaptor(name, 256), {"nbytes": 256},
                    quick=name == "statistics")
+
+
+def enabled_cases(scale: int) -> Iterator[Case]:
+    """Those of a library follow each other: its processes stay."""
+    for name, neighbour in NEIGHBOURS.items():
+        for nbytes in (256, MIB):
+            yield Case(f"enabled/{name}, {SIZES[nbytes]}", "enabled", "pair", through_enabled(name, nbytes),
+                       {"nbytes": nbytes}, quick=name == "CuPy" and nbytes == MIB, needs=9 * GIB // scale)
+        if neighbour.several_streams:
+            yield Case(f"enabled/{name}, {SIZES[MIB]}, {STREAMS_IN_TURN} streams in turn", "enabled", "pair",
+                       through_enabled(name, MIB, STREAMS_IN_TURN), {"nbytes": MIB, "streams": STREAMS_IN_TURN},
+                       needs=9 * GIB // scale)
 
 
 def pylibcudf_cases() -> Iterator[Case]:

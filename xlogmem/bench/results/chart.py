@@ -26,6 +26,8 @@ CHART = {
     "replay/ORC-like bursts": "of bursts of small columns, a pair",
     "shapes/random_allocations, 1,000 to 64 MiB": "RMM's random allocations to 64 MiB",
     "rmm/pair of 1 MiB, legacy stream": "cuDF's pair of 1 MiB, through RMM",
+    "enabled/CuPy, 1 MiB": "CuPy's alloc of 1 MiB, its own pool and others",
+    "enabled/PyTorch, 1 MiB": "PyTorch's empty of 1 MiB, likewise",
     "pylibcudf/allocate_like, 1,000 rows": "pylibcudf column of 1,000 rows",
 }
 GREEN, PALE, BLUE, GREY = "#1a7f37", "#7bc98f", "#0b62b8", "#9aa0a6"

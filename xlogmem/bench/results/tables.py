@@ -25,10 +25,11 @@ README = (
 
 
 def in_short(rows: list[Row]) -> Iterator[Row]:
-    """Of each case: the floor, xlogmem, and the best peer for each language."""
+    """Of each case: the floor, or what else ratios are to, xlogmem, and the best peer for each language."""
     best = {(row["case"], row["language"], row["best_peer"]) for row in rows if row["best_peer"]}
     for row in rows:
-        if row["role"] in (FLOOR, OURS) or (row["case"], row["language"], row["candidate"]) in best:
+        if (row["role"] in (FLOOR, OURS) or row["candidate"] == row["reference"]
+                or (row["case"], row["language"], row["candidate"]) in best):
             yield row
 
 
