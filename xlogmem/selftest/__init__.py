@@ -15,22 +15,24 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from xlogmem._driver import device_name, is_simulated
 from xlogmem.errors import BlockingStreamWarning
+from xlogmem.selftest.libraries import installed
 from xlogmem.selftest.programs import Program
 from xlogmem.selftest.running import play
 from xlogmem.selftest.shrinking import shrink, signature
 from xlogmem.selftest.steps import STEPS
 from xlogmem.selftest.world import World
 
-__all__ = ["COUNTED", "Failure", "Report", "Settings", "run"]
+__all__ = ["COUNTED", "EXCHANGED", "Failure", "Report", "Settings", "run"]
 
 COUNTED = ("overlapping_windows", "conflict_waits", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits",
            "records", "cached", "refusals")
 
+EXCHANGED = ("exported", "imported", "allocated")          # with a library: see `Report.exchanges`
 MANY = 8                                    # threads, unless the settings have a number
 
 
@@ -59,6 +61,9 @@ class Settings:
         Whether a program that goes wrong is shrunk.
     replay : tuple of Program
         Run these instead.
+    libraries : tuple of str
+        Other libraries (see `xlogmem.selftest.libraries`) that take part, if they work here: then the programs are of
+        one thread, and exchange memory with them.
     """
 
     programs: int | None = 200
@@ -70,6 +75,7 @@ class Settings:
     protect: bool = True
     shrink: bool = True
     replay: tuple[Program, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,11 @@ class Report:
         Errors that a program has to reckon with.
     steps : dict
         How often each step was taken.
+    exchanges : dict
+        Of each library that took part: how many blocks were exported to it, how many of its arrays were imported or
+        adopted, and how many it allocated from xlogmem.
+    missing : dict
+        Why the other libraries that were chosen did not take part.
     """
 
     device: str
@@ -124,6 +135,8 @@ class Report:
     cached: int = 0
     refusals: int = 0
     steps: dict[str, int] = field(default_factory=dict)
+    exchanges: dict[str, dict[str, int]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     failure: Failure | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,6 +150,9 @@ class Report:
             setattr(self, name, getattr(self, name) + world.happened[name])
         for name in STEPS:
             self.steps[name] = self.steps.get(name, 0) + world.happened[name]
+        for name, counts in self.exchanges.items():
+            for what in EXCHANGED:
+                counts[what] = counts.get(what, 0) + world.happened[f"{name} {what}"]
 
 
 def run(settings: Settings, progress: Callable[[Report], None] = lambda report: None) -> Report:
@@ -155,6 +171,8 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
     """
     started = time.perf_counter()
     report = Report(device_name(0), is_simulated(), settings.threads)
+    libraries, report.missing = installed(settings.libraries)
+    report.exchanges = {name: dict.fromkeys(EXCHANGED, 0) for name in libraries}
     automatic = gc.isenabled()
     gc.collect()
     gc.freeze()                             # what is there already need not be traversed again and again
@@ -162,7 +180,8 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)            # dropped recorders
             warnings.simplefilter("ignore", BlockingStreamWarning)
-            _run(settings, report, started, progress)
+            if libraries or not settings.libraries:
+                _run(settings, report, started, progress)
     finally:
         gc.unfreeze()
         if automatic:
@@ -184,14 +203,16 @@ def _run(settings: Settings, report: Report, started: float, progress: Callable[
 
 def _programs(settings: Settings, report: Report) -> Iterator[Program]:
     """Without a number of threads, one or several, whichever has had less time, are next."""
-    yield from settings.replay
-    spent = dict.fromkeys((1, MANY) if settings.threads is None else (settings.threads,), 0.0)
+    libraries = tuple(report.exchanges)
+    yield from (replace(program, libraries=libraries) for program in settings.replay)
+    threads_of = (1,) if libraries else (1, MANY) if settings.threads is None else (settings.threads,)
+    spent = dict.fromkeys(threads_of, 0.0)
     begun = dict.fromkeys(spent, 0)
     while not settings.replay and (settings.programs is None or report.programs < settings.programs) and (
             settings.seconds is None or report.seconds < settings.seconds):
         threads = min(spent, key=lambda threads: spent[threads])
         before = time.perf_counter()
-        yield Program(settings.seed + begun[threads], settings.length * threads, threads)
+        yield Program(settings.seed + begun[threads], settings.length * threads, threads, libraries=libraries)
         spent[threads] += time.perf_counter() - before
         begun[threads] += 1
 

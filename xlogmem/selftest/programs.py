@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-__all__ = ["KINDS", "Kind", "Program", "Step"]
+__all__ = ["KINDS", "WITH_LIBRARIES", "Kind", "Program", "Step"]
 
 # Where another thread may get in between.  The callbacks of the simulated driver put a step there, before or after the
 # call, on the same thread: every interleaving can be repeated.
@@ -79,6 +79,12 @@ KINDS = (
          gaps=True),
 )
 
+# With other libraries, in programs of their own: they are imported only for these.
+WITH_LIBRARIES = Kind(
+    "libraries", USES | ADOPTS | POOLS | EXPORTS | {"export_to_library": 6, "adopt_array": 3, "use_array": 4,
+                                                    "account": 0, "take": 0},
+    resources=("async", "async", "direct", "pool", "guard"), disciplines=MIXED)
+
 # What several threads may do at once: no gap, no capture.
 IN_THREADS = (USES | ADOPTS | STREAMS | POOLS | EXPORTS
               | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0})
@@ -102,15 +108,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a seed; `kept` are the steps that are left after shrinking (None: all)."""
+    """The program of a seed; `kept` are the steps that are left after shrinking (None: all); `libraries`
+    are the other libraries that take part, by name."""
 
     seed: int
     length: int = 160
     threads: int = 1
     kept: tuple[int, ...] | None = None
+    libraries: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
+        if self.libraries:
+            return WITH_LIBRARIES
         kinds = CROWDS if self.threads > 1 else KINDS
         return kinds[self.seed % len(kinds)]
 

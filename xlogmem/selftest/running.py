@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from xlogmem._driver import is_simulated
+from xlogmem.selftest.libraries import loaded
 from xlogmem.selftest.programs import Program
 from xlogmem.selftest.steps import STEPS
 from xlogmem.selftest.steps.windows import finish_window
@@ -27,7 +28,8 @@ def play(program: Program, *, protect: bool = True, policy: str | None = None, s
         gc.disable()                        # only where the program says so
     else:
         gc.enable()
-    world = World(program.kind, program.seed, simulator(), protect=protect, threads=program.threads, policy=policy)
+    world = World(program.kind, program.seed, simulator(), protect=protect, threads=program.threads, policy=policy,
+                  libraries={name: loaded(name) for name in program.libraries})
     if script:
         world.script = [f"# program {program}, {program.kind.name}, policy {world.policy}"]
     if program.threads == 1:

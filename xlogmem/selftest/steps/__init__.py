@@ -7,9 +7,19 @@ them: calls that have to be refused are made on purpose, and one that is not ref
 from __future__ import annotations
 
 from xlogmem.selftest.registry import step
-from xlogmem.selftest.steps import adopted, blocks, disturbances, exchange, identity, streams, unrecorded, windows
+from xlogmem.selftest.steps import (
+    adopted,
+    blocks,
+    disturbances,
+    exchange,
+    identity,
+    libraries,
+    streams,
+    unrecorded,
+    windows,
+)
 
 __all__ = ["STEPS"]
 
 STEPS = {function.__name__: function for function in step.of(
-    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances)}
+    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries)}

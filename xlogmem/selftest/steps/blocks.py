@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from xlogmem.resources import PoolMemoryResource
-from xlogmem.runtime import layers_of
+from xlogmem.resources.layers import find_layer
 from xlogmem.selftest.registry import step
 from xlogmem.selftest.world import ROOM, NothingToDo, World
 
@@ -80,7 +80,7 @@ def reap(world: World, rng: Random) -> None:
 @step
 def trim(world: World, rng: Random) -> None:
     """A pool returns idle chunks upstream while other threads allocate and free."""
-    pool = next((layer for layer in layers_of(world.runtime.resource) if isinstance(layer, PoolMemoryResource)), None)
+    pool = find_layer(world.runtime.resource, PoolMemoryResource)
     if pool is None:
         raise NothingToDo
     keep = rng.choice([0, 0, 2 * max(world.sizes)])

@@ -14,6 +14,7 @@ from xlogmem.interop.buffers import Buffer, DeviceSnapshot, make_buffer
 from xlogmem.interop.devices import DeviceState
 from xlogmem.interop.interchange import from_dlpack
 from xlogmem.launch import use
+from xlogmem.selftest.libraries import Handed
 from xlogmem.selftest.registry import step
 from xlogmem.selftest.world import ROOM, Export, Item, NothingToDo, ProgramStream, World
 
@@ -28,9 +29,9 @@ def buffer_of(world: World, item: Item) -> Buffer:
     return make_buffer(DeviceSnapshot(world.state._status, world.runtime, 0), item.block, (item.nbytes // 4,), WORD)
 
 
-def choose_idle(world: World, rng: Random, stream: ProgramStream) -> Item:
-    """An idle block for a use on `stream`; no other step frees it meanwhile."""
-    if not world.protect:
+def choose_idle(world: World, rng: Random, stream: ProgramStream, protected: bool = True) -> Item:
+    """An idle block for a use on `stream`; no other step frees it meanwhile.  `protected`: only where launches are."""
+    if protected and not world.protect:
         raise NothingToDo
     with world.lock:
         choice = [item for item in world.items if not item.held and item.idle]
@@ -44,14 +45,15 @@ def choose_idle(world: World, rng: Random, stream: ProgramStream) -> Item:
     return item
 
 
-def launch_unrecorded(world: World, rng: Random, item: Item, stream: ProgramStream, what: str) -> None:
-    """A launch of the consumer, on an idle block."""
+def launch_unrecorded(world: World, rng: Random, item: Item, stream: ProgramStream, what: str,
+                      handed: Handed | None = None) -> None:
+    """A launch of the consumer, on an idle block; a library that has it makes it."""
     with world.lock:
         claim = world.claim_idle(rng, item)
         item.quiet = True
     try:
         world.say(f"launch on {stream}, unrecorded, {what}: {claim.access}={item}{claim.parts}")
-        world.launch(rng, stream, [claim])
+        world.launch(rng, stream, [claim], handed)
     finally:
         with world.lock:
             world.unclaim_idle(claim)
@@ -127,7 +129,9 @@ def consume(world: World, rng: Random) -> None:
     try:
         world.say("synchronize")
         world.synchronize()
-        launch_unrecorded(world, rng, item, export.stream, "on what was exported")
+        handed = export.capsule if isinstance(export.capsule, Handed) else None
+        launch_unrecorded(world, rng, item, export.stream, "on what was exported", handed)
+        del handed
         if export.capsule is not None and rng.random() < .5:
             drop_capsule(world, item, export)
     finally:

@@ -5,7 +5,8 @@ both write is claimed by one of them, unrecorded work only where the rules allow
 so that whatever goes wrong is xlogmem's: a race that the simulated driver reports, a word on the GPU that is not what
 was written last, a byte, an event or an owner that is left over.
 
-A `World` is made in layers, each of which uses only those below: `bookkeeping`, `streams`, `blocks`, `claims`.
+A `World` is made in layers, each of which uses only those below: `bookkeeping`, `streams`, `blocks`, `claims`,
+`libraries`.
 `models` is what they keep books of, `calls` and `callbacks` are how program and library call each other, and `ending`
 closes a world and looks for what is left.  What programs do stands in `steps`.
 
@@ -27,14 +28,16 @@ from xlogmem.resources import (
     ResourceAdaptor,
 )
 from xlogmem.runtime import DeviceRuntime
+from xlogmem.selftest.libraries import Library
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.adaptors import adapted
 from xlogmem.selftest.world.blocks import ROOM
 from xlogmem.selftest.world.bookkeeping import refused
 from xlogmem.selftest.world.callbacks import Owner, Scripted
 from xlogmem.selftest.world.calls import CODES, ForeignStream, NothingToDo, sure
-from xlogmem.selftest.world.claims import SCRATCH, Claims
+from xlogmem.selftest.world.claims import SCRATCH
 from xlogmem.selftest.world.ending import alive, end
+from xlogmem.selftest.world.libraries import Libraries
 from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Export, Item, ProgramStream, Window
 from xlogmem.streams import StreamPool
 
@@ -42,7 +45,7 @@ __all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "
            "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "refused", "sure"]
 
 
-class World(Claims):
+class World(Libraries):
     """Everything that one program works on.
 
     Parameters
@@ -59,10 +62,12 @@ class World(Claims):
         That will run steps at once.
     policy : str or None
         See `DeviceRuntime`; None chooses one.
+    libraries : dict of Library
+        Other libraries that take part, by name.
     """
 
     def __init__(self, kind: Kind, seed: int, simulator: Any, *, protect: bool = True, threads: int = 1,
-                 policy: str | None = None) -> None:
+                 policy: str | None = None, libraries: dict[str, Library] | None = None) -> None:
         super().__init__(kind, simulator, protect, threads)
         rng = Random(f"world {seed}")
         self.policy = policy or rng.choice(["adaptive", "lazy", "precise"])
@@ -75,11 +80,12 @@ class World(Claims):
             if simulator:
                 simulator.reset(rng.choice(["eager", "min", "max", "seeded"]), seed % 1000)
             self.before = alive(simulator)
-            self.allocate_areas()
             self.adaptors_rng = Random(f"adaptors {seed}")
-            self.runtime = self._runtime(rng)
+            self.runtime = self._runtime(rng)           # may raise: before anything that has to be freed
+            self.allocate_areas()
             self.neighbour = DeviceRuntime(stream_pool=StreamPool(max_streams=4)) if kind.neighbour else None
             self._first_streams(rng)
+            self.add_libraries(rng, libraries or {})
 
     def _runtime(self, rng: Random) -> DeviceRuntime:
         resource = self._resource(rng.choice(self.kind.resources), rng)

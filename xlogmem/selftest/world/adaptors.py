@@ -15,7 +15,7 @@ from xlogmem.resources import (
     StatisticsResourceAdaptor,
     TrackingResourceAdaptor,
 )
-from xlogmem.runtime import layers_of
+from xlogmem.resources.layers import layers_of
 
 __all__ = ["adapted", "miscounted"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from xlogmem._kernels import check
+from xlogmem.selftest.libraries import Handed
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.blocks import Blocks
 from xlogmem.selftest.world.calls import NothingToDo, sure
@@ -52,6 +53,11 @@ class Claims(Blocks):
         """A pattern that no other generation of this world has."""
         self.values += 1
         return (item.id.generation * 2654435761 + self.values * 40503) & 0xFFFFFFFF
+
+    def other_value(self) -> int:
+        """The same for memory that the program has no block of."""
+        self.values += 1
+        return (0x85EBCA6B + self.values * 40503) & 0xFFFFFFFF
 
     def claim(self, rng: Random, stream: ProgramStream, how_many: int) -> list[Claim]:
         claims: list[Claim] = []
@@ -127,17 +133,21 @@ class Claims(Blocks):
             stream.busy -= 1
 
     # ------------------------------------------------------------------------------------------ launches
-    def launch(self, rng: Random, stream: ProgramStream, claims: list[Claim]) -> None:
-        """Queue the kernels of the claims: readers count the words that are not what they have to be."""
+    def launch(self, rng: Random, stream: ProgramStream, claims: list[Claim], handed: Handed | None = None) -> None:
+        """Queue the kernels of the claims: readers count the words that are not what they have to be.  What was handed
+        to a library it copies itself, to and from memory that the kernels work on."""
         self.end_capture(stream)
         if stream.kind == "legacy":         # not allowed while a blocking stream captures
             self.end_captures()
-        if not self.simulator and rng.random() < .3:
-            self.kernels.delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
+        self.delay_at_times(rng, stream)
         for claim in claims:
             size = claim.item.nbytes // PARTS
             for i, value in zip(claim.parts, claim.values, strict=True):
                 at, words = claim.item.ptr + i * size, size // 4
+                if handed is not None:
+                    at = handed.at
+                    if claim.access != WRITE:
+                        handed.read(i * size, size)
                 if claim.access == READ:
                     self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, value, words)
                 elif claim.access == WRITE:
@@ -146,6 +156,13 @@ class Claims(Blocks):
                     old = claim.item.parts[i].value or 0
                     self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, old, words)
                     self.kernels.add(stream.handle, at, (value - old) & 0xFFFFFFFF, words)
+                if handed is not None and claim.access != READ:
+                    handed.write(i * size, size)
+
+    def delay_at_times(self, rng: Random, stream: ProgramStream) -> None:
+        """Make what follows on the stream late, on a GPU."""
+        if not self.simulator and rng.random() < .3:
+            self.kernels.delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
 
     def scratch(self, nbytes: int) -> int:
         """Memory that no other kernel writes to."""

@@ -71,6 +71,7 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
     for item in world.exported:
         item.exports.clear()
     world.exported.clear()
+    world.release_libraries()
     world.items.clear()
     world.stale.clear()
 
@@ -137,6 +138,7 @@ def check_contents(world: World, races: list[str]) -> None:
 
 
 def look_for_leaks(world: World) -> None:
+    world.close_libraries()
     world.free_areas()
     for name in ("state", "neighbour_state", "runtime", "guard", "neighbour", "neighbour_stream", "default",
                  "all_items", "armed"):
