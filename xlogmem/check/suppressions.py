@@ -53,7 +53,7 @@ def loaded(file: str) -> list[Suppression]:
         It is not such a file; the text says where.
     """
     try:
-        document = tomllib.loads(Path(file).read_text())
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file}: {error}") from error
     entries = document.pop("suppress", [])

@@ -100,6 +100,16 @@ RUNTIME Error cudaLaunchKernel(const void* host, Extents grid, Extents block, vo
     return done(cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, unsigned(shared), stream,
                                parameters, nullptr));
 }
+// How programs of CUDA 12.8 and later launch what they have compiled: the handle of a kernel is what stands for it on the
+// host, which cudaLaunchKernel takes as well.
+RUNTIME Error __cudaGetKernel(const void** kernel, const void* host) {
+    *kernel = host;
+    return 0;
+}
+RUNTIME Error __cudaLaunchKernel(const void* kernel, Extents grid, Extents block, void** parameters, size_t shared,
+                                 CUstream stream) {
+    return cudaLaunchKernel(kernel, grid, block, parameters, shared, stream);
+}
 RUNTIME Error cudaFuncSetAttribute(const void*, int, int) { return 0; }
 RUNTIME Error cudaFuncSetCacheConfig(const void*, int) { return 0; }
 RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {

@@ -1,8 +1,6 @@
 // Generated once from the names that libcudart.so.12 (12.9) and libcudart.so.13 (13.0) export.
 // clang-format off
-STUB(__cudaGetKernel)
 STUB(__cudaGetProcAddress)
-STUB(__cudaLaunchKernel)
 STUB(__cudaLaunchKernel_ptsz)
 STUB(__cudaRegisterHostVar)
 STUB(__cudaRegisterUnifiedTable)
@@ -69,8 +67,11 @@ STUB(cudaGLUnmapBufferObject)
 STUB(cudaGLUnmapBufferObjectAsync)
 STUB(cudaGLUnregisterBufferObject)
 STUB(cudaGetChannelDesc)
+#if CUDART_VERSION < 13000
 STUB(cudaGetDeviceProperties)
+#else
 STUB(cudaGetDeviceProperties_v2)
+#endif
 STUB(cudaGetDriverEntryPointByVersion_ptsz)
 STUB(cudaGetDriverEntryPoint_ptsz)
 STUB(cudaGetExportTable)

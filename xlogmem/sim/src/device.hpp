@@ -203,6 +203,9 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
 void wait_for(Lock& lock, Stream* stream, Position position);
+// The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine has
+// the same rule, for what comes after what.
+void order_with_legacy(Lock& lock, Stream* stream);
 CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 
 // The host learns that everything before this position has happened.

@@ -13,7 +13,7 @@ namespace {
 thread_local u32 site_of_call = 0;
 
 // The stream with this handle in a context; nullptr: there is none any more.
-check::Stream* stream_in(void* context, void* handle) {
+Stream* stream_in(void* context, void* handle) {
     u64 number = reinterpret_cast<u64>(handle);
     auto* of = driver().contexts.get(static_cast<CUcontext>(context));
     Stream* stream = nullptr;
@@ -24,7 +24,7 @@ check::Stream* stream_in(void* context, void* handle) {
     } else if (of) {
         stream = legacy_stream(of);
     }
-    return stream ? stream->order : nullptr;
+    return stream;
 }
 
 struct Simulated {
@@ -42,8 +42,13 @@ struct Simulated {
 
     template <class Feed>
     static void with(void* context, void* handle, Feed&& feed) {
-        with_engine(
-            [&](check::Engine& engine) { feed(check::Reported{engine, stream_in(context, handle), site_of_call}); });
+        if (driver().forked) return;
+        Lock lock(driver().mutex);
+        Stream* stream = stream_in(context, handle);
+        // For the engine a report is an operation on the stream: what that orders with the legacy stream is ordered
+        // here too, or the next operation would take it for done.
+        if (stream && !stream->capture) order_with_legacy(lock, stream);
+        feed(check::Reported{driver().engine, stream ? stream->order : nullptr, site_of_call});
     }
 };
 

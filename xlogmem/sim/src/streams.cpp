@@ -216,8 +216,8 @@ Position end_of(Stream* stream) {
     return {stream, stream->queued, time};
 }
 
-// The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine has the
-// same rule, for what comes after what.
+}  // namespace
+
 void order_with_legacy(Lock& lock, Stream* stream) {
     if (!stream->blocking()) return;
     Stream* legacy = stream->context->legacy;
@@ -232,8 +232,6 @@ void order_with_legacy(Lock& lock, Stream* stream) {
             wait_for(lock, stream, end_of(other));
     }
 }
-
-}  // namespace
 
 // As on hardware, a launch on a full queue blocks until the device has caught up.
 void make_room(Lock& lock, Stream* stream) {
