@@ -20,6 +20,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import suppress
+from copy import copy
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
@@ -161,6 +162,12 @@ class BuildExtensions(build_ext):
         super().run()
         stamp.parent.mkdir(exist_ok=True)
         stamp.write_text(build)
+
+    def build_extension(self, extension: Extension) -> None:
+        """With a folder of its own for objects: two libraries are made of the same files, perhaps at the same time."""
+        builder = copy(self)
+        builder.build_temp = str(Path(self.build_temp, extension.name))
+        super(BuildExtensions, builder).build_extension(extension)
 
 
 os.chdir(HERE)

@@ -7,6 +7,7 @@
 
 Importing this package does not touch the driver, nor rmm, cupy or torch.
 """
+from os import environ
 from typing import TYPE_CHECKING, Any
 
 from xlogmem import _bindings as _bindings  # first: it says what is missing
@@ -51,13 +52,19 @@ from xlogmem.resources import (
     StatisticsResourceAdaptor,
     TrackingResourceAdaptor,
 )
-from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime
+from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime, snapshot
 from xlogmem.streams import Event, Stream, StreamPool, current_stream
 
 if TYPE_CHECKING:
+    from xlogmem import history as history
     from xlogmem import statistics as statistics
     from xlogmem.allocators import disable, enable
+    from xlogmem.history import record_history, why
+    from xlogmem.live.publishing import publish
+    from xlogmem.nvtx import record_nvtx
     from xlogmem.resources import GuardViolation
+    from xlogmem.scopes import scope
+    from xlogmem.snapshots import Snapshot
 
 __version__ = "0.1.0"
 
@@ -93,6 +100,7 @@ __all__ = [
     "OutOfDeviceMemoryError",
     "PoolMemoryResource",
     "ResourceAdaptor",
+    "Snapshot",
     "StaleBufferError",
     "StatisticsResourceAdaptor",
     "Stream",
@@ -116,8 +124,14 @@ __all__ = [
     "get_device_state",
     "get_runtime",
     "is_simulated",
+    "publish",
+    "record_history",
+    "record_nvtx",
     "register_resolver",
+    "scope",
+    "snapshot",
     "use",
+    "why",
 ]
 
 
@@ -125,10 +139,33 @@ def __getattr__(name: str) -> Any:
     """What takes longer to import than the rest, and not every program needs."""
     from importlib import import_module
 
-    if name == "statistics":
-        return import_module("xlogmem.statistics")
+    if name in ("history", "statistics"):
+        return import_module(f"xlogmem.{name}")
+    if name in ("record_history", "why"):
+        return getattr(import_module("xlogmem.history"), name)
+    if name == "publish":
+        return import_module("xlogmem.live.publishing").publish
+    if name == "record_nvtx":
+        return import_module("xlogmem.nvtx").record_nvtx
     if name in ("disable", "enable"):
         return getattr(import_module("xlogmem.allocators"), name)
+    if name == "Snapshot":
+        return import_module("xlogmem.snapshots").Snapshot
+    if name == "scope":
+        return import_module("xlogmem.scopes").scope
     if name == "GuardViolation":
         return import_module("xlogmem.resources.violations").GuardViolation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _begin_as_wanted() -> None:
+    """What the environment wants begun by the import."""
+    for variable, module, begin in (("XLOGMEM_NVTX", "xlogmem.nvtx", "record_or_warn"),
+                                    ("XLOGMEM_PUBLISH", "xlogmem.live.publishing", "publish_or_warn")):
+        if environ.get(variable, "0") not in ("", "0"):
+            from importlib import import_module
+
+            getattr(import_module(module), begin)()
+
+
+_begin_as_wanted()

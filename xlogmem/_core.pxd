@@ -4,7 +4,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, few, first_of_line, flag, unlikely, vector
 from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport DEVICE_IS_LOST, PROCESS_WAS_FORKED, Failure, is_sticky
+from xlogmem._failures cimport DEVICE_IS_LOST, LOST, PROCESS_WAS_FORKED, Failure, is_sticky
+from xlogmem._history cimport EventKind
 from xlogmem._index cimport AddressIndex
 from xlogmem._labels cimport Label
 from xlogmem._locks cimport mutex, signal
@@ -16,6 +17,8 @@ from xlogmem._modes cimport (
 )
 from xlogmem._order cimport Dependency, OrderState, StreamState
 from xlogmem.resources.base cimport Allocation, ResourceTable
+from xlogmem.resources.tally cimport Tally
+from xlogmem._survey cimport Seen, Survey
 
 
 cdef struct Entry:
@@ -201,6 +204,9 @@ cdef cppclass Window:
     vector[Hold] holds
     uint64_t noted              # when that was: the ticket of a wait that had begun by then
     uint64_t visited            # scratch
+    # For a history.
+    uint64_t opened_at          # in ticks; 0: this was not recorded
+    uint32_t site               # where in the program
 
 
 cdef struct Marker:
@@ -230,16 +236,32 @@ cdef struct Figures:
     CoreCounters counters
 
 
+cdef enum Mark:
+    # Beside LOST: the device's context is broken.
+    IS_RECORDED = 2             # a history is
+    WANTS_STACKS = 4            # the resource does
+
+
+cdef enum Watcher:
+    BY_CHECK = 1
+    BY_HISTORY = 2
+
+
 cdef cppclass CoreState:
     # What every allocation and free looks at comes first.
     OrderState* order           # its lock is the lock of everything here
     ResourceTable* resource
     atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside another operation
     atomic[Window*] abandoned   # by finalizers
-    atomic[uint32_t] lost       # the device's context is broken
+    atomic[uint32_t] marks      # `Mark`: what a call looks at before its own work
+    uint32_t watched            # `Watcher`: under the lock, and under that of any of the caches
     uint64_t live_bytes
     uint64_t live_blocks
     uint64_t pending_bytes
+    uint64_t in_caches          # bytes of live blocks that only caches know, and of memory that these keep, in grains
+    uint64_t peak_bytes         # the most that was live or in caches at a time, since `take_peak_locked`
+    uint64_t whole_peak         # the same, since the runtime was made, or since it began anew
+    vector[uint64_t*] peaks     # the same, of spans that are open
     AddressIndex index          # base address -> block that is LIVE or RETIRED
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
@@ -278,6 +300,7 @@ cdef cppclass CoreState:
 cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
+cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil
 cdef bint may_allocate_at(size_t handle) except -1 nogil
 cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
                               Block** result) except -1 nogil
@@ -301,10 +324,14 @@ cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint*
 cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil
 cdef int look_at_streams(CoreState* core, bint* ready, Failure* failure) except -1 nogil
 cdef uint64_t new_identity() noexcept nogil
+cdef uint64_t peak_of(CoreState* core, uint64_t* peak) noexcept nogil
+cdef void begin_peak(CoreState* core, uint64_t* peak) noexcept nogil
+cdef void end_peak(CoreState* core, uint64_t* peak) noexcept nogil
 cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
+cdef int drain_by_itself(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
 
 # With the GIL, and without waiting for anything.  They return an `AtOnce`; see core/at_once.pxi.
@@ -316,9 +343,26 @@ cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, Strea
 # For a check: see core/watched.pxi.
 cdef void set_hooks(size_t address) noexcept
 cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept
-cdef void start_calls(CoreState* core) noexcept nogil
 cdef void find_site_for_check() noexcept nogil
 cdef int encode_for_check(Label* tag) except -1
+
+# For a history: see core/recorded.pxi.  What is declared here the compiler does not put into hot paths.
+cdef bint heed_marks(CoreState* core) noexcept nogil
+cdef bint has_more_than_a_history(CoreState* core) noexcept nogil
+cdef bint allocate_recorded(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
+                            Block** result) noexcept nogil
+cdef bint free_recorded(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil
+cdef bint free_at_recorded(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
+cdef bint open_recorded(CoreState* core, Window* window) noexcept nogil
+cdef void note_block(CoreState* core, EventKind kind, Block* block, StreamState* stream) noexcept nogil
+cdef void report_opening(CoreState* core, Window* window) noexcept nogil
+cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
+cdef void note_needs_locked(OrderState* order, Window* window) noexcept nogil
+cdef void note_needs_of_free_locked(OrderState* order, Block* block, StreamState* stream) noexcept nogil
+cdef void note_out_of_memory_locked(CoreState* core, Allocation* wanted, Failure* failure) noexcept nogil
+cdef void start_calls(CoreState* core) noexcept
+cdef void end_calls(CoreState* core) noexcept
+cdef void switch_history(bint is_on) noexcept
 
 # Inside of these.  The context is current where they need it.
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
@@ -339,6 +383,9 @@ cdef void note_thread(Window* window) noexcept nogil
 cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil
 cdef void use_caches(CoreState* core) noexcept nogil
 cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil
+cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil
+cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen) noexcept nogil
+cdef void tally_tags_locked(CoreState* core, Tally* tally, Figures* figures) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
@@ -367,13 +414,22 @@ cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generat
 
 cdef inline bint has_deferred_work(CoreState* core) noexcept nogil:
     """Whether a call has more to do than its own work."""
-    return (core.dropped.load() != NULL or core.abandoned.load() != NULL or core.lost.load() or process_was_forked()
-            or core.resource.stack_depth)
+    return core.dropped.load() != NULL or core.abandoned.load() != NULL or core.marks.load() or process_was_forked()
+
+
+cdef inline bint goes_slowly(CoreState* core) noexcept nogil:
+    """Whether a call cannot take a quick way, recorded or not."""
+    return unlikely(has_deferred_work(core)) and has_more_than_a_history(core)
+
+
+cdef inline bint is_lost(CoreState* core) noexcept nogil:
+    """Where a call begins, without the lock."""
+    return unlikely(core.marks.load() != 0) and heed_marks(core)
 
 
 # With these the doors of every room begin and end.
 cdef inline int refuse_lost(CoreState* core, Failure* failure) noexcept nogil:
-    if core.lost.load() == 0:
+    if not is_lost(core):
         return 0
     failure.kind = DEVICE_IS_LOST
     return 1
@@ -390,5 +446,5 @@ cdef inline int refuse_forked(Failure* failure) noexcept nogil:
 cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failure) noexcept nogil:
     """After a sticky error every later operation fails at once.  Returns `failed`."""
     if failed and is_sticky(failure):
-        core.lost.store(1)
+        core.marks.fetch_or(LOST)
     return failed

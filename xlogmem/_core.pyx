@@ -69,6 +69,7 @@ from xlogmem._failures cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
     DRIVER_FAILED,
+    LOST,
     NEEDS_CONTEXT_SYNC,
     NO_FAILURE,
     OUT_OF_BUDGET,
@@ -88,6 +89,34 @@ from xlogmem._failures cimport (
     is_out_of_memory,
     is_put_off,
     warn_of_window,
+)
+from xlogmem._history cimport (
+    BLOCK_ADOPTED,
+    BLOCK_ALLOCATED,
+    BLOCK_EVICTED,
+    BLOCK_FREED,
+    BLOCK_RELEASED,
+    BLOCK_USED,
+    BYTES_REAPED,
+    FREE_FAILED,
+    FREE_NEEDS,
+    FREE_PUT_OFF,
+    HANDED_BACK,
+    OUT_OF_MEMORY,
+    TICKS_OF_A_STEP,
+    USE_NEEDS,
+    WINDOW_WAITS,
+    WORK_RECORDED,
+    Event,
+    EventKind,
+    Ring,
+    find_other_place,
+    find_place,
+    new_event,
+    place_found,
+    tag_number,
+    the_ring,
+    ticks,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._labels cimport held, release
@@ -117,6 +146,7 @@ from xlogmem._order cimport (
     is_other_threads_default,
     leave_foreign_streams_locked,
     may_be_destroyed,
+    note_order,
     needs_context_sync_locked,
     order_after_unlocks,
     order_all_unlocks,
@@ -138,6 +168,8 @@ from xlogmem.resources.base cimport (
     start_call,
     start_call_on,
 )
+from xlogmem.resources.tally cimport Row, Tally, add_to, row_of
+from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
 
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
@@ -155,12 +187,14 @@ cdef atomic[uint64_t] generations           # of this process, shared by all dev
 
 # The pages, in the order of reading: what a use does, then how blocks begin and end.
 include "core/watched.pxi"              # what a check is reported
+include "core/recorded.pxi"             # what goes into a history
 include "core/frontier.pxi"             # what the next user of a block has to be ordered after
 include "core/prepare.pxi"              # before a launch: windows open, waits are queued
 include "core/contested.pxi"            # a launch that conflicts with one that is not filed yet
 include "core/circles.pxi"              # what must not wait for ever
 include "core/finish.pxi"               # after a launch: the use is filed, windows close
 include "core/export.pxi"               # memory that other libraries have
+include "core/peaks.pxi"                # the most that was live at a time
 include "core/caches.pxi"               # what a stream frees it often allocates again
 include "core/cache_ends.pxi"           # caches are opened, emptied, closed, counted
 include "core/allocate.pxi"             # blocks begin: allocated, adopted
@@ -170,3 +204,4 @@ include "core/by_handle.pxi"            # what the C table does in one acquisiti
 include "core/at_once.pxi"              # what a thread does while it has the GIL
 include "core/complete.pxi"             # whether the work on a block is complete
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime
+include "core/survey.pxi"               # what there is at one moment, for people

@@ -131,6 +131,8 @@ cdef extern from "<atomic>" namespace "std" nogil:
         T exchange(T)
         T fetch_add(T)
         T fetch_sub(T)
+        T fetch_or(T)
+        T fetch_and(T)
         bint compare_exchange_weak(T& expected, T desired)
 
     # A bint that may be read without the lock under which it changes.

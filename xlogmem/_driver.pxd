@@ -50,6 +50,9 @@ cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except
 cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil
 
 cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) except -1 nogil
+cdef int timed_event_create(cy.CUevent* event, Failure* failure) except -1 nogil
+cdef int event_elapsed(cy.CUevent before, cy.CUevent after, uint64_t* nanoseconds, Failure* failure) except -1 nogil
+cdef int event_destroy(cy.CUevent event, Failure* failure) except -1 nogil
 cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil
 cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil
 cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil
@@ -79,6 +82,7 @@ cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int
                        void** parameters, Failure* failure) except -1 nogil
 cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil
 
+cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,

@@ -68,6 +68,9 @@ cdef bint is_put_off(Failure* failure) noexcept nogil
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil
 cdef tuple error_name(cy.CUresult code)
 cdef object class_of(Failure* failure)
+cdef enum:
+    LOST = 1                    # among the marks of a runtime: see `CoreState`
+
 cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
 cdef void drop_holdings(Failure* failure) noexcept nogil

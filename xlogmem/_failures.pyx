@@ -12,7 +12,9 @@ import warnings
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint8_t
 from libc.stdio cimport snprintf
+from libc.string cimport strlen
 
 from xlogmem._labels cimport object_of, release
 
@@ -128,7 +130,26 @@ cdef bint is_put_off(Failure* failure) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- words
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
-    """The sentence that says what went wrong."""
+    """The sentence that says what went wrong, as far as there is room."""
+    write_sentence(failure, text, size)
+    drop_half_character(text)
+
+
+cdef void drop_half_character(char* text) noexcept nogil:
+    """What was cut off may end inside of a character of UTF-8, which some callers decode strictly."""
+    cdef size_t end = strlen(text)
+    cdef size_t start = end
+    cdef uint8_t first
+    while start > 0 and (<uint8_t>text[start - 1] & 0xC0) == 0x80:
+        start -= 1
+    if start == 0:
+        return
+    first = <uint8_t>text[start - 1]
+    if first >= 0xC0 and end - start < <size_t>(1 if first < 0xE0 else 2 if first < 0xF0 else 3):
+        text[start - 1] = 0
+
+
+cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nogil:
     if failure.kind == DRIVER_FAILED:
         format_driver_failure(failure, text, size)
     elif failure.kind == RESOURCE_FAILED:
@@ -215,11 +236,11 @@ cdef void format_exception(void* exception, char* text, size_t size) noexcept no
 
 cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
     """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"; `lost`
-    is the mark of the runtime that loses its device with a sticky error (NULL: there is none)."""
+    has the marks of the runtime that loses its device with a sticky error (NULL: there is none)."""
     cdef char[512] text
     cdef object exception
     if lost != NULL and is_sticky(failure):
-        lost.store(1)
+        lost.fetch_or(LOST)
     if failure.kind == PYTHON_RAISED:
         exception = <object>failure.exception
         Py_DECREF(exception)

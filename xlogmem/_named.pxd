@@ -18,4 +18,5 @@ cdef struct Extent:
 cdef bint name_memory(object what, str where, Extent* extent) except -1
 cdef tuple pair_of(object what, str name)
 cdef tuple device_pair(object array)
+cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize)
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL

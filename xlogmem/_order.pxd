@@ -1,11 +1,12 @@
 # What comes after what: streams, positions, fences, clocks.  _order.pyx explains it.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, counter, flag, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
 from xlogmem._failures cimport Failure, FailureKind
+from xlogmem._history cimport EventKind
 from xlogmem._locks cimport mutex
 
 cdef enum Discipline:
@@ -90,6 +91,8 @@ cdef struct OrderCounters:
 
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
+    bint is_recorded            # a history is
+    uint16_t number             # of the order and, in the lowest four bits, of the device
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
     uint32_t discipline_changes
     cy.CUcontext context
@@ -104,7 +107,7 @@ cdef cppclass OrderState:
     uint64_t registrations      # numbers the streams
     atomic[StreamState*] idle   # own streams whose last Python handle is gone
     atomic[Fence*] released     # fences whose event of Python is gone
-    atomic[uint32_t]* lost      # the mark of the runtime core that uses this, NULL without one; the GIL guards it
+    atomic[uint32_t]* lost      # the marks of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
     # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
     void* core                  # NULL: it does not
@@ -222,6 +225,8 @@ cdef int poll_fence_unlocks(OrderState* order, StreamState* source, Fence* fence
                             Failure* failure) except -1 nogil
 cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t position,
                              Failure* failure) except -1 nogil
+cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream, StreamState* source,
+                         uint64_t position) noexcept nogil
 cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, FailureKind kind,
                                      Failure* failure) except -1 nogil
 cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,

@@ -37,7 +37,7 @@ import weakref
 
 cimport cython
 
-from xlogmem._cpp cimport check, larger, make_new
+from xlogmem._cpp cimport check, larger, make_new, unlikely
 from xlogmem._driver cimport (
     LEAF_LOCK,
     LEGACY,
@@ -67,6 +67,23 @@ from xlogmem._failures cimport (
     STREAM_IS_DEAD,
     STREAM_IS_IN_USE,
     fail_stream,
+)
+
+from xlogmem._history cimport (
+    FENCE_RECORDED,
+    HOST_WAITS,
+    STREAM_WAITS,
+    Event,
+    Ring,
+    TimedWait,
+    begin_timed,
+    end_timed,
+    file_timed,
+    new_event,
+    place_found,
+    spare_timed,
+    the_ring,
+    waits_are_timed,
 )
 
 __all__ = ["Ordering"]
@@ -164,6 +181,7 @@ cdef class Ordering:
         self.state.ring = RING
         self.state.policy = ADAPTIVE
         self.state.lost = NULL
+        self.state.number = next_number(context.ordinal)
         take_at_forks(&self.state.lock, OUTER_LOCK)
         list_order(&self.state)
 
@@ -193,6 +211,11 @@ cdef class Ordering:
         hold_owners(&self.state)
         return 0
 
+    @property
+    def number(self):
+        """By which a history names it; a later one may have it again."""
+        return self.state.number
+
     def end_core(self, reference=None):
         """The runtime core ends, and may drop the owners of foreign streams."""
         if reference is not None and self.core is reference:
@@ -201,6 +224,7 @@ cdef class Ordering:
             release_owners(&self.state)
 
 
+include "order/noted.pxi"               # what goes into a history
 include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
 include "order/context.pxi"             # the host waits for everything, unless a capture is seen
 include "order/waits.pxi"               # a stream, or the host, is ordered after a position

@@ -1,13 +1,14 @@
 """Quantities as text, in both directions."""
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "parse_bytes", "parse_number", "parse_ordinal", "parse_size"]
+__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_number", "parse_ordinal", "parse_size"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -21,6 +22,15 @@ def format_bytes(nbytes: int) -> str:
         number /= 1024
         power += 1
     return f"{number:.1f} {UNITS[power]}" if power else f"{nbytes} B"
+
+
+def format_duration(nanoseconds: int) -> str:
+    """A time in the largest unit of which it has at least one, with three digits: ``"12.3 ms"``."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if nanoseconds >= size:
+            number = nanoseconds / size
+            return f"{number:.{max(0, 2 - int(math.log10(number)))}f} {unit}"
+    return f"{nanoseconds} ns"
 
 
 def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[], int]) -> int:

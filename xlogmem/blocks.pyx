@@ -7,6 +7,7 @@ import enum
 import time
 import warnings
 import weakref
+from contextvars import ContextVar
 
 cimport cython
 
@@ -37,12 +38,16 @@ from xlogmem._core cimport (
     adopt,
     allocate,
     allocate_at_once,
+    begin_peak,
     block_at,
     count_all_locked,
-    drain_if_abandoned,
     defer_free,
+    drain_by_itself,
+    drain_if_abandoned,
     encode_for_check,
+    end_calls,
     end_export,
+    end_peak,
     fence_export,
     find_by_address_locked,
     find_from_locked,
@@ -56,11 +61,17 @@ from xlogmem._core cimport (
     look,
     look_at_block,
     look_at_streams,
+    mark_lost_if_sticky,
     new_identity,
+    peak_of,
     reap,
     record_use,
+    see_generation_locked,
     set_hooks,
     start_calls,
+    survey_locked,
+    switch_history,
+    tally_tags_locked,
     tear_down,
     use_caches,
     wait_for_block,
@@ -73,14 +84,28 @@ from xlogmem._driver cimport (
     LEAF_LOCK,
     PER_THREAD,
     Context,
+    Scope,
+    enter_context,
     forget_at_forks,
     give_event,
+    leave_context,
+    memory_info,
     process_is_closing,
     take_at_forks,
 )
-from xlogmem._failures cimport BLOCK_IS_CONTESTED, NO_FAILURE, PYTHON_RAISED, format_failure, raise_failure
+from xlogmem._failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    LOST,
+    NO_FAILURE,
+    PYTHON_RAISED,
+    WAIT_IS_CIRCULAR,
+    format_failure,
+    raise_failure,
+)
 from xlogmem._index cimport destroy
-from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
+from xlogmem._labels cimport Label, label_of_stack, label_of_tag, object_of, release, stack_for
 from xlogmem._named cimport Extent, name_memory
 from xlogmem._order cimport (
     count_cached_locked,
@@ -88,15 +113,20 @@ from xlogmem._order cimport (
     ALLOCATED,
     HAS_READ,
     LAZY,
+    OPAQUE,
+    ORDINARY,
     PRECISE,
+    SEALED,
     WRITTEN,
     Ordering,
     OrderCounters,
     OrderState,
     StreamState,
+    empty_caches_locked,
     is_of_former,
 )
 from xlogmem._foreign cimport StreamRegistry
+from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem.resources.base cimport (
     Allocation,
     DeviceMemoryResource,
@@ -105,14 +135,24 @@ from xlogmem.resources.base cimport (
     settle,
     start_call_on,
 )
+from xlogmem.resources.pool cimport (
+    PoolFigures,
+    PoolMemoryResource,
+    PoolState,
+    figures_as_dict,
+    read_figures_locked,
+)
+from xlogmem.resources.tally cimport Tally, forget_all
 from xlogmem.streams cimport StreamPool, core_of, counted_handle, handle_of, parse
 
 from xlogmem._stream_owners import find_owner
+from xlogmem._tags import shown
 from xlogmem._units import parse_size
-from xlogmem.errors import StaleBufferError, StreamMisuseError, UseAfterFreeError
+from xlogmem.errors import StaleBufferError, StreamMisuseError, UseAfterFreeError, XlogmemError
+from xlogmem.resources.layers import find_layer
 
-__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "Runtime", "register_resolver",
-           "unfinished_runtimes"]
+__all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "PeakSpan", "Runtime", "enter_scope",
+           "leave_scope", "live_by_tag", "register_resolver", "runtime_of", "survey", "unfinished_runtimes"]
 
 cdef extern from "Python.h":
     size_t PyLong_AsSize_t(object number)       # SIZE_MAX, and an exception is set: it does not fit
@@ -125,7 +165,10 @@ include "blocks/exports.pxi"                # what consumers released
 include "blocks/handles.pxi"                # Access, BlockState, BlockId, DeviceBlock, BlockView
 include "blocks/ended.pxi"                  # runtimes that ended with something left
 include "blocks/memory.pxi"                 # allocate, free and adopt
+include "blocks/scopes.pxi"                 # tags for allocations that name none
 include "blocks/adoptions.pxi"              # memory that is tracked until its owner ends
 include "blocks/empty.pxi"                  # blocks of no bytes
+include "blocks/survey.pxi"                 # what there is at one moment; words for errors
 include "blocks/core.pxi"                   # Core: what a runtime is made of
+include "blocks/peaks.pxi"                  # the most that was live in a span of time
 include "blocks/runtime.pxi"                # Runtime: the operations

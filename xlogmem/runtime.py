@@ -4,10 +4,12 @@ The operations (allocate, adopt, reap_pending, register_stream, ...) are those o
 """
 from __future__ import annotations
 
+import itertools
 import operator
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, SupportsIndex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, SupportsIndex
+from weakref import WeakValueDictionary
 
 from xlogmem._driver import ProcessLock, supports_memory_pools
 from xlogmem._units import format_bytes, parse_ordinal
@@ -20,12 +22,15 @@ from xlogmem.resources import (
     GuardResourceAdaptor,
     PoolMemoryResource,
 )
+from xlogmem.resources.layers import layers_of
 from xlogmem.streams import Stream, StreamPool
 
-__all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime"]
+if TYPE_CHECKING:
+    from xlogmem.snapshots import Snapshot
+
+__all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime", "snapshot"]
 
 MAX_DEVICE_ORDINALS = 16
-MAX_LAYERS = 64                             # of a stack of resources
 
 def plain_resource(ordinal: int) -> DeviceMemoryResource:
     """What the device allows."""
@@ -38,6 +43,8 @@ RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "guard": lambda ordinal: GuardResourceAdaptor(plain_resource(ordinal))}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
+_existing: WeakValueDictionary[int, DeviceRuntime] = WeakValueDictionary()      # by number, those made by hand too
+_numbers = itertools.count(1)
 _locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
 
 
@@ -47,16 +54,6 @@ def default_resource(ordinal: int) -> DeviceMemoryResource:
     if name and name not in RESOURCES:
         raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
     return RESOURCES[name](ordinal) if name else plain_resource(ordinal)
-
-
-def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
-    """A resource and what is below it, from the top."""
-    layer: Any = resource
-    for _ in range(MAX_LAYERS):                         # a class in Python may have any `upstream`
-        if not isinstance(layer, DeviceMemoryResource):
-            return
-        yield layer
-        layer = getattr(layer, "upstream", None)
 
 
 class DeviceRuntime(Runtime):
@@ -93,6 +90,7 @@ class DeviceRuntime(Runtime):
 
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
     _prepared_lock: ProcessLock
+    _number: int                                                # of the runtime in its process, from 1
 
     def __new__(cls, ordinal: int = 0, *, device_id: int | None = None, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
@@ -105,6 +103,8 @@ class DeviceRuntime(Runtime):
                                policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
         self._prepared = {}
         self._prepared_lock = ProcessLock()
+        self._number = next(_numbers)
+        _existing[self.ordering.number] = self
         return self
 
     def __init__(self, ordinal: int = 0, *, device_id: int | None = None, **parts: Any) -> None:
@@ -174,6 +174,7 @@ class DeviceRuntime(Runtime):
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
                  f"  live            {format_bytes(live):>12} in {counters['live_blocks']} blocks",
+                 f"  peak            {format_bytes(self.peak_bytes):>12}",
                  f"  pending         {format_bytes(pending):>12}, freed, and not complete yet",
                  f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
                  f"{counters['uses']} uses",
@@ -181,6 +182,24 @@ class DeviceRuntime(Runtime):
                  f"{counters['host_waits']} waits of the host; {counters['known'] + counters['covered']} left out"]
         lines += [layer.memory_summary() for layer in layers_of(self.resource) if hasattr(layer, "memory_summary")]
         return "\n".join(lines)
+
+    def snapshot(self) -> Snapshot:
+        """What is in memory at this moment: every block with its tag and users, streams, totals, the pool's figures.
+
+        Returns
+        -------
+        Snapshot
+            Consistent: its sums are its totals, whatever other threads do meanwhile.
+
+        Notes
+        -----
+        Copied in one acquisition of the runtime's lock, in time proportional to the blocks and the pool's spans, and
+        made into Python objects afterwards.  Makes no driver call, and costs other calls nothing but the wait for that
+        lock.  With a pool the caches of streams are emptied into it.  Thread-safe.
+        """
+        from xlogmem.snapshots import take  # not before it is needed
+
+        return take(self)
 
     @property
     def default_stream(self) -> Stream:
@@ -235,9 +254,24 @@ def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None =
 provide_runtimes(get_runtime)
 
 
+def snapshot(device_id: SupportsIndex | None = None) -> Snapshot:
+    """`DeviceRuntime.snapshot` of the process's own runtime for a device (default: 0); see `get_runtime`."""
+    return get_runtime(0 if device_id is None else device_id).snapshot()
+
+
 def existing_runtime(ordinal: int) -> DeviceRuntime | None:
     """The process's runtime for a device, None if it was not made yet."""
     return _runtimes[ordinal]
+
+
+def existing_runtimes() -> list[DeviceRuntime]:
+    """All runtimes of the process that have not ended, in the order in which they were made.
+
+    The caller holds them for as long as it keeps the list: one that is dropped elsewhere meanwhile ends in the caller's
+    thread.
+    """
+    found = (reference() for reference in _existing.valuerefs())     # a copy: other threads make runtimes
+    return [runtime for runtime in found if runtime is not None]
 
 
 def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = None) -> None:
@@ -253,3 +287,10 @@ def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = No
         if _runtimes[number] not in (None, runtime, instead_of) or depth > 1:
             raise RuntimeError(f"device {number} has a runtime already: {_runtimes[number]!r}")
         _runtimes[number] = runtime
+
+
+def forget_runtime(runtime: DeviceRuntime) -> None:
+    """The process has no runtime of its own for the device any more, if it is this one.  Its blocks stay tracked."""
+    with _locks[runtime.ordinal]:
+        if _runtimes[runtime.ordinal] is runtime:
+            _runtimes[runtime.ordinal] = None

@@ -20,17 +20,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 
 from xlogmem._driver import ProcessLock
+from xlogmem._units import parse_ordinal
 from xlogmem.resources import Statistics, StatisticsResourceAdaptor
+from xlogmem.resources.layers import find_layer
 from xlogmem.runtime import (
     MAX_DEVICE_ORDINALS,
     DeviceRuntime,
     default_resource,
     existing_runtime,
     get_runtime,
-    layers_of,
     set_runtime,
 )
 
@@ -43,7 +44,7 @@ R = TypeVar("R")
 
 def _find(runtime: DeviceRuntime) -> StatisticsResourceAdaptor | None:
     """The topmost one."""
-    return next((layer for layer in layers_of(runtime.resource) if isinstance(layer, StatisticsResourceAdaptor)), None)
+    return find_layer(runtime.resource, StatisticsResourceAdaptor)
 
 
 def _adaptor(runtime: DeviceRuntime | None) -> StatisticsResourceAdaptor:
@@ -57,7 +58,7 @@ def _adaptor(runtime: DeviceRuntime | None) -> StatisticsResourceAdaptor:
     return found
 
 
-def enable_statistics(ordinal: int = 0) -> None:
+def enable_statistics(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> None:
     """Have the process's runtime for a device count statistics.
 
     Makes that runtime, with a `StatisticsResourceAdaptor` around the default resource, if there is none yet.  Does
@@ -65,11 +66,13 @@ def enable_statistics(ordinal: int = 0) -> None:
 
     Parameters
     ----------
-    ordinal : int
-        The device.
+    ordinal, device_id : int
+        The device, by either name.
 
     Raises
     ------
+    TypeError, ValueError
+        This is not the number of a device.
     RuntimeError
         The runtime was made before, without statistics: its resource cannot be replaced.
 
@@ -77,11 +80,12 @@ def enable_statistics(ordinal: int = 0) -> None:
     -----
     Thread-safe.
     """
-    if 0 <= ordinal < MAX_DEVICE_ORDINALS and existing_runtime(ordinal) is None:
-        counting = DeviceRuntime(ordinal, resource=StatisticsResourceAdaptor(default_resource(ordinal)))
+    number = parse_ordinal(ordinal, device_id)
+    if 0 <= number < MAX_DEVICE_ORDINALS and existing_runtime(number) is None:
+        counting = DeviceRuntime(number, resource=StatisticsResourceAdaptor(default_resource(number)))
         with suppress(RuntimeError):                    # another thread was faster
             set_runtime(counting)
-    _adaptor(get_runtime(ordinal))
+    _adaptor(get_runtime(number))
 
 
 def get_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:

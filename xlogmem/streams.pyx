@@ -11,7 +11,7 @@ from contextvars import ContextVar
 cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport INT32_MAX, INT32_MIN
+from libc.stdint cimport INT32_MAX, INT32_MIN, uint32_t
 
 from xlogmem._cpp cimport check, push
 from xlogmem._driver cimport (
@@ -27,6 +27,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport (
     DEVICE_IS_LOST,
+    LOST,
     PROCESS_WAS_FORKED,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
@@ -34,6 +35,7 @@ from xlogmem._failures cimport (
     fail_stream,
     raise_failure,
 )
+from xlogmem._history cimport find_other_place
 from xlogmem._order cimport (
     OPAQUE,
     ORDINARY,

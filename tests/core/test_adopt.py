@@ -126,3 +126,46 @@ def test_ranges_that_make_no_sense(ptr, nbytes):
     runtime = DeviceRuntime()
     with pytest.raises((ValueError, TypeError)):
         runtime.adopt(ptr, nbytes)
+
+
+class Tensor:
+    """Has an index, as PyTorch's tensors have, and says what memory it is."""
+
+    def __init__(self, ptr: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (64,), "typestr": "|u1", "data": (ptr, False), "version": 3}
+
+    def __index__(self) -> int:
+        return int(self.__cuda_array_interface__["data"][0])
+
+
+def test_an_array_that_has_an_index_is_held_too():
+    runtime, memory = DeviceRuntime(), int(check(cuda.cuMemAlloc(64)))
+    tensor = Tensor(memory)
+    alive = weakref.ref(tensor)
+    block = runtime.adopt(tensor)
+    del tensor
+    gc.collect()
+    assert alive() is not None
+    block.free()
+    runtime.reap_pending()
+    gc.collect()
+    assert alive() is None
+    check(cuda.cuMemFree(memory))
+
+
+@pytest.mark.parametrize("untracked", ["adopt", "raise"])
+def test_memory_whose_handle_was_dropped_is_untracked(untracked):
+    """The block is freed by the next operation: until then its library may hand out the address again."""
+    runtime, memory = DeviceRuntime(), int(check(cuda.cuMemAlloc(64)))
+    stream, tensor = runtime.acquire_stream(), Tensor(memory)
+    runtime.adopt(memory, 64)                           # dropped at once
+    if untracked == "raise":
+        with pytest.raises(StreamMisuseError, match="untracked"), use(stream, read=tensor, runtime=runtime):
+            pass
+    else:
+        with use(stream, write=tensor, runtime=runtime, untracked="adopt"):
+            pass
+        assert runtime.find_block(tensor) is not None
+    del tensor
+    runtime.reap_pending()
+    check(cuda.cuMemFree(memory))

@@ -89,6 +89,18 @@ def test_zero_bytes_are_a_block_without_memory(driver, resource):
     assert real.frontier[("has-read", stream.id)]
 
 
+def test_zero_bytes_do_not_decide_which_runtime_is_meant():
+    """Where other blocks are named; alone they name theirs."""
+    runtime = DeviceRuntime()
+    stream, foreign = runtime.acquire_stream(), ForeignStream()
+    nothing, real = runtime.allocate(0, stream), runtime.allocate(64, stream)
+    for things in ([nothing, real], [real, nothing], [nothing, nothing], nothing):
+        with use(foreign, read=things) as recorder:
+            assert recorder.runtime is runtime
+    assert ("has-read", runtime.register_stream(foreign).id) in real.frontier
+    runtime.unregister_stream(foreign)
+
+
 @pytest.mark.promise(39)
 def test_zero_bytes_on_an_unregistered_stream_are_refused():
     runtime, foreign = DeviceRuntime(), ForeignStream()

@@ -263,6 +263,7 @@ def test_close_may_be_repeated_and_free_may_not(memory):
             call()
 
 
+@pytest.mark.simulator                                  # which has two devices
 def test_one_name_for_the_device():
     runtime = DeviceRuntime(1)
     block, stream = runtime.allocate(64), runtime.acquire_stream()

@@ -163,6 +163,8 @@ class Worker:
         assert all(kind in ("allocated", "written", "has-read") for kind, _ in block.frontier)
         assert block.state in BlockState
         assert self.runtime.counters()["allocations"] >= len(self.streams)
+        snapshot = self.runtime.snapshot()
+        assert sum(record.nbytes for record in snapshot.by_tag().values()) == snapshot.live_bytes
         assert self.runtime.stream_count() > len(self.streams)
         assert self.runtime.stream_pool.stream(self.streams[0].id) == self.streams[0]
 

@@ -46,11 +46,11 @@ SCENES = ("waits", "tries", "tries late", "looks", "looks again", "fence", "refu
 PREPARED = {                                            # how the copy of the lock differs from the lock
     "STREAK = 2000": "STREAK = 5",
     "        mine->inside.store(1, std::memory_order_relaxed);":
-        "        hesitate();\n        mine->inside.store(1, std::memory_order_relaxed);",
+        "        hesitate();\n        if (!keep_back(mine->inside)) mine->inside.store(1, std::memory_order_relaxed);",
     "if (favourite.load(std::memory_order_relaxed) != nullptr || !take()) return false;":
         "if (favourite.load(std::memory_order_relaxed) != nullptr) return false;\n        look_and_wait();\n"
         "        if (!take()) return false;",
-    "    const bool done = !syscall(SYS_membarrier": "    if (fence_is_refused) return false;\n"
+    "    const bool done = !syscall(SYS_membarrier": "    deliver();\n    if (fence_is_refused) return false;\n"
                                                     "    const bool done = !syscall(SYS_membarrier",
 }
 DEFECTS = {                                             # what is left out, in place of what, and where it is noticed

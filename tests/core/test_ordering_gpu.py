@@ -9,7 +9,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, use
 from xlogmem._kernels import Kernels, check
-from xlogmem.demo import Demo
+from xlogmem.demo.pipeline import Demo
 
 pytestmark = pytest.mark.gpu
 MILLISECOND = 1_000_000

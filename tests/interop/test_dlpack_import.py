@@ -203,6 +203,17 @@ def test_tensors_that_are_refused(state, memory, wrong, version):
     assert state.runtime.find_block(memory) is None
 
 
+@pytest.mark.parametrize("wrong", ["no memory", "ndim -1", "ndim 65", "no shape", "a negative extent"])
+def test_a_use_refuses_in_the_words_of_an_import(state, memory, wrong):
+    fields = {"shape": (4,), **WRONG[wrong]}
+    producer = Producer(0 if wrong == "no memory" else memory, **fields)
+    with pytest.raises(BufferError) as imported:
+        from_dlpack(producer.capsule(), stream=1, state=state)
+    with pytest.raises(BufferError) as used:
+        use(state.runtime.default_stream, read=producer)
+    assert str(used.value).endswith(f": __dlpack__ of Producer gave {imported.value}")
+
+
 @pytest.mark.promise(193)
 def test_shapes_and_strides_that_are_right(state, memory):
     host = np.arange(1024, dtype="int32")

@@ -120,10 +120,14 @@ statistics.enable_statistics()
 step()
 assert statistics.get_statistics().total_bytes == 1 << 20
 print(statistics.default_profiler_records.report())
-try:
-    statistics.enable_statistics(99)
-except ValueError as error:
-    print(error)
+for wrong in ({"device_id": 99}, {"ordinal": 1, "device_id": 2}, {"device_id": "0"}):
+    try:
+        statistics.enable_statistics(**wrong)
+    except (TypeError, ValueError) as error:
+        print(error)
+statistics.enable_statistics(device_id=1)
+xlogmem.get_runtime(1).allocate(64).free()
+print(statistics.get_statistics(runtime=xlogmem.get_runtime(1)).total_count, "on device 1")
 """
 LATE = """
 import xlogmem
@@ -143,7 +147,8 @@ def test_the_processs_own_runtime_with_statistics():
 
     report = output(PROGRAM)
     assert "     1       1,048,576       1,048,576  <string>:5(step)" in report
-    assert "exceeds MAX_DEVICE_ORDINALS" in report
+    for said in ("exceeds MAX_DEVICE_ORDINALS", "is the older name", "device_id must be an int", "1 on device 1"):
+        assert said in report
     assert "cannot be replaced" in output(LATE)
 
 

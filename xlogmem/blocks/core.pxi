@@ -39,7 +39,7 @@ cdef class Core:
         self.adoptions = {}
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
-        self.state.order.lost = &self.state.lost
+        self.state.order.lost = &self.state.marks
         self.state.resource = watched(self.state.order, &resource.table)
         start_calls(&self.state)
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
@@ -85,13 +85,21 @@ cdef class Core:
     cdef int fail(self, Failure* failure, str what) except -1:
         """Raise what an operation reported."""
         self.drop_owners()
-        raise_failure(failure, what, &self.state.lost)
+        if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+            what += described(self, failure.generation, f", generation {failure.generation}")
+            lines = recorded_lines(failure.generation)
+            try:
+                raise_failure(failure, what, &self.state.marks)
+            except XlogmemError as error:
+                error.args = (f"{error}{lines}",)
+                raise
+        raise_failure(failure, what, &self.state.marks)
 
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1:
         """Raise the first, with the others as its notes; of these an interrupt is raised too."""
         cdef size_t i
         try:
-            raise_failure(&failures[0][0], what, &self.state.lost)
+            raise_failure(&failures[0][0], what, &self.state.marks)
         except BaseException as error:
             for i in range(1, failures.size()):
                 try:
@@ -253,6 +261,9 @@ cdef class Core:
 
     cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED:
         """The block in which the memory begins."""
+        if self.state.dropped.load() != NULL:           # its library may have handed out the address again
+            with nogil:
+                drain_by_itself(&self.state)
         if not self.find(extent.ptr, found) or self.has_ended(found.generation):
             return UNTRACKED
         inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
@@ -291,7 +302,7 @@ cdef class Core:
             exported = add_export_locked(&self.state, block.block, block.generation, stream, export != NULL)
             self.state.order.lock.unlock()
         if not exported:
-            raise UseAfterFreeError(block.generation)
+            raise stale_handle(block)
         if export != NULL:
             export.block = <void*>block
             export.stream = stream
@@ -309,7 +320,7 @@ cdef class Core:
     @property
     def lost(self):
         """Whether the device was lost to an error after which only a new process helps."""
-        return self.state.lost.load() != 0
+        return self.state.marks.load() & LOST != 0
 
     @property
     def device_id(self):
@@ -340,6 +351,23 @@ cdef class Core:
     def bytes_outstanding(self):
         """Live and pending bytes together, read in one step."""
         return sum(self._bytes(True))
+
+    @property
+    def peak_bytes(self):
+        """The most bytes that were live at a time, since the runtime was made or `reset_peak_bytes` was called.
+
+        With a pool, what streams keep in caches for further allocations counts too: at most ``stream_cache_size`` for
+        each stream.
+        """
+        cdef uint64_t peak
+        with nogil:
+            peak = peak_of(&self.state, NULL)
+        return peak
+
+    def reset_peak_bytes(self):
+        """Begin anew to look for the peak, from what is live now.  Thread-safe; scopes go on."""
+        with nogil:
+            begin_peak(&self.state, NULL)
 
     cdef tuple _bytes(self, bint query):
         cdef Figures figures

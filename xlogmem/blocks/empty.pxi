@@ -9,7 +9,7 @@ cdef DeviceBlock new_empty(Core core, object where, str tag):
     cdef DeviceBlock handle
     if not stream.registered:
         raise StreamMisuseError(f"{stream!r} was unregistered")
-    handle = new_handle(None, stream, tag)
+    handle = new_handle(None, stream, tag_or_scope(tag))
     handle.block = handle.owned.item = nothing
     handle.owned.end = end_nothing
     handle.generation = new_identity()

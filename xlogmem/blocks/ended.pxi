@@ -41,6 +41,7 @@ cdef int keep_remains(Core core) except -1:
     remains.streams = core.streams
     remains.owners_live = core.owners_live
     hand_over(&core.state, &remains.state)
+    start_calls(&remains.state)
     ended.append(remains)
     return 0
 
@@ -99,6 +100,23 @@ def report_to_check(size_t address):
     set_hooks(address)
 
 
+recording = None                            # what is being recorded, for the messages of errors
+
+
+def record_history(bint recorded, history=None):
+    """Whether runtimes write what they do into the ring of `_history`.  When this returns to nothing, none does.
+    `history` has `lines_of_block` and `beginnings_of_blocks`; see `xlogmem.history.Recording`."""
+    global recording
+    recording = history if recorded else None
+    switch_history(recorded)
+
+
+cdef str recorded_lines(uint64_t generation):
+    """Where a block was allocated and freed, a line each, if a history is being recorded."""
+    known = recording
+    return known.lines_of_block(generation) if known is not None else ""
+
+
 def unfinished_runtimes():
     """How many runtimes of this process ended and have something left, which a later call has to free."""
     return len(ended) + len(kept_whole)
@@ -125,6 +143,8 @@ cdef int drop_owners_of(CoreState* core) except -1:
 cdef int delete_tables(CoreState* core) except -1:
     """The tables go: nothing refers to them."""
     cdef size_t i
+    if core.order != NULL:
+        end_calls(core)
     if core.unreported_failure.kind == PYTHON_RAISED:
         Py_XDECREF(<PyObject*>core.unreported_failure.exception)
     for i in range(core.blocks.size()):

@@ -142,7 +142,7 @@ cdef class DeviceBlock:
         if self.owned.item == NULL:
             if self.block == NULL:
                 raise StreamMisuseError("the block was never allocated")
-            raise UseAfterFreeError(self.generation)
+            raise stale_handle(self)
         return self
 
     def __exit__(self, kind, exception, traceback):

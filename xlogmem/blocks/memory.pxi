@@ -88,8 +88,8 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
-    if tag is not None or core.state.resource.stack_depth:
-        core.label(&wanted, tag)
+    if tag is not None or core.state.resource.stack_depth or unlikely(open_scopes != 0):
+        label_in_scope(core, handle, &wanted)
     done = allocate_at_once(&core.state, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:
         with nogil:
@@ -97,12 +97,23 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     release(wanted.tag)
     release(wanted.stack)
     if done == REFUSED:
-        core.fail(&failure, f"allocating {nbytes} bytes on {ordered!r}")
+        fail_allocation(core, &failure, nbytes, ordered)
     core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
         core.warn_of_eviction()
     return handle
+
+
+cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1:
+    """Raise what an allocation reported."""
+    cdef bint is_foreign = failure.kind == PYTHON_RAISED
+    try:
+        core.fail(failure, f"allocating {nbytes} bytes on {stream!r}")
+    except MemoryError as error:
+        explain_shortage(core, error, is_foreign)
+        raise
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- free
@@ -115,7 +126,7 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
         given = stream_for(core, stream)
         home = given.state
     if block.owned.item == NULL:
-        raise UseAfterFreeError(block.generation)
+        raise stale_handle(block)
     if free_into_cache(&core.state, block.block, block.generation, home):
         done = DONE
     elif core.state.resource.stack_depth == 0:
@@ -149,7 +160,7 @@ cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple option
         raise ValueError(f"adopt: {type(what).__name__} has no elements, so there is nothing to track")
     if extent.ordinal not in (-1, core.ordinal):
         raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.ordinal}, and {core!r} is not")
-    if owner is None and not PyIndex_Check(what):
+    if owner is None and (extent.sized or not PyIndex_Check(what)):    # PyTorch's tensors have __index__, too
         owner = what
     if nbytes is not None:
         return adopt_range(core, extent.ptr, nbytes, stream, owner, tag)
@@ -213,8 +224,9 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
         raise StreamMisuseError(f"the range of {nbytes} bytes is still in use as block {failure.generation}, whose "
                                 "owner is gone: close the uses that are open on it, and end the capture of its stream")
     if failed and failure.kind == BLOCK_IS_CONTESTED:
-        raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation "
-                                f"{failure.generation} in part: adopt the whole of it, or a part that is inside it")
+        block = described(core, failure.generation, f"{failure.generation}") or failure.generation
+        raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation {block} in part:"
+                                " adopt the whole of it, or a part that is inside it")
     if failed:
         core.fail(&failure, f"adopting {nbytes} bytes")
     core.drop_owners()

@@ -30,7 +30,7 @@ cdef class Runtime(Core):
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
             default stream.  Foreign streams are registered on first use; see `register_stream`.
         tag : str, optional
-            A label for messages and logs.
+            A label for messages, logs and snapshots; the default is that of the `scope`, if one is open.
 
         Returns
         -------

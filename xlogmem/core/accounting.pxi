@@ -77,6 +77,7 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
     """Subtract the pending bytes whose markers the host is ordered after."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers = &core.pending[home.index]
+    cdef uint64_t before = core.pending_bytes
     cdef size_t i, kept = 0
     for i in range(markers.size()):
         if is_ordered_after_locked(core.order, NULL, home, markers[0][i].position):
@@ -87,6 +88,8 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
             markers[0][kept] = markers[0][i]
             kept += 1
     markers.resize(kept)
+    if core.watched & BY_HISTORY and core.pending_bytes != before:
+        note_reaped(core.order, home, before - core.pending_bytes)
 
 
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil:
@@ -298,7 +301,7 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
         core.order.lock.lock()
         stop_caches_locked(core)                        # on a lost device, too: the streams and the pool may go on
         core.order.lock.unlock()
-    if core.lost.load() or enter_context(core.order.context, &scope, &ignored):
+    if core.marks.load() & LOST or enter_context(core.order.context, &scope, &ignored):
         return 0
     before = forbid_context_sync(not may_sync)
     core.order.lock.lock()

@@ -72,7 +72,7 @@ cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* 
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     cdef Scope scope
     cdef int failed
-    if (cache != NULL and <size_t>stream.handle > PER_THREAD and not has_deferred_work(core)
+    if (cache != NULL and <size_t>stream.handle > PER_THREAD and not goes_slowly(core)
             and may_allocate_at(<size_t>stream.handle)
             and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
         return 0
@@ -106,6 +106,8 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
         wanted.stream.busy -= 1
     if not unlikely(failed):
         result[0] = track_locked(core, wanted)
+    else:
+        note_out_of_memory_locked(core, wanted, failure)
     order.lock.unlock()
     if unlikely(<bint>core.wants_cache):
         add_cache(core)
@@ -120,7 +122,10 @@ cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogi
     block = new_block_locked(core, made)
     core.live_bytes += made.nbytes
     core.live_blocks += 1
+    raise_peak_locked(core)
     core.counters.allocations += 1
+    if unlikely(core.watched & BY_HISTORY):
+        note_block(core, BLOCK_ALLOCATED, block, block.stream)
     if core.resource.frontiers != NULL and core.resource.frontiers.grain:
         want_size_locked(core, made.stream, made.nbytes)
     return block
@@ -243,6 +248,8 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
         core.evicted_ptr = block.ptr
         core.evicted_nbytes = block.nbytes
         core.has_evicted.store(True)
+    if core.watched & BY_HISTORY:
+        note_block(core, BLOCK_EVICTED, block, block.stream)
     erase(&core.index, block.ptr)
     settle_block(core, block)
     if core.resource.evicted != NULL and not block.adopted:
@@ -299,6 +306,8 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
     block = new_block_locked(core, &foreign)
     block.adopted = True
     block.owner = memory.owner
+    if core.watched & BY_HISTORY:
+        note_block(core, BLOCK_ADOPTED, block, block.stream)
     result.ptr = memory.ptr
     result.nbytes = memory.nbytes
     result.generation = block.generation

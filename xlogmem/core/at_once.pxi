@@ -18,7 +18,7 @@ cdef enum:
 
 cdef inline bint is_work_left(CoreState* core) noexcept nogil:
     """Whether the ordinary operation would do something else first, or fail."""
-    return core.abandoned.load() != NULL or core.lost.load() or process_was_forked() or (
+    return core.abandoned.load() != NULL or is_lost(core) or process_was_forked() or (
         core.dropped.load() != NULL and not drain_at_once(core))
 
 
@@ -50,7 +50,7 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
     """`prepare`.  UNFINISHED: the stream, or the host, has to wait, and `prepare_rest` follows without the GIL."""
     cdef OrderState* order = core.order
     cdef int done = NOT_AT_ONCE
-    if window.requests.size() <= core.most_at_once:
+    if window.requests.size() <= core.most_at_once or open_recorded(core, window):
         done = query_at_once(core, window.stream, failure)
     if done != DONE:
         return done

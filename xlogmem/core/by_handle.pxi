@@ -17,7 +17,7 @@ cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle,
     cdef bint done = False
     cdef StreamState* stream
     cdef Allocation wanted
-    if has_deferred_work(core) or frontiers.allocate_at_once == NULL:
+    if goes_slowly(core) or frontiers.allocate_at_once == NULL:
         return False
     core.order.lock.lock()
     stream = stream_of_cache_locked(core, cache, handle)
@@ -36,7 +36,7 @@ cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uin
     cdef StreamState* stream
     cdef Block* block
     cdef bint done = False
-    if has_deferred_work(core):
+    if goes_slowly(core):
         return False
     core.order.lock.lock()
     stream = stream_of_cache_locked(core, cache, handle)

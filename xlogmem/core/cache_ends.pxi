@@ -19,7 +19,7 @@ cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) 
     elif size.wanted > 1:                               # another size has the place, and loses it if this goes on
         size.wanted -= 1
     else:
-        replaced = take_cached(cache, size, NULL)
+        replaced = take_cached(core, cache, size, NULL)
         size.nbytes = nbytes
         size.wanted = 1
     cache.cache_lock.unlock()
@@ -62,14 +62,14 @@ cdef void add_cache(CoreState* core) noexcept nogil:
     core.order.lock.unlock()
 
 
-cdef Block* take_cached(StreamCache* cache, CachedSize* size, Block* others) noexcept nogil:
+cdef Block* take_cached(CoreState* core, StreamCache* cache, CachedSize* size, Block* others) noexcept nogil:
     """All cached memory of a size, in front of a list.  With both locks."""
     cdef Block* block = size.newest
     while block != NULL:
         size.newest = block.next_cached
         block.next_cached = others
         others = block
-        unlist(cache, block)
+        unlist(core, cache, block)
         cache.cached_bytes -= size.nbytes
         block = size.newest
     size.count = 0
@@ -105,14 +105,14 @@ cdef inline uint64_t next_position(StreamState* stream, uint64_t position) noexc
     return position + 1 if stream.count > position else advance(stream)
 
 
-cdef Block* take_all_cached(StreamCache* cache) noexcept nogil:
+cdef Block* take_all_cached(CoreState* core, StreamCache* cache) noexcept nogil:
     """With the runtime's lock, as the functions below."""
     cdef Block* cached = NULL
     cdef size_t i
     cache.cache_lock.lock()
     if cache.cached_bytes:
         for i in range(CACHED_SIZES):
-            cached = take_cached(cache, &cache.sizes[i], cached)
+            cached = take_cached(core, cache, &cache.sizes[i], cached)
     cache.cache_lock.unlock()
     return cached
 
@@ -127,7 +127,7 @@ cdef bint empty_caches_of_locked(void* of, StreamState* stream) noexcept nogil:
     for i in range(core.caches.size()):
         if stream != NULL and core.caches[i].stream != stream:
             continue
-        cached = take_all_cached(core.caches[i])
+        cached = take_all_cached(core, core.caches[i])
         found |= cached != NULL
         return_to_pool_locked(core, cached)
     return found
@@ -144,7 +144,7 @@ cdef void close_cache_of_locked(void* of, StreamState* stream) noexcept nogil:
     cache.handle = NO_HANDLE                            # no new local block, and none is freed, from here on
     cache.cache_lock.unlock()
     settle_all_of_locked(core, cache)
-    cached = take_all_cached(cache)
+    cached = take_all_cached(core, cache)
     cache.cache_lock.lock()
     for i in range(CACHED_SIZES):
         cache.sizes[i].nbytes = 0
@@ -187,20 +187,41 @@ cdef void stop_caches_locked(CoreState* core) noexcept nogil:
 cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil:
     """The figures of the tables and of all caches, at one moment: for that all caches are stopped."""
     check(core.order.lock.held(), "the lock is held")
+    hold_caches_locked(core)
+    add_up_locked(core, figures)
+    release_caches_locked(core)
+
+
+cdef void hold_caches_locked(CoreState* core) noexcept nogil:
+    """Until `release_caches_locked` no cache changes."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(core.caches.size()):
+        core.caches[i].cache_lock.lock()
+
+
+cdef void release_caches_locked(CoreState* core) noexcept nogil:
+    """The end of `hold_caches_locked`."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(core.caches.size()):
+        core.caches[i].cache_lock.unlock()
+
+
+cdef void add_up_locked(CoreState* core, Figures* figures) noexcept nogil:
+    """While the caches are stopped."""
+    check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache
     cdef size_t i
     figures.live_bytes = core.live_bytes
     figures.live_blocks = core.live_blocks
     figures.counters = core.counters
     for i in range(core.caches.size()):
-        core.caches[i].cache_lock.lock()
-    for i in range(core.caches.size()):
         cache = core.caches[i]
         figures.live_bytes += cache.live_bytes
         figures.live_blocks += cache.live_blocks
         figures.counters.allocations += cache.allocations
         figures.counters.frees += cache.frees
-        cache.cache_lock.unlock()
 
 
 cdef uint64_t count_cached_of_locked(void* of, void* pool) noexcept nogil:

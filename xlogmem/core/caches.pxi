@@ -55,7 +55,7 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
     had like this, for whatever reason, nothing is done."""
     cdef Block* block
     if wanted.tag != NULL or has_deferred_work(core):
-        return False
+        return allocate_recorded(core, cache, handle, wanted, result)
     cache.cache_lock.lock()
     block = take_local(core, cache, handle, wanted)
     cache.cache_lock.unlock()
@@ -96,36 +96,48 @@ cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, St
     the cache has enough, or another thread is there, nothing is done: finalizers, which call this too, do not wait."""
     cdef StreamCache* cache = block.cache.load()
     cdef bint done
-    if cache == NULL or has_deferred_work(core) or not cache.cache_lock.try_lock():
+    if has_deferred_work(core):
+        return free_recorded(core, block, generation, stream)
+    if cache == NULL or not cache.cache_lock.try_lock():
         return False
-    done = (block.cache.load() == cache and block.state == LOCAL
-            and (generation == 0 or block.generation == generation)
-            and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
+    done = may_cache(core, cache, block, generation, stream)
     if done:
         cache_local(core, cache, block)
     cache.cache_lock.unlock()
     return done
 
 
+cdef inline bint may_cache(CoreState* core, StreamCache* cache, Block* block, uint64_t generation,
+                           StreamState* stream) noexcept nogil:
+    """Of `free_into_cache`.  With the lock of the cache."""
+    return (block.cache.load() == cache and block.state == LOCAL
+            and (generation == 0 or block.generation == generation)
+            and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
+
+
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
     """The same by address, on the stream with this handle."""
-    cdef CachedPlace* places = places_of(cache, ptr)
     cdef Block* block
-    cdef bint done = False
-    cdef size_t i
     if has_deferred_work(core):
-        return False
+        return free_at_recorded(core, cache, handle, ptr)
     cache.cache_lock.lock()
+    block = cached_at(core, cache, handle, ptr)
+    if block != NULL:
+        cache_local(core, cache, block)
+    cache.cache_lock.unlock()
+    return block != NULL
+
+
+cdef inline Block* cached_at(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
+    """The local block at an address, if the cache takes it; else NULL.  With the lock of the cache."""
+    cdef CachedPlace* places = places_of(cache, ptr)
+    cdef size_t i
     if cache.handle == handle:
         for i in range(CACHE_WAYS):
             if places[i].ptr == ptr:
-                block = places[i].block
-                done = block.state == LOCAL and has_room(core, cache, block)
-                if done:
-                    cache_local(core, cache, block)
-                break
-    cache.cache_lock.unlock()
-    return done
+                return places[i].block if (places[i].block.state == LOCAL
+                                           and has_room(core, cache, places[i].block)) else NULL
+    return NULL
 
 
 cdef inline bint has_room(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
@@ -178,7 +190,7 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
     unrecorded, and raised as for every fresh block."""
     check(core.order.lock.held() and cache.cache_lock.held(), "both locks are held")
     cdef Entry* entry
-    unlist(cache, block)
+    unlist(core, cache, block)
     cache.live_bytes -= block.nbytes
     cache.live_blocks -= 1
     core.live_bytes += block.nbytes
@@ -197,7 +209,7 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
     link_locked(core, block)
 
 
-cdef void unlist(StreamCache* cache, Block* block) noexcept nogil:
+cdef void unlist(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
     """The block is not the cache's any more.  With both locks."""
     cdef CachedPlace* places = places_of(cache, block.ptr)
     cdef size_t i
@@ -206,6 +218,7 @@ cdef void unlist(StreamCache* cache, Block* block) noexcept nogil:
             places[i].block = NULL
             places[i].ptr = 0
     block.cache.store(NULL)
+    core.in_caches -= in_grains(core, block.nbytes)
 
 
 cdef bint bring_in_all_locked(CoreState* core) noexcept nogil:
@@ -255,6 +268,8 @@ cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) n
         core.live_bytes -= block.nbytes
         core.live_blocks -= 1
         core.counters.frees += 1
+        core.in_caches += nbytes
+        raise_peak_locked(core)
         block.position = larger(position, home.unrecorded_until) if home.discipline == SEALED else home.count
         put_in(core, cache, block)
     cache.cache_lock.unlock()

@@ -161,7 +161,7 @@ cdef void enter_queue_locked(CoreState* core, Window* window) noexcept nogil:
     window.overtakes = may_overtake_locked(core, window)
     core.overtakers += window.overtakes
     window.may_go_on.clear()
-    core.counters.conflict_waits += 1
+    note_window_wait_locked(core, window)
 
 
 cdef void leave_queue_locked(CoreState* core, Window* window) noexcept nogil:

@@ -19,7 +19,7 @@ cdef int drain(CoreState* core) except -1 nogil:
     """File abandoned windows, free dropped blocks, try failed frees again.  The context is current.  What only a wait
     for the whole context could do is put off: this runs at the start of calls that do not say so."""
     cdef bint before
-    if core.lost.load():
+    if core.marks.load() & LOST:
         return 0
     if core.abandoned.load() != NULL or core.dropped.load() != NULL:
         before = forbid_context_sync(True)
@@ -38,10 +38,17 @@ cdef int drain_lists(CoreState* core) except -1 nogil:
 
 
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil:
-    """`drain` by itself: a window whose recorder was dropped keeps its stream in use until it is filed."""
+    """A window whose recorder was dropped keeps its stream in use until it is filed."""
+    if core.abandoned.load() != NULL:
+        drain_by_itself(core)
+    return 0
+
+
+cdef int drain_by_itself(CoreState* core) except -1 nogil:
+    """`drain` outside of an operation."""
     cdef Failure ignored
     cdef Scope scope
-    if core.abandoned.load() == NULL or enter_context(core.order.context, &scope, &ignored):
+    if enter_context(core.order.context, &scope, &ignored):
         return 0
     drain(core)
     leave_context(&scope)
@@ -94,7 +101,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
         home = block.home
         if block.state == LIVE and (block.windows or block.pins):
             block.state = RETIRED
-            core.counters.deferred_frees += 1
+            note_put_off_locked(core, block)
         elif block.state == RETIRED and home == capturing and home != NULL:
             defer_free(core, block)
         else:

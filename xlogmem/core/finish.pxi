@@ -168,8 +168,8 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef uint64_t position
     cdef Use* use
     cdef size_t _
-    if is_watched():
-        hooks.window_closed(<uint64_t>window)
+    if unlikely(core.watched):
+        report_close_locked(core, window, outcome)
     window.is_open = False
     window.record = False
     window.homes.clear()
@@ -241,6 +241,8 @@ cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamSta
     cdef int failed = 1
     if not source.alive:
         return 0                                        # unregistered meanwhile: no unrecorded work there any more
+    if order.is_recorded:
+        note_order(order, HANDED_BACK, source, stream, position)
     if not is_other_threads_default(source):
         source.busy += 1
         failed = (refuse_if_capturing_unlocks(order, source, STREAM_IS_CAPTURING, failure)
@@ -289,6 +291,8 @@ cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* s
     cdef Failure ignored
     cdef Fence* fence
     file_access(block, stream, access, advance(stream))
+    if order.is_recorded:
+        note_work(order, block, stream, access)
     if access != READ:
         block.writer = stream.number + 1
     if stream.unowned and not is_other_threads_default(stream):

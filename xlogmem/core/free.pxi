@@ -66,14 +66,14 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
         move_home_locked(core.order, block, stream)
     if unlikely(block.windows or block.pins):
         block.state = RETIRED
-        core.counters.deferred_frees += 1
+        note_put_off_locked(core, block)
         if stream != NULL and may_be_destroyed(stream) and not block.adopted:   # an owner relies on the stream it named
             free_without_its_stream_unlocks(core, block, stream)
         return 0
     failed = free_now_unlocks(core, block, check_capture, failure)
     if unlikely(failed) and failure.kind == STREAM_IS_CAPTURING:
         requeue_free_locked(core, block, failure)       # carried out by the first operation after the capture
-        core.counters.deferred_frees += 1
+        note_put_off_locked(core, block)
         failed = 0
     return failed
 
@@ -173,6 +173,8 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         failed = wait_for_users_unlocks(core, block, check_capture, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
+    if unlikely(core.watched & BY_HISTORY) and not failed:
+        note_block(core, BLOCK_RELEASED if block.adopted else BLOCK_FREED, block, home)
     if not failed and not block.adopted:
         fill_freed(block, home, &freed)
         order.lock.unlock()
@@ -183,8 +185,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     if home != NULL:
         home.busy -= 1
     if unlikely(failed):
-        block.state = before
-        link_locked(core, block)
+        restore_locked(core, block, before)
         return mark_lost_if_sticky(core, 1, failure)
     fence_is_due = ordered and file_marker_locked(core, home, block.nbytes)
     if not ordered:
@@ -192,6 +193,15 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
     return fence_behind_frees_unlocks(core, home) if unlikely(fence_is_due) else 0
+
+
+cdef void restore_locked(CoreState* core, Block* block, uint8_t state) noexcept nogil:
+    """A free failed: the block lives on."""
+    check(core.order.lock.held(), "the lock is held")
+    block.state = state
+    link_locked(core, block)
+    if core.watched & BY_HISTORY:
+        note_block(core, FREE_FAILED, block, block.home)
 
 
 cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) noexcept nogil:
@@ -246,6 +256,8 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
     if on_host and home != NULL:
         # "freed on S" means after everything on S, recorded or not
         add_dependency_locked(order, &query, home, advance(home), ALLOCATED)
+    if unlikely(order.is_recorded):
+        note_needs_of_free_locked(order, block, query.stream)
     if home != NULL:
         home.busy += 1
         failed = check_home_capture_unlocks(order, home, check_capture, failure)
@@ -271,6 +283,8 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cdef Allocation freed
     cdef Query query
     cdef size_t i
+    if unlikely(core.watched & BY_HISTORY):
+        note_block(core, BLOCK_FREED, block, home)
     if cache_freed_locked(core, block, home):
         return
     frontier.clear()

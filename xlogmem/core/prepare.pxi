@@ -120,8 +120,8 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
         failed = open_window(core, window, failure)
         if unlikely(failed) and window.is_waiting:
             failed = wait_and_open(core, window, failure)
-    if is_watched() and not failed:
-        report_window(core, window)
+    if core.marks.load() and not failed:
+        report_opening(core, window)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
@@ -259,6 +259,8 @@ cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure
     cdef size_t i
     cdef int failed = 0
     order.in_flight += 1
+    if unlikely(order.is_recorded):
+        note_needs_locked(order, window)
     if window.dependencies.size() > 1:
         failed = refuse_capturing_sources_unlocks(order, window.stream, &window.dependencies, failure)
     if not failed:

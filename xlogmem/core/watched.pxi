@@ -89,10 +89,6 @@ cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept
     return &watch.table
 
 
-cdef inline bint is_watched() noexcept nogil:
-    return unlikely(hooks != NULL)
-
-
 cdef void find_site_for_check() noexcept nogil:
     """Before a call that may report, of a resource that wants stacks; without the lock."""
     if hooks != NULL:
@@ -107,11 +103,6 @@ cdef int encode_for_check(Label* tag) except -1:
         except UnicodeEncodeError:
             pass
     return 0
-
-
-cdef void start_calls(CoreState* core) noexcept nogil:
-    """At the beginning of a runtime."""
-    core.most_at_once = 0 if hooks != NULL else MOST_AT_ONCE
 
 
 # ---------------------------------------------------------------------------------------------- memory

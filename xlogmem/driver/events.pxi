@@ -80,6 +80,26 @@ cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) ex
     return _check(failure, "cuEventRecord", cy.cuEventRecord(event, stream))
 
 
+cdef int timed_event_create(cy.CUevent* event, Failure* failure) except -1 nogil:
+    """An event with timing, which no pool has."""
+    return _check(failure, "cuEventCreate", cy.cuEventCreate(event, cy.CU_EVENT_DEFAULT))
+
+
+cdef int event_elapsed(cy.CUevent before, cy.CUevent after, uint64_t* nanoseconds, Failure* failure) except -1 nogil:
+    """The time between two events with timing.  Fails while they are not complete."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef float milliseconds = 0
+    cdef cy.CUresult result = cy.cuEventElapsedTime(&milliseconds, before, after)
+    restore_capture(mode)
+    nanoseconds[0] = <uint64_t>(max(milliseconds, <float>0) * 1e6)
+    return _check(failure, "cuEventElapsedTime", result)
+
+
+cdef int event_destroy(cy.CUevent event, Failure* failure) except -1 nogil:
+    """Of one that no pool has."""
+    return _check(failure, "cuEventDestroy", cy.cuEventDestroy(event))
+
+
 cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil:
     """Have the host wait until the event is complete."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()

@@ -71,6 +71,14 @@ cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) exc
     return failed
 
 
+cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil:
+    """Bytes of the device of the current context."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemGetInfo(free_bytes, total)
+    restore_capture(mode)
+    return _check(failure, "cuMemGetInfo", result)
+
+
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
     """The device whose memory this is, managed memory included; -1 if it is not device memory.  May be called during a
     capture."""

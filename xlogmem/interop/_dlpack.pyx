@@ -13,7 +13,8 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsul
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from xlogmem._dltensor cimport MOST_DIMENSIONS, PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
+from xlogmem._dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
+from xlogmem._named cimport parts_of_tensor
 from xlogmem.blocks cimport release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
@@ -123,22 +124,12 @@ cdef class DLPackImport:
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
     """What a tensor describes; BufferError if that is not an array that a buffer can have."""
     cdef ArrayLayout layout
-    cdef int i
     dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits)
     if dtype is None or tensor.dtype.lanes != 1:
         raise BufferError(f"DLPack code {tensor.dtype.code} with {tensor.dtype.bits} bits and {tensor.dtype.lanes} "
                           "lane(s) is not a supported dtype")
-    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
-        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
-    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
-    if any(extent < 0 for extent in shape):
-        raise BufferError(f"a shape has no negative extents: {shape}")
-    strides = None
-    if tensor.strides != NULL:
-        strides = tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)])
-    if 0 not in shape and tensor.data == NULL:
-        raise BufferError("the tensor has elements, and no memory")
-    layout = new_layout(dtype, int(<uint64_t>tensor.data) + int(tensor.byte_offset), shape, strides, read_only)
+    ptr, shape, strides = parts_of_tensor(tensor, dtype.itemsize)
+    layout = new_layout(dtype, ptr, shape, strides, read_only)
     if not layout.is_aligned() or (layout.size and <uint64_t>tensor.data % layout.itemsize):
         raise BufferError(f"the tensor's memory ({layout.ptr:#x}) is not aligned to its elements of {layout.itemsize} "
                           "bytes")

@@ -43,7 +43,7 @@ from xlogmem._driver cimport (
     leave_context,
 )
 from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
-from xlogmem._failures cimport Failure
+from xlogmem._failures cimport LOST, Failure
 from xlogmem._named cimport pair_of
 from xlogmem._order cimport OrderState, host_wait_unlocks, is_other_threads_default
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export

@@ -188,7 +188,8 @@ cdef class LaunchRecorder:
         cdef int failed = done == REFUSED
         if not failed:
             self.busy = True
-            note_thread(self.window)
+            if done == NOT_AT_ONCE:                     # else other threads see the window already
+                note_thread(self.window)
             with nogil:
                 if done == NOT_AT_ONCE:
                     failed = prepare(&self.runtime.state, self.window, failure)

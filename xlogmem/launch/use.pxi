@@ -15,13 +15,24 @@ cdef Core runtime_of(object stream):
 
 
 cdef Core owner_of(list what):
-    """The runtime of the first block among the arguments of `use`, None if there is none."""
+    """The runtime of the first block among the arguments of `use`, None if there is none.
+
+    One of no bytes has no core: it stands for nothing, and decides only where there is no other.
+    """
+    cdef Core runtime
+    cdef DeviceBlock empty = None
     for item in what:
-        if isinstance(item, DeviceBlock):
-            return (<DeviceBlock>item).core
         if isinstance(item, BlockView):
-            return (<BlockView>item).core
-    return None
+            runtime = (<BlockView>item).core
+        elif isinstance(item, DeviceBlock):
+            runtime = (<DeviceBlock>item).core
+            if runtime is None and empty is None and (<DeviceBlock>item).stream is not None:
+                empty = item
+        else:
+            continue
+        if runtime is not None:
+            return runtime
+    return core_of(empty.stream) if empty is not None else None
 
 
 cdef object current_stream(list things, Core runtime):

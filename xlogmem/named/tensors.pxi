@@ -55,22 +55,34 @@ cdef bint name_tensor(object what, str where, Extent* extent) except -1:
 
 
 cdef bint fill_from_tensor(DLTensor* tensor, object what, str where, Extent* extent) except -1:
-    cdef int i
-    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
-        raise TypeError(f"{where}: __dlpack__ of {type(what).__name__} gave a tensor of {tensor.ndim} dimension(s)"
-                        f"{' without a shape' if tensor.shape == NULL else ''}")
-    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    itemsize = max(1, (<int>tensor.dtype.bits * <int>tensor.dtype.lanes + 7) // 8)
+    try:
+        address, shape, strides = parts_of_tensor(tensor, itemsize)
+    except BufferError as error:
+        raise BufferError(f"{where}: __dlpack__ of {type(what).__name__} gave {error}") from None
     if 0 in shape:
         return False
-    if tensor.data == NULL:
-        raise ValueError(f"{where}: __dlpack__ of {type(what).__name__} gave a tensor with elements, and no memory")
-    itemsize = max(1, (<int>tensor.dtype.bits * <int>tensor.dtype.lanes + 7) // 8)
+    fill_array(extent, (address, shape, strides, itemsize), "__dlpack__", what, where)
+    return True
+
+
+cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize):
+    """The address of the first element, the shape, and the strides in bytes (None: C order).
+
+    Raises BufferError for what is not a tensor, whatever its elements are.
+    """
+    cdef int i
+    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
+        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
+    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    if any([extent < 0 for extent in shape]):
+        raise BufferError(f"a tensor of the shape {shape}, which has a negative extent")
+    if 0 not in shape and tensor.data == NULL:
+        raise BufferError("a tensor with elements, and no memory")
     strides = None
     if tensor.strides != NULL:
         strides = tuple([tensor.strides[i] * itemsize for i in range(tensor.ndim)])
-    address = int(<uint64_t>tensor.data) + int(tensor.byte_offset)
-    fill_array(extent, (address, shape, strides, itemsize), "__dlpack__", what, where)
-    return True
+    return int(<uint64_t>tensor.data) + int(tensor.byte_offset), shape, strides
 
 
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:

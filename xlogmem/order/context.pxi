@@ -249,6 +249,8 @@ cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nog
         order.wants_context_sync = True
         return 1
     order.counters.host_waits += 1
+    if order.is_recorded:
+        note_order(order, HOST_WAITS, NULL, NULL, 0)
     for i in range(<uint32_t>positions.size()):
         raise_clock(&order.host_clock, i, positions[i])
     return 0

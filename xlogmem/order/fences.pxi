@@ -156,6 +156,8 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
         discard(order, fence)
         return 1
     order.counters.records += 1
+    if unlikely(order.is_recorded):
+        note_order(order, FENCE_RECORDED, source, NULL, fence.position)
     add_to_ring(source, fence)
     result[0] = fence
     return 0

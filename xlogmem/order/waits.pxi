@@ -25,11 +25,21 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
                                    Failure* failure) except -1 nogil:
     """Have the stream wait for a fence."""
     check(order.lock.held(), "the lock is held")
+    cdef bint is_timed = order.is_recorded and waits_are_timed()
+    cdef TimedWait timed
     cdef int failed
     fence.pins += 1
     order.lock.unlock()
+    if unlikely(is_timed):
+        begin_timed(order.context, stream.handle, &timed)
     failed = stream_wait(stream.handle, fence.event, failure)
+    if unlikely(is_timed):
+        end_timed(&timed, stream.handle)
     order.lock.lock()
+    if not failed and unlikely(order.is_recorded):
+        note_wait(order, stream, source, fence.position, &timed if is_timed else NULL)
+    elif unlikely(is_timed):
+        spare_timed(&timed)
     if not failed:
         order.counters.waits += 1
         merge_clock(&stream.clock, source, fence)
@@ -73,6 +83,8 @@ cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fen
     order.lock.lock()
     if not failed:
         order.counters.host_waits += 1
+        if unlikely(order.is_recorded):
+            note_order(order, HOST_WAITS, NULL, source, fence.position)
         merge_clock(&order.host_clock, source, fence)
     unpin_locked(order, fence)
     return failed

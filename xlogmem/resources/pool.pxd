@@ -71,6 +71,23 @@ cdef struct PoolCounters:
     uint64_t joins
 
 
+cdef struct FreeMemory:
+    # Free neighbours count as one place, coalesced or not.
+    size_t places
+    size_t largest                  # bytes of the largest place
+    size_t idle                     # bytes of chunks that are free as a whole
+
+
+cdef struct PoolFigures:
+    # What a pool has and has done, at one moment.
+    PoolCounters counters
+    FreeMemory found
+    size_t size
+    size_t used
+    size_t peak
+    size_t chunks
+
+
 cdef cppclass PoolState:
     # Guarded by the lock of the runtime that has the pool.
     OrderState* order               # NULL until a runtime takes the pool
@@ -102,3 +119,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     cdef readonly DeviceMemoryResource upstream
     cdef StreamPool stream_pool     # of the runtime that has the pool; it keeps the streams alive
     cdef size_t initial
+
+
+cdef void read_figures_locked(PoolState* pool, PoolFigures* figures) noexcept nogil
+cdef dict figures_as_dict(PoolFigures* figures)

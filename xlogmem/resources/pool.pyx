@@ -34,6 +34,7 @@ cimport cython
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
+from libc.string cimport memset
 
 from xlogmem._cpp cimport check, checked, larger, make_new, vector
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, process_was_forked

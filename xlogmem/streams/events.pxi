@@ -88,9 +88,12 @@ cdef OrderState* order_of(Stream stream) except NULL:
 
 
 cdef int start_call(OrderState* order, Scope* scope, Failure* failure) except -1 nogil:
-    if order.lost != NULL and order.lost.load():
+    cdef uint32_t marks = order.lost.load() if order.lost != NULL else <uint32_t>0
+    if marks & LOST:
         failure.kind = DEVICE_IS_LOST
         return 1
+    if marks:
+        find_other_place()                              # a history may be recorded
     return enter_context(order.context, scope, failure)
 
 

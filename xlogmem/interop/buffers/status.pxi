@@ -68,7 +68,7 @@ cdef class DeviceSnapshot:
             return "device shutting down"
         if self.epoch != status.current.load():
             return "context lost" if status.gone else "context rebuilt"
-        if self.core.state.lost.load():
+        if self.core.state.marks.load() & LOST:
             return "context lost"
         return NULL
 
@@ -81,4 +81,4 @@ cdef class DeviceSnapshot:
 
 def mark_lost(Core core not None):
     """Every later call of the runtime fails: its context is gone."""
-    core.state.lost.store(1)
+    core.state.marks.fetch_or(LOST)

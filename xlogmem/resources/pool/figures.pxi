@@ -1,12 +1,5 @@
 # What the pool has and has done, for programs and for a person who watches it.
 
-cdef struct FreeMemory:
-    # Free neighbours count as one place, coalesced or not.
-    size_t places
-    size_t largest                  # bytes of the largest place
-    size_t idle                     # bytes of chunks that are free as a whole
-
-
 cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
     """The figures that take a visit to every span."""
     check(pool.order.lock.held(), "the lock is held")
@@ -26,27 +19,39 @@ cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
     return found
 
 
+cdef void read_figures_locked(PoolState* pool, PoolFigures* figures) noexcept nogil:
+    """What it has; the caches of streams were emptied, as far as other threads let them be empty."""
+    check(pool.order.lock.held(), "the lock is held")
+    figures.counters = pool.counters
+    figures.counters.allocations += count_cached_locked(pool.order, pool)
+    figures.size, figures.used, figures.peak = pool.size, pool.used, pool.peak
+    figures.chunks = pool.chunks.size()
+    figures.found = measure_free_memory_locked(pool)
+
+
 cdef dict figures_of(PoolState* pool):
     """See `PoolMemoryResource.statistics`.  Takes the lock."""
-    cdef PoolCounters counters
-    cdef FreeMemory found
-    cdef size_t size = 0, used = 0, peak = 0, chunks = 0
-    found.places = found.largest = found.idle = 0
+    cdef PoolFigures figures
     if pool.order == NULL:                  # no runtime has it yet, and no other thread
-        counters = pool.counters
+        memset(&figures, 0, sizeof(figures))
+        figures.counters = pool.counters
     else:
         with nogil:
             pool.order.lock.lock()
             empty_caches_locked(pool.order, NULL)       # what streams have there is free
-            counters = pool.counters
-            counters.allocations += count_cached_locked(pool.order, pool)
-            size, used, peak, chunks = pool.size, pool.used, pool.peak, pool.chunks.size()
-            found = measure_free_memory_locked(pool)
+            read_figures_locked(pool, &figures)
             pool.order.lock.unlock()
-    return {"pool_size": size, "used_bytes": used, "peak_bytes": peak, "free_bytes": size - used,
+    return figures_as_dict(&figures)
+
+
+cdef dict figures_as_dict(PoolFigures* figures):
+    cdef PoolCounters* counters = &figures.counters
+    cdef FreeMemory* found = &figures.found
+    cdef size_t unused = figures.size - figures.used
+    return {"pool_size": figures.size, "used_bytes": figures.used, "peak_bytes": figures.peak, "free_bytes": unused,
             "largest_free_bytes": found.largest,
-            "fragmentation": 1 - <double>found.largest / <double>(size - used) if size > used else 0.0,
-            "idle_bytes": found.idle, "chunks": chunks, "free_spans": found.places,
+            "fragmentation": 1 - <double>found.largest / <double>unused if unused else 0.0,
+            "idle_bytes": found.idle, "chunks": figures.chunks, "free_spans": found.places,
             "allocations": counters.allocations, "waited": counters.waited, "grown": counters.grown,
             "released": counters.released, "splits": counters.splits, "joins": counters.joins}
 

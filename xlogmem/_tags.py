@@ -1,0 +1,14 @@
+"""Tags as text for people and for other programs."""
+from __future__ import annotations
+
+__all__ = ["encodable", "shown"]
+
+
+def shown(tag: str | None) -> str:
+    """As messages and tables have it; None is what has no tag."""
+    return repr(tag) if tag is not None else "without a tag"
+
+
+def encodable(text: str) -> str:
+    """A tag, or the name of a file, may be text that UTF-8 cannot encode: that is replaced."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,35 @@
+# Spans of time, in which the most bytes that were live at a time are looked for: see core/peaks.pxi.
+
+@cython.final
+@cython.no_gc_clear                      # the core has its address until `end`
+cdef class PeakSpan:
+    """From now on until `end`, or until it is dropped: `peak_bytes` is the most that was live in it."""
+
+    cdef Core core                          # None: it has ended
+    cdef uint64_t peak
+
+    def __cinit__(self, Core core not None):
+        with nogil:
+            begin_peak(&core.state, &self.peak)
+        self.core = core
+
+    def __dealloc__(self):
+        self.end()
+
+    def end(self):
+        """Look no longer.  A second call does nothing."""
+        cdef Core core = self.core
+        self.core = None
+        if core is not None:
+            with nogil:
+                end_peak(&core.state, &self.peak)
+
+    @property
+    def peak_bytes(self):
+        """In bytes."""
+        cdef Core core = self.core
+        cdef uint64_t peak = self.peak
+        if core is not None:
+            with nogil:
+                peak = peak_of(&core.state, &self.peak)
+        return peak

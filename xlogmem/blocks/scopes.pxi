@@ -1,0 +1,58 @@
+# Scopes: the tag of allocations that name none; scopes.py is what users see.
+#
+# A scope belongs to a context (`contextvars`), so each thread and each task has its own.  While no scope is open in the
+# process, an allocation looks at a number, and no further.  Generators end their scopes in any order, in the contexts
+# of their callers; tasks go on with what was open where they were made.  So a context has the scopes themselves, and
+# those that have ended do not count.
+
+cdef int open_scopes = 0
+cdef object scope_of_context = ContextVar("xlogmem_scope", default=None)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class OpenScope:
+    cdef str tag
+    cdef OpenScope outer
+    cdef bint is_open
+
+
+cdef OpenScope innermost_open(OpenScope scope):
+    while scope is not None and not scope.is_open:
+        scope = scope.outer
+    return scope
+
+
+def enter_scope(str tag not None):
+    """Open a scope in this context; `leave_scope` takes what is returned."""
+    global open_scopes
+    cdef OpenScope scope = OpenScope()
+    scope.tag = tag
+    scope.outer = innermost_open(scope_of_context.get())
+    scope_of_context.set(scope)
+    scope.is_open = True
+    open_scopes += 1
+    return scope
+
+
+def leave_scope(OpenScope scope not None):
+    """The end of `enter_scope`, once, in any context."""
+    global open_scopes
+    scope.is_open = False
+    open_scopes -= 1
+    scope_of_context.set(innermost_open(scope_of_context.get()))
+
+
+cdef str tag_or_scope(str tag):
+    """The tag that an allocation names, else that of the scope in its context; None without both."""
+    cdef OpenScope scope
+    if tag is not None or open_scopes == 0:
+        return tag
+    scope = innermost_open(scope_of_context.get())
+    return None if scope is None else scope.tag
+
+
+cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted) except -1:
+    """`Core.label`, with the tag of a handle or of the scope."""
+    handle.tag = tag_or_scope(handle.tag)
+    return core.label(wanted, handle.tag)

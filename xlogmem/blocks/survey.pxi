@@ -1,0 +1,198 @@
+# What a runtime has at one moment, as Python objects: for snapshots.py, and for the messages of errors about a block.
+
+cdef enum:
+    LINES = 5                       # tags that a message names
+
+cdef dict DISCIPLINES = {ORDINARY: "ordinary", OPAQUE: "opaque", SEALED: "sealed"}
+
+
+def survey(Core core not None, list pools):
+    """Totals, blocks, streams and the figures of pools of this runtime, all of one moment: a dictionary.
+
+    In one acquisition of the lock, without the GIL and without a driver call; see `Snapshot`.
+    """
+    cdef OrderState* order = core.state.order
+    cdef Survey found
+    cdef vector[PoolState*] states
+    cdef vector[PoolFigures] figures
+    cdef size_t i
+    for pool in pools:
+        if (<PoolMemoryResource?>pool).state.order == order:
+            states.push_back(&(<PoolMemoryResource>pool).state)
+    figures.resize(states.size())
+    with nogil:
+        order.lock.lock()
+        if not states.empty():
+            empty_caches_locked(order, NULL)            # what streams have there is free
+        survey_locked(&core.state, &found)
+        for i in range(states.size()):
+            read_figures_locked(states[i], &figures[i])
+        order.lock.unlock()
+    if not states.empty() and core.resource is pools[0]:
+        figures[0].used -= found.cached_bytes           # what was freed since the caches were emptied
+    try:
+        return {
+            "live_bytes": found.live_bytes, "live_blocks": found.live_blocks,
+            "pending_bytes": found.pending_bytes,
+            "blocks": [fields_of_block(&found, &found.blocks[i]) for i in range(found.blocks.size())],
+            "streams": [fields_of_stream(&found.streams[i]) for i in range(found.streams.size())],
+            "pools": [figures_as_dict(&figures[i]) for i in range(figures.size())]}
+    finally:
+        forget_survey(&found)
+
+
+cdef tuple fields_of_block(Survey* survey, Seen* seen):
+    """Those of `BlockRecord`, in its order."""
+    cdef SeenUser* user
+    cdef dict readers = {}
+    cdef dict writers = {}
+    cdef size_t i
+    for i in range(seen.first, seen.end):
+        user = &survey.users[i]
+        (writers if user.writes else readers)[user.stream] = user.position
+    return (seen.ptr, seen.nbytes, object_of(seen.tag), seen.generation,
+            "freed" if seen.freed else "adopted" if seen.adopted else "live", seen.adopted,
+            number_of(seen.stream), number_of(seen.home), readers, writers, seen.windows, seen.pins)
+
+
+cdef tuple fields_of_stream(SeenStream* stream):
+    """Those of `StreamRecord`, in its order."""
+    return (stream.number, stream.handle, DISCIPLINES[stream.discipline], stream.alive, stream.pending_bytes)
+
+
+cdef void forget_survey(Survey* survey) noexcept nogil:
+    """Release its references."""
+    cdef size_t i
+    for i in range(survey.blocks.size()):
+        release(survey.blocks[i].tag)
+    survey.blocks.clear()
+
+
+cdef object number_of(uint64_t stream):
+    return stream - 1 if stream else None
+
+
+def runtime_of(what not None):
+    """The runtime that a stream, a block or the identity of one belongs to; None where it cannot be said."""
+    if isinstance(what, DeviceBlock) and (<DeviceBlock>what).core is not None:
+        return (<DeviceBlock>what).core
+    stream = what if isinstance(what, Stream) else (
+        (<DeviceBlock>what).stream if isinstance(what, DeviceBlock) else (<BlockId?>what).alloc_stream)
+    return core_of(stream) if stream is not None and (<Stream>stream).ordering.core is not None else None
+
+
+# ---------------------------------------------------------------------------------------------- for messages
+cdef str described(Core core, uint64_t generation, str name):
+    """A name, and in parentheses size, tag and stream of a block that is not freed; nothing of another one."""
+    cdef OrderState* order = core.state.order
+    cdef Seen seen
+    cdef bint found
+    with nogil:
+        order.lock.lock()
+        found = see_generation_locked(&core.state, generation, &seen)
+        order.lock.unlock()
+    if not found:
+        return ""
+    tag = object_of(seen.tag)
+    release(seen.tag)
+    return f"{name} ({words_of(seen.nbytes, tag, number_of(seen.stream))})"
+
+
+cdef str words_of(size_t nbytes, object tag, object stream):
+    return f"{nbytes} bytes" + (f", tag {tag!r}" if tag is not None else "") + (
+        f", allocated on stream {stream}" if stream is not None else ", adopted without a stream")
+
+
+cdef object stale_handle(DeviceBlock block):
+    """The error for a handle that owns no memory any more."""
+    cdef str words = words_of(block.nbytes, block.tag, block.stream.id if block.stream is not None else None)
+    return UseAfterFreeError(block.generation, f"use-after-free on generation {block.generation} ({words}): "
+                                               "the block was freed, or this handle never owned it"
+                             + recorded_lines(block.generation))
+
+
+cdef int explain_shortage(Core core, object error, bint is_foreign) except -1:
+    """An allocation found no memory: add what there is, and which tags have it.  What cannot be queried is left out.
+    The exception of a resource in Python keeps its text; if it is raised again and again it has one note."""
+    if not is_foreign:
+        error.args = (f"{error}; {figures_of_shortage(core)}",)
+    elif not hasattr(error, "__notes__"):
+        error.add_note(figures_of_shortage(core))
+    return 0
+
+
+cdef str figures_of_shortage(Core core):
+    cdef Figures figures
+    cdef uint64_t pending
+    known = recording
+    by_tag = tags_and_totals(core, &figures, &pending)
+    rows = rows_by_line(core, known) if known is not None else [
+        (shown(tag), nbytes, count) for tag, nbytes, count in by_tag]
+    parts = [f"the runtime has {figures.live_bytes} bytes live in {figures.live_blocks} blocks and {pending} pending"]
+    parts += figures_of_pool(core) + figures_of_device(core)
+    return "; ".join(parts) + "".join([
+        f"\n  {nbytes} bytes in {count} blocks: {name}" for name, nbytes, count in rows[:LINES]])
+
+
+cdef list rows_by_line(Core core, object known):
+    """Tags, and in place of blocks without one the lines that allocated them, as far as the history has these."""
+    cdef dict rows = {}
+    blocks = [fields for fields in survey(core, [])["blocks"] if not fields[5]]         # adopted
+    begun = known.beginnings_of_blocks([fields[3] for fields in blocks if fields[2] is None])
+    for _, nbytes, tag, generation, *_ in blocks:
+        event = begun.get(generation)
+        line = event.place if event is not None else None
+        name = shown(tag) + (f", {line}" if line is not None else "")
+        total, count = rows.get(name, (0, 0))
+        rows[name] = total + nbytes, count + 1
+    return sorted([(name, *row) for name, row in rows.items()], key=lambda row: -row[1])
+
+
+def live_by_tag(Core core not None):
+    """Tag, live bytes and blocks, the largest first.  Thread-safe; no driver call."""
+    cdef Figures figures
+    cdef uint64_t pending
+    return tags_and_totals(core, &figures, &pending)
+
+
+cdef list tags_and_totals(Core core, Figures* figures, uint64_t* pending):
+    """`live_by_tag`, and the totals of the same moment."""
+    cdef OrderState* order = core.state.order
+    cdef Tally tally
+    cdef list rows = []
+    cdef size_t i
+    tally.keeps_totals = False
+    with nogil:
+        order.lock.lock()
+        tally_tags_locked(&core.state, &tally, figures)
+        pending[0] = core.state.pending_bytes
+        order.lock.unlock()
+    try:
+        for i in range(tally.rows.size()):
+            rows.append((object_of(tally.rows[i].tag), tally.rows[i].nbytes, tally.rows[i].count))
+    finally:
+        forget_all(&tally)
+    return sorted(rows, key=lambda row: -row[1])
+
+
+cdef list figures_of_pool(Core core):
+    cdef dict figures
+    pool = find_layer(core.resource, PoolMemoryResource)
+    if pool is None:
+        return []
+    figures = pool.statistics()
+    return [f"the pool has {figures['free_bytes']} of {figures['pool_size']} bytes free, the largest span "
+            f"{figures['largest_free_bytes']}"]
+
+
+cdef list figures_of_device(Core core):
+    cdef size_t free_bytes = 0, total = 0
+    cdef Failure ignored
+    cdef Scope scope
+    cdef int failed
+    with nogil:
+        failed = enter_context(core.state.order.context, &scope, &ignored)
+        if not failed:
+            failed = mark_lost_if_sticky(&core.state, memory_info(&free_bytes, &total, &ignored), &ignored)
+            leave_context(&scope)
+    return [] if failed else [f"the device has {free_bytes} of {total} bytes free"]

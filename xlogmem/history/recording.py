@@ -1,0 +1,215 @@
+"""`record_history`: from its beginning to its end."""
+from __future__ import annotations
+
+import atexit
+import operator
+import os
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal, Self, SupportsIndex
+
+import xlogmem
+from xlogmem import _history
+from xlogmem._driver import ProcessLock
+from xlogmem.blocks import record_history as switch_history
+from xlogmem.history import lines
+from xlogmem.history.events import Event
+from xlogmem.history.files import EVENT, WANTED, History, stacks_in
+
+__all__ = ["Recording", "latest", "record_history"]
+
+MOST_EVENTS = 1 << 30
+
+_lock = ProcessLock()
+_latest: Recording | None = None                        # running, or the last that was
+
+
+class Recording:
+    """A history that is recorded; see `record_history`.  As a context manager it stops at the end.
+
+    Notes
+    -----
+    Thread-safe.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, max_events: int, stacks: str, timing: bool) -> None:
+        self.path = None if path is None else os.path.abspath(os.fspath(path))  # wherever the program is at the end
+        self._max_events = max_events
+        self._wanted = stacks
+        self._process = os.getpid()
+        self._history: History | None = None
+        site_function = _function_for_stacks() if stacks != "none" else 0
+        if self.path is not None:
+            open(self.path, "wb").close()               # what cannot be written is an error now
+        _history.begin(max_events, WANTED.index(stacks), site_function, timing)
+        try:
+            self._clock = _history.clock()
+            switch_history(True, self)
+            atexit.register(self.stop)
+        except BaseException:                           # an interrupt
+            switch_history(False)
+            _history.end()
+            raise
+
+    @property
+    def running(self) -> bool:
+        """Whether it was not stopped yet."""
+        return self._history is None
+
+    @property
+    def dropped(self) -> int:
+        """How many events there was no room for so far: the oldest."""
+        return self.history().dropped
+
+    def history(self) -> History:
+        """What was recorded so far, as `read` would give it."""
+        with _lock:
+            return self._history or self._gathered()
+
+    def events(self) -> Iterator[Event]:
+        """What was recorded so far, oldest first."""
+        return iter(self.history())
+
+    def stop(self) -> None:
+        """Record nothing more and, if there is a path, write the file.  A second call returns when that is done, and
+        does nothing else; one in a forked child does nothing.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.  The events are there all the same.
+        """
+        if os.getpid() != self._process:
+            return
+        with _lock:
+            if self._history is not None:
+                return
+            history = self._end()
+            atexit.unregister(self.stop)
+            if self.path is not None:
+                history.save(self.path)
+
+    def end_in_child(self) -> bool:
+        """Whether this is a forked child, which records its own from now on; the parent's goes on there."""
+        if os.getpid() == self._process:
+            return False
+        self._end()
+        return True
+
+    def _end(self) -> History:
+        switch_history(False)
+        self._history = history = self._gathered()
+        _history.end()
+        return history
+
+    def lines_of_block(self, generation: int) -> str:
+        """For an error about a block: where it began and where it ended, a line each."""
+        with _lock:
+            return lines.describe(self._of_blocks([generation]), time.time_ns()) if self.running else ""
+
+    def beginnings_of_blocks(self, generations: Iterable[int]) -> dict[int, Event]:
+        """By generation, how blocks began, as far as the history still has it."""
+        with _lock:
+            return lines.newest_beginnings(self._of_blocks(generations)) if self.running else {}
+
+    def _of_blocks(self, generations: Iterable[int]) -> History:
+        """Their beginnings and ends."""
+        packed = _history.ends_of(generations)
+        return self._referred_to(packed, len(packed) // EVENT.size)
+
+    def _gathered(self) -> History:
+        return self._referred_to(*_history.events(self._max_events))
+
+    def _referred_to(self, packed: bytes, count: int) -> History:
+        """Events with what they refer to.  While the ring is there."""
+        return History({
+            "xlogmem": xlogmem.__version__, "pid": self._process, "count": count, "kept": len(packed),
+            "clock": [self._clock, _history.clock()], "wanted": self._wanted, "tags": _history.tag_names(),
+            "stacks": _stacks(packed) if self._wanted != "none" else {}}, packed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else f"{len(self.history())} events"
+        return f"<{type(self).__name__} of {self._max_events} events at most, stacks={self._wanted!r}, {state}>"
+
+
+def record_history(path: str | os.PathLike[str] | None = None, max_events: SupportsIndex = 1_000_000,
+                   stacks: Literal["none", "alloc", "all"] = "none", timing: bool = False) -> Recording:
+    """Record what all runtimes of the process do, from now on.
+
+    Parameters
+    ----------
+    path : str or path, optional
+        Written when the recording stops, at the latest when the process exits; `xlogmem.history.read` reads it.  A
+        relative one is that of the current folder now.
+    max_events : int
+        How many are kept: the newest.  Each takes 64 bytes of host memory, which are taken now; room is made for the
+        next power of two.
+    stacks : {"none", "alloc", "all"}
+        Of which calls the innermost frames of the Python stack are kept: of none, of those that allocate or adopt, of
+        all.
+    timing : bool
+        Whether two events with timing are recorded around each wait of a stream, for how long it held up the
+        stream (`Event.waited_ns`).
+
+    Returns
+    -------
+    Recording
+        With `stop()` and `events()`; a context manager.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An argument is not one of these.
+    RuntimeError
+        A history is recorded already, or stacks are wanted of a version of Python whose frames are not known.
+    OSError
+        The path cannot be written.
+    MemoryError
+        There is no host memory for so many events.
+
+    Notes
+    -----
+    Thread-safe.  A forked child goes on in memory alone, and may record a history of its own.  No stream waits because
+    of it, and without `timing` no driver call is made.  What other calls cost meanwhile is in docs/history.md; without
+    a recording they cost what they would.
+    """
+    global _latest
+    most = operator.index(max_events)
+    if not 1 <= most <= MOST_EVENTS:
+        raise ValueError(f"max_events={most} is not from 1 to {MOST_EVENTS:,}")
+    if stacks not in WANTED:
+        raise ValueError(f"stacks={stacks!r} is unknown; choose one of {', '.join(WANTED)}")
+    with _lock:
+        if _latest is not None and _latest.running and not _latest.end_in_child():
+            raise RuntimeError(f"a history is recorded already: stop {_latest!r} first")
+        _latest = Recording(path, most, stacks, bool(timing))
+        return _latest
+
+
+def latest() -> Recording | None:
+    """The recording that is running, else the last that was; None without one."""
+    return _latest
+
+
+def _function_for_stacks() -> int:
+    from xlogmem.check import sites
+
+    if not sites.start():
+        raise RuntimeError("the frames of this version of Python are not known to xlogmem: record with stacks='none'")
+    return sites.address_of_function()
+
+
+def _stacks(packed: bytes) -> dict[str, list[tuple[str, int, str]]]:
+    """What the numbers of stacks stand for, as JSON has it."""
+    from xlogmem.check import sites
+
+    return {str(number): [(frame.file, frame.line, frame.function) for frame in sites.frames_at(number)]
+            for number in sorted(stacks_in(packed))}

@@ -1,0 +1,33 @@
+# What goes into a history of the ordering: waits and fences.  core/recorded.pxi has what blocks have to do with them.
+
+cdef Ring* history = the_ring()
+cdef uint16_t numbers = 0                           # of orders; the GIL guards it
+
+
+cdef uint16_t next_number(int ordinal) noexcept:
+    """By which events name an order: the lowest four bits are the device's."""
+    global numbers
+    numbers += 1
+    return (numbers << 4 | (ordinal & 15)) & 0xFFFF
+
+
+cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream, StreamState* source,
+                         uint64_t position) noexcept nogil:
+    """A stream (NULL: the host) waits for another one (NULL: for everything), or has a fence.  While `is_recorded`.
+    Returns the event's number."""
+    cdef Event event = new_event(kind, order.number, current_thread())
+    event.stack = place_found()
+    event.position = <uint32_t>position
+    if stream != NULL:
+        event.stream = <uint32_t>stream.number
+    if source != NULL:
+        event.other = <uint32_t>source.number
+    return history.note(event)
+
+
+cdef void note_wait(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
+                    TimedWait* timed) noexcept nogil:
+    """A stream waits for another one; NULL: without a time."""
+    cdef uint64_t number = note_order(order, STREAM_WAITS, stream, source, position)
+    if timed != NULL:
+        file_timed(timed, number)
