@@ -1,0 +1,86 @@
+"""Where the sockets of processes are, and which process and user is at the other end of one."""
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["LONGEST", "Peer", "folders", "peer_of", "private_folder", "socket_of"]
+
+LONGEST = 107                               # bytes of a socket's path, by the kernel's interface
+CREDENTIALS = struct.Struct("3i")           # struct ucred
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def folders() -> list[Path]:
+    """Where a process of this user may have its socket; this process has its own in the first."""
+    temporary = Path(tempfile.gettempdir(), f"xlogmem-{os.geteuid()}")
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    return [Path(given, "xlogmem"), temporary] if given and is_own(given) else [temporary]
+
+
+def is_own(folder: str) -> bool:
+    """In a container, and after `su`, the variable often names what is not there, or another user's."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def private_folder(folder: Path, *, make: bool = False) -> Path:
+    """The folder, if no other user can have put anything into it.
+
+    Raises
+    ------
+    FileNotFoundError
+        It does not exist.
+    PermissionError
+        It is another user's, or others may enter it.
+    NotADirectoryError
+        It is something else.
+    """
+    if make:
+        with suppress(FileExistsError):                 # which is looked at below
+            folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(f"{folder} is not a folder: remove it")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}: set "
+                              "XDG_RUNTIME_DIR to a folder of your own")
+    if found.st_mode & 0o077:
+        raise PermissionError(f"other users may enter {folder}: chmod 700 {folder}")
+    return folder
+
+
+def socket_of(folder: Path, pid: int) -> Path:
+    """The socket of a process.
+
+    Raises
+    ------
+    OSError
+        Its path is too long for the kernel.
+    """
+    path = folder / f"{pid}.sock"
+    if len(os.fsencode(path)) > LONGEST:
+        raise OSError(f"{path} is longer than the {LONGEST} bytes that the path of a socket may have: set "
+                      "XDG_RUNTIME_DIR to a shorter one")
+    return path
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Which process is at the other end, as the kernel says."""
+    return Peer(*CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)))

@@ -1,0 +1,190 @@
+"""`record_nvtx`: scopes, uses and allocations as ranges and marks of NVTX, for Nsight Systems and other tools.
+
+Nothing of it is in the compiled parts: while it is on, `xlogmem.use` and `DeviceRuntime.allocate` are other functions,
+which call those.  The only place that imports nvtx: ``pip install "xlogmem[nvtx]"``.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self
+
+import xlogmem
+from xlogmem._driver import ProcessLock
+from xlogmem._log import logger
+from xlogmem._tags import encodable
+from xlogmem.launch import LaunchRecorder
+from xlogmem.runtime import DeviceRuntime
+from xlogmem.scopes import range_with
+
+__all__ = ["NvtxRecording", "record_nvtx", "record_or_warn"]
+
+DOMAIN = "xlogmem"
+NAMED = 4                                   # things in the name of a range
+
+_lock = ProcessLock()
+_running: NvtxRecording | None = None
+
+
+class NvtxRecording:
+    """Scopes, uses and allocations are seen by NVTX; see `record_nvtx`.  As a context manager it stops at the end.
+
+    Attributes
+    ----------
+    seen : bool
+        Whether a tool is there; without one nothing was changed.
+    """
+
+    def __init__(self, domain: Any, seen: bool) -> None:
+        self.seen = seen
+        self._domain = domain
+        self._use: Callable[..., Any] | None = None     # what was there before
+        if seen:
+            self._use = xlogmem.use
+            setattr(xlogmem, "use", with_ranges(xlogmem.use, domain))                       # noqa: B010
+            setattr(DeviceRuntime, "allocate", with_marks(DeviceRuntime.allocate, domain))  # noqa: B010
+            range_with(lambda tag: begin_range(domain, tag))
+
+    def stop(self) -> None:
+        """Have NVTX see nothing more.  Ranges that are open are ended where they would be; a second call does
+        nothing."""
+        global _running
+        with _lock:
+            if _running is not self:
+                return
+            _running = None
+            if self._use is not None:
+                setattr(xlogmem, "use", self._use)      # noqa: B010
+                delattr(DeviceRuntime, "allocate")      # that of its base again
+                range_with(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.stop()
+
+
+class NamedUse:
+    """A recorder whose ``with`` block is a range; everything else is the recorder's."""
+
+    def __init__(self, recorder: LaunchRecorder, domain: Any, name: str) -> None:
+        self._recorder = recorder
+        self._domain = domain
+        self._name = name
+        self._end: Callable[[], object] | None = None
+
+    def __enter__(self) -> LaunchRecorder:
+        self._end = begin_range(self._domain, self._name)           # the waits that are queued are inside
+        try:
+            return self._recorder.__enter__()
+        except BaseException:
+            self._end()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        try:
+            self._recorder.__exit__(kind, error, traceback)
+        finally:
+            if self._end is not None:
+                self._end()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recorder, name)
+
+
+def record_nvtx() -> NvtxRecording:
+    """Have NVTX's tools see scopes, uses and allocations from here on, in the domain ``"xlogmem"``.
+
+    The body of a `scope` is a range with its tag.  A ``with xlogmem.use(...)`` block is a range such as ``"use left,
+    right on stream 4"``: things are named by their tags, those without one by their type, streams by `Stream.id`.  An
+    allocation is a mark, ``"allocate left on stream 4"``, whose payload is its bytes.  With ``XLOGMEM_NVTX=1`` in the
+    environment, importing xlogmem does this, and a missing package is a warning in the log.
+
+    Returns
+    -------
+    NvtxRecording
+        With `stop()`; a context manager.
+
+    Raises
+    ------
+    ImportError
+        The package nvtx is not installed, or is older than 0.2.13.
+    RuntimeError
+        It is on already.
+
+    Notes
+    -----
+    Thread-safe.  Python code alone is seen, and `use` only where it is called as ``xlogmem.use``, or was imported by
+    name after this; see docs/live.md.  While it is off nothing costs more; without a tool nothing is changed.
+    """
+    global _running
+    try:
+        import nvtx
+    except ImportError as error:
+        raise ImportError('xlogmem.record_nvtx needs nvtx, which is not installed: pip install "xlogmem[nvtx]"') \
+            from error
+    if not hasattr(nvtx, "Domain"):
+        raise ImportError('xlogmem.record_nvtx needs nvtx 0.2.13 or later: pip install "xlogmem[nvtx]"')
+    with _lock:
+        if _running is not None:
+            raise RuntimeError("NVTX sees this process already (xlogmem.record_nvtx or XLOGMEM_NVTX): stop that first")
+        domain = nvtx.get_domain(DOMAIN)
+        _running = NvtxRecording(domain, nvtx.enabled() and isinstance(domain, nvtx.Domain))
+        return _running
+
+
+def record_or_warn() -> None:
+    """`record_nvtx`, for XLOGMEM_NVTX.  What does not work is a warning in the log."""
+    try:
+        record_nvtx()
+    except Exception as error:
+        logger().warning("XLOGMEM_NVTX: %s", error)
+
+
+def with_ranges(use: Callable[..., LaunchRecorder], domain: Any) -> Callable[..., NamedUse]:
+    @wraps(use)
+    def named(stream: Any, read: Any = (), write: Any = (), read_write: Any = (), **options: Any) -> NamedUse:
+        recorder = use(stream, read, write, read_write, **options)
+        return NamedUse(recorder, domain, f"use {names_of((read, write, read_write))} on stream {recorder.stream.id}")
+
+    return named
+
+
+def with_marks(allocate: Callable[..., Any], domain: Any) -> Callable[..., Any]:
+    @wraps(allocate)
+    def marked(self: DeviceRuntime, *arguments: Any, **options: Any) -> Any:
+        block = allocate(self, *arguments, **options)
+        name = encodable(f"allocate {names_of(block)} on stream {block.stream.id}")
+        domain.mark(domain.get_event_attributes(message=name, payload=block.nbytes))
+        return block
+
+    return marked
+
+
+def begin_range(domain: Any, name: str) -> Callable[[], object]:
+    """Begin a range in this thread; what is returned ends it."""
+    domain.push_range(domain.get_event_attributes(message=encodable(name)))
+    ended: Callable[[], object] = domain.pop_range
+    return ended
+
+
+def names_of(things: Any) -> str:
+    """The first few, without repetitions, and how many more there are."""
+    names = list(dict.fromkeys(getattr(thing, "tag", None) or type(thing).__name__ for thing in flat(things)))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(str, names[:NAMED])) + more if names else "nothing"
+
+
+def flat(things: Any) -> Iterator[Any]:
+    """What `use` takes apart."""
+    if isinstance(things, (list, tuple)):
+        for thing in things:
+            yield from flat(thing)
+    elif isinstance(things, dict):
+        yield from flat(list(things.values()))
+    else:
+        yield things
