@@ -48,9 +48,13 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
                          ("needs RMM", "RMM tests skipped, no RMM here"),
+                         ("needs prometheus_client", "tests of metrics skipped, no prometheus_client here"),
+                         ("needs nvtx", "tests of ranges skipped, no nvtx here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs another library", "round trips skipped, the other library is not here"),
                          ("needs a checked library", "checks of other libraries skipped, the library is not here"),
+                         ("needs PyTorch's reader", "snapshots not read by PyTorch, its reader is not here"),
+                         ("needs a browser", "pages not looked at, no browser here"),
                          ("needs cuDF", "cuDF tests skipped, no cuDF here"),
                          ("needs the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):

@@ -23,11 +23,13 @@ import xlogmem
 from xlogmem import _driver
 from xlogmem._start import start_driver
 from xlogmem.check.cli import check
+from xlogmem.demo.cli import demo
 from xlogmem.errors import DriverNotFoundError, XlogmemError
+from xlogmem.history.cli import trace
+from xlogmem.live.cli import top
 
 if TYPE_CHECKING:
     from xlogmem.bench.settings import Settings as BenchSettings
-    from xlogmem.demo import Demo, Outcome
     from xlogmem.selftest import Report, Settings
 
 __all__ = ["main"]
@@ -68,67 +70,6 @@ def info(as_json: bool) -> None:
 
 
 @main.command()
-@click.option("--rounds", default=100, show_default=True, type=click.IntRange(1, 1_000_000),
-              help="How often the pipeline runs.")
-@click.option("--policy", type=click.Choice(["adaptive", "precise", "lazy"]),
-              help="When a commit records an event at once.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def demo(rounds: int, policy: str | None, as_json: bool) -> None:
-    """A pipeline that corrupts data, and the same pipeline with xlogmem.use.
-
-    A producer fills a block late, a consumer on another stream reads it at once and again later, and the memory is
-    freed and reused meanwhile.  The exit code is 1 if anything was corrupted with the recorder.
-    """
-    start_driver()
-    from xlogmem.demo import Demo
-
-    try:
-        pipeline = Demo(rounds, policy)
-        without = pipeline.run(protected=False)
-        protected = pipeline.run(protected=True)
-    except XlogmemError as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(json.dumps(demo_figures(pipeline, without, protected)))
-    else:
-        Console().print(demo_table(pipeline, without, protected))
-    if protected.corrupted or protected.races:
-        raise SystemExit(1)
-
-
-def demo_figures(pipeline: Demo, without: Outcome, protected: Outcome) -> dict[str, Any]:
-    return {
-        "device": pipeline.device,
-        "simulated": pipeline.simulated,
-        "policy": pipeline.policy,
-        "rounds": pipeline.rounds,
-        "corrupted_without_recorder": without.corrupted,
-        "corrupted_with_recorder": protected.corrupted,
-        "races_without_recorder": without.races,
-        "races_with_recorder": protected.races,
-        "uses": protected.uses,
-        "records": protected.records,
-        "waits": protected.waits,
-        "host_ns_per_use": round(protected.host_ns_per_use or 0),
-        "seconds_without_recorder": round(without.seconds, 4),
-        "seconds_with_recorder": round(protected.seconds, 4),
-    }
-
-
-def demo_table(pipeline: Demo, without: Outcome, protected: Outcome) -> Table:
-    table = Table(title=f"{pipeline.rounds} rounds of produce, consume, free and reuse on two streams of "
-                        f"{pipeline.device}")
-    for heading in ("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
-        table.add_row(name, f"[{'red' if outcome.corrupted else 'green'}]{outcome.corrupted}[/]",
-                      "–" if outcome.races is None else str(outcome.races),
-                      str(outcome.records), str(outcome.waits),
-                      "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
-    return table
-
-
-@main.command()
 @click.option("--seconds", type=click.FloatRange(min=0), help="Begin no program after this time.  [default: 30]")
 @click.option("--programs", type=click.IntRange(min=1), help="Run this many programs.")
 @click.option("--threads", type=click.IntRange(1, 64),
@@ -140,11 +81,15 @@ def demo_table(pipeline: Demo, without: Outcome, protected: Outcome) -> Table:
               help="When a commit records an event at once.  [default: each program draws one]")
 @click.option("--no-recorder", is_flag=True, help="Record no launch.  This has to fail: a check of the check.")
 @click.option("--replay", metavar="SEED[:STEPS]", help="Run one program, or what is left of it after shrinking.")
+@click.option("--libraries", metavar="NAMES",
+              help="Programs that exchange memory with other libraries, in one thread: cupy, torch, numba, cuda.core, "
+              "rmm, separated by commas, or all.  Those that are not installed, or do not work here, are listed.")
 @click.option("--defects", is_flag=True,
               help="Plant each known defect in turn and check that it is found (debug builds).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
-             policy: str | None, no_recorder: bool, replay: str | None, defects: bool, as_json: bool) -> None:
+             policy: str | None, no_recorder: bool, replay: str | None, libraries: str | None, defects: bool,
+             as_json: bool) -> None:
     """Random programs whose every use, free and reuse is checked.
 
     On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
@@ -167,13 +112,28 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
         seconds = 30
     report = run_programs(selftest.Settings(
         programs=programs, seconds=seconds, length=length, threads=threads, seed=seed, policy=policy,
-        protect=not no_recorder, replay=replayed), quiet=as_json)
+        protect=not no_recorder, replay=replayed, libraries=chosen_libraries(libraries, threads)), quiet=as_json)
     if as_json:
         click.echo(json.dumps(report.as_dict()))
     else:
         print_report(report)
-    if report.violations:
+    if report.violations or (libraries and not report.exchanges):
         raise SystemExit(1)
+
+
+def chosen_libraries(names: str | None, threads: int | None) -> tuple[str, ...]:
+    """The names of `--libraries`."""
+    from xlogmem.selftest.libraries import LIBRARIES
+
+    if names is None:
+        return ()
+    chosen = tuple(LIBRARIES) if names == "all" else tuple(dict.fromkeys(names.split(",")))
+    if unknown := [name for name in chosen if name not in LIBRARIES]:
+        raise click.BadParameter(f"{unknown[0]!r} is unknown; choose from {', '.join(LIBRARIES)}, or all",
+                                 param_hint="--libraries")
+    if threads not in (None, 1):
+        raise click.BadParameter("with --libraries programs have one thread", param_hint="--threads")
+    return chosen
 
 
 def run_programs(settings: Settings, quiet: bool) -> Report:
@@ -203,12 +163,19 @@ def print_report(report: Report) -> None:
         value = getattr(report, name)
         table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
     console.print(table)
+    for name, counts in report.exchanges.items():
+        console.print(f"with {name}: {counts['exported']:,} blocks exported, {counts['imported']:,} arrays imported, "
+                      f"{counts['allocated']:,} allocated from xlogmem")
+    for name, reason in report.missing.items():
+        console.print(f"without {name}: {reason}", markup=False, soft_wrap=True)
     if failure := report.failure:
         console.print(f"program {failure.program} ({failure.kind}) failed:", style="red", markup=False)
         for line in (*failure.violations, *failure.script):
             console.print(line, markup=False, soft_wrap=True)
         console.print(f"again: xlogmem selftest --replay {failure.program}"
-                      + (f" --threads {failure.threads}" if failure.threads > 1 else ""), markup=False, soft_wrap=True)
+                      + (f" --threads {failure.threads}" if failure.threads > 1 else "")
+                      + (f" --libraries {','.join(report.exchanges)}" if report.exchanges else ""),
+                      markup=False, soft_wrap=True)
 
 
 def find_defects(seconds: float, as_json: bool) -> None:
@@ -378,3 +345,6 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
 
 
 main.add_command(check)
+main.add_command(demo)
+main.add_command(top)
+main.add_command(trace)

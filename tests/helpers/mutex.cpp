@@ -1,11 +1,14 @@
 // The short way of the lock, at the moments that matter: tests/core/test_mutex.py compiles this with the lock as it is and
-// with defects.  The lock comes from a copy whose favourites hesitate before they say that they are inside.
+// with defects.  The lock comes from a copy whose favourites hesitate before they say that they are inside, and whose
+// processor may keep that to itself, as real ones do for a moment, until a heavy fence.
 //
 // Ends with 0 if all is well, 1 if two threads were inside at once, 2 if a thread sleeps for ever.
 #include <atomic>
 
 static void hesitate();
 static void look_and_wait();
+static bool keep_back(std::atomic<unsigned>& word);
+static void deliver();
 static bool fence_is_refused = false;
 
 #include "_mutex.hpp"
@@ -20,7 +23,9 @@ using namespace std::chrono_literals;
 static xlogmem_mutex the_lock;
 static std::atomic<int> inside{0}, hesitating{0};
 static std::atomic<bool> may_go{true}, leave{false};
-static thread_local bool hesitates = false, waits_after_look = false;
+static std::atomic<int> fences{0};
+static std::atomic<std::atomic<unsigned>*> kept{nullptr};
+static thread_local bool hesitates = false, waits_after_look = false, keeps_back = false;
 
 static void pause_once(bool& wanted) {
     if (!wanted) return;
@@ -31,6 +36,18 @@ static void pause_once(bool& wanted) {
 
 static void hesitate() { pause_once(hesitates); }
 static void look_and_wait() { pause_once(waits_after_look); }
+
+static bool keep_back(std::atomic<unsigned>& word) {
+    if (!keeps_back) return false;
+    keeps_back = false;
+    kept = &word;
+    return true;
+}
+
+static void deliver() {
+    if (std::atomic<unsigned>* word = kept.exchange(nullptr)) word->store(1);
+    ++fences;
+}
 
 static void finish(int code, const char* why) {
     std::puts(why);
@@ -57,10 +74,11 @@ static void until(std::atomic<int>& number, int value) {
 }
 
 // A thread that is the favourite, and inside until it may `leave`.
-static std::thread favourite_inside() {
+static std::thread favourite_inside(bool unseen = false) {
     static std::atomic<int> step{0};
-    std::thread favourite([] {
+    std::thread favourite([unseen] {
         become_favourite();
+        keeps_back = unseen;
         enter();
         step = 1;
         while (!leave) std::this_thread::yield();
@@ -70,11 +88,14 @@ static std::thread favourite_inside() {
     return favourite;
 }
 
-// Who comes meanwhile waits for it, and is woken; also where a filter of system calls `refuses` the fence by then.
-static void waits(bool refuses) {
-    std::thread favourite = favourite_inside();
+// Who comes meanwhile waits for it, and is woken; also where a filter of system calls `refuses` the fence by then, and
+// where the favourite's processor has kept to itself (`unseen`) that it is inside.
+static void waits(bool refuses, bool unseen) {
+    std::thread favourite = favourite_inside(unseen);
     fence_is_refused = refuses;
+    const int before = fences;
     std::thread other([] { enter(), exit(); });
+    while (fences == before) std::this_thread::yield();
     std::this_thread::sleep_for(100ms);
     leave = true;
     favourite.join();
@@ -130,27 +151,9 @@ static void tries_late() {
     other.join();
 }
 
-// The same thread again and again, and another one that comes for the lock as often as it can: without the fence each
-// soon believes that the other one is not there.
-static void fence() {
-    std::atomic<bool> stop{false};
-    std::thread favourite([&] {
-        while (!stop.load(std::memory_order_relaxed)) enter(), exit();
-    });
-    unsigned random = 1;
-    for (auto begin = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begin < 2s;) {
-        enter();
-        exit();
-        random = random * 1664525 + 1013904223;
-        for (unsigned i = 0; i < (random >> 16) % 300; ++i) xlogmem_pause();
-    }
-    stop = true;
-    favourite.join();
-}
-
 // After that no lock has a favourite.
 static void refused() {
-    waits(true);
+    waits(true, false);
     become_favourite();
     if (xlogmem_may_prefer()) finish(3, "locks prefer threads, and have no fence");
 }
@@ -177,12 +180,12 @@ int main(int, char** argv) {
         std::this_thread::sleep_for(10s);
         finish(2, "a thread sleeps for ever");
     }).detach();
-    if (!std::strcmp(argv[1], "waits")) waits(false);
+    if (!std::strcmp(argv[1], "waits")) waits(false, false);
     if (!std::strcmp(argv[1], "tries")) tries();
     if (!std::strcmp(argv[1], "looks")) looks(false);
     if (!std::strcmp(argv[1], "looks again")) looks(true);
     if (!std::strcmp(argv[1], "tries late")) tries_late();
-    if (!std::strcmp(argv[1], "fence")) fence();
+    if (!std::strcmp(argv[1], "fence")) waits(false, true);
     if (!std::strcmp(argv[1], "refused")) refused();
     if (!std::strcmp(argv[1], "stress")) stress();
     finish(0, "one thread at a time");

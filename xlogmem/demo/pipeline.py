@@ -116,14 +116,14 @@ class _Pipeline:
         self.protect = self._timed_use if protected else self._no_use
         self.uses = 0
         self.use_ns = 0
-        self.errors = runtime.allocate(4 * rounds, self.consumer)
+        self.errors = runtime.allocate(4 * rounds, self.consumer, tag="result")
         self.kernels.fill(self.consumer.handle, self.errors.ptr, 0, rounds)
 
     def round(self, number: int) -> None:
         producer, consumer, kernels = self.producer.handle, self.consumer.handle, self.kernels
         value = number + 1
         wrong = self.errors.ptr + 4 * number
-        block = self.runtime.allocate(4 * WORDS, self.producer)
+        block = self.runtime.allocate(4 * WORDS, self.producer, tag="produced")
         with self.protect(self.producer, write=block):
             kernels.delay(producer, DELAY_NS)
             kernels.fill(producer, block.ptr, value, WORDS)
@@ -132,7 +132,7 @@ class _Pipeline:
             kernels.delay(consumer, DELAY_NS)
             kernels.count_unequal(consumer, wrong, block.ptr, value, WORDS)
         block.free()
-        following = self.runtime.allocate(4 * WORDS, self.producer)
+        following = self.runtime.allocate(4 * WORDS, self.producer, tag="following")
         with self.protect(self.producer, write=following):
             kernels.fill(producer, following.ptr, ~value & 0xFFFFFFFF, WORDS)
         following.free()

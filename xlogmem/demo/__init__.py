@@ -1,0 +1,1 @@
+"""What goes wrong without xlogmem, and does not with it: `xlogmem demo`."""
