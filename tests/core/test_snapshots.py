@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +206,42 @@ def test_snapshots_are_consistent_while_threads_allocate_and_free(resource):
     runtime.reap_pending()
     consistent(runtime.snapshot())
     assert runtime.snapshot().blocks == ()
+
+
+def test_what_a_cache_has_is_not_looked_at_without_its_lock():
+    """Blocks of a cache change without the runtime's lock: under `.ci/sanitize tsan` a look at them there is a race.
+
+    A snapshot of so many blocks takes longer than the other thread needs to wake up and to go on.
+    """
+    runtime = DeviceRuntime(resource=PoolMemoryResource())
+    stream = runtime.acquire_stream()
+    ended = threading.Event()
+
+    def work() -> int:
+        turns = 0
+        while not ended.is_set():
+            runtime.allocate(512, stream).free()
+            turns += 1
+        return turns
+
+    kept = [runtime.allocate(256, stream) for _ in range(1000)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            counted = pool.submit(work)
+            try:
+                snapshots = [runtime.snapshot() for _ in range(10)]
+            finally:
+                ended.set()
+    finally:
+        sys.setswitchinterval(interval)
+    for snapshot in snapshots:
+        consistent(snapshot)
+        assert {block.generation for block in kept} <= {block.generation for block in snapshot.blocks}
+        assert snapshot.live_blocks in (len(kept), len(kept) + 1)
+    counters = runtime.counters()
+    assert counters["frees"] == counted.result() >= counters["cached"]
 
 
 def test_a_tag_outlives_its_block_in_a_snapshot(four):
