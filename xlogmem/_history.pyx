@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uintptr_t
 
-from xlogmem._cpp cimport make_new, vector
+from xlogmem._cpp cimport atomic, make_new, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Scope,
@@ -35,7 +35,7 @@ cdef extern from *:
     uint32_t xlogmem_place
 
 cdef Ring* ring = make_new[Ring]()              # never destroyed: threads may outlive the interpreter
-cdef FindSite find_site = NULL                  # of the check's sites; changes while nothing is recorded
+cdef atomic[uintptr_t] site_finder              # of the check's sites; stays, for calls that outlast a recording
 cdef bint is_begun = False
 
 take_at_forks(&ring.tags_lock, LEAF_LOCK)
@@ -47,7 +47,12 @@ cdef Ring* the_ring() noexcept nogil:
     return ring
 
 
+cdef inline uint32_t find_site() noexcept nogil:
+    return (<FindSite>site_finder.load())()
+
+
 cdef void find_place() noexcept nogil:
+    """Without a lock: the recording may end meanwhile, and another one begin that wants no stacks."""
     global xlogmem_place
     if ring.stacks != NO_STACKS:
         xlogmem_place = find_site()
@@ -78,10 +83,11 @@ cdef uint32_t tag_number(Label* tag) noexcept nogil:
 def begin(size_t max_events, int stacks, size_t site_function, bint timed):
     """Room for so many events; `stacks` is one of `Stacks`, `site_function` that of `xlogmem.check.sites`.  `timed`:
     waits are."""
-    global find_site, is_begun
+    global is_begun
     if is_begun:
         raise RuntimeError("a history is recorded already; end that one first")
-    find_site = <FindSite><uintptr_t>site_function
+    if site_function:
+        site_finder.store(site_function)                # before `stacks`
     if not ring.begin(max_events, stacks, timed):
         raise MemoryError(f"no host memory for {max_events} events of {sizeof(Event)} bytes; want fewer (max_events)")
     is_begun = True
@@ -137,10 +143,11 @@ def ends_of(generations):
     cdef vector[uint64_t] wanted
     cdef vector[Event] kept
     cdef Event event
-    cdef uint64_t count = ring.count() if is_begun else 0
-    cdef uint64_t number = count - min(count, ring.room())
-    for generation in sorted(generations):
+    cdef uint64_t count, number
+    for generation in sorted(generations):              # this may run code that ends the history
         wanted.push_back(<uint64_t>generation)
+    count = ring.count() if is_begun else 0
+    number = count - min(count, ring.room())
     while number < count:
         if ring.read(number, &event) and is_an_end(&event) and contains(&wanted, event.generation):
             kept.push_back(event)

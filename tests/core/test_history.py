@@ -386,6 +386,36 @@ def test_it_starts_and_stops_beside_threads_that_work(four):
         thread.result()
 
 
+@pytest.mark.usefixtures("_busy_interpreter")
+def test_recordings_with_and_without_stacks_follow_each_other_beside_threads_that_work(four):
+    """A call finds its place without a lock, maybe of a recording that has ended: under `.ci/sanitize tsan` a plain
+    look at what is wanted is a race.  Through the C table, where calls wait for the GIL to find their place."""
+    x = four(resource=RESOURCES["pool"]())
+    hold = Hold(x.runtime)
+    done = threading.Event()
+
+    def work() -> int:
+        turns = 0
+        while not done.is_set():
+            hold.free(hold.allocate(512, x.S.handle), x.S.handle)
+            turns += 1
+        return turns
+
+    threads = [Beside(work) for _ in range(3)]
+    wanted: dict[str, set[str]] = {"none": set(), "alloc": {"allocate"}, "all": {"allocate", "free"}}
+    for _ in range(30):
+        for stacks in wanted:
+            with record_history(max_events=1 << 14, stacks=stacks) as recording:
+                block = x.alloc(x.S)
+                block.free()
+            own = [event for event in recording.events() if event.generation == block.generation]
+            assert {event.kind for event in own} == {"allocate", "free"}
+            assert {event.kind for event in own if event.stack} == wanted[stacks]
+    done.set()
+    assert all(thread.result() for thread in threads)
+    hold.close()
+
+
 def test_it_starts_and_stops_beside_threads_that_rest(four):
     """A lock stays with a thread that has taken it again and again, whether that thread works or not."""
     x = four()

@@ -56,8 +56,8 @@ class xlogmem_ring {
 
   public:
     xlogmem_mutex tags_lock;  // a leaf; of what belongs to tags
-    int stacks = 0;           // which are wanted: xlogmem/_history.pxd
     int timed = 0;            // whether waits are
+    std::atomic<int> stacks{0};  // which are wanted: xlogmem/_history.pxd; calls look at it without a lock
 
     // Every page is touched here, and not by the events. False: there is no memory.
     bool begin(std::size_t events, int wanted, int with_times) {
