@@ -114,3 +114,26 @@ def test_it_is_right_beside_threads(four):
 
     together(work, 3)
     assert 300_000 >= x.runtime.peak_bytes >= 100_000
+
+
+@pytest.mark.usefixtures("_busy_interpreter")
+def test_spans_are_looked_at_and_end_beside_each_other(four):
+    """The core writes the figures of all spans: under `.ci/sanitize tsan` a look at one without the lock is a race."""
+    x = four()
+    shared = PeakSpan(x.runtime)
+
+    def work(number: int) -> None:
+        for _ in range(1000):
+            span = PeakSpan(x.runtime)
+            block = x.runtime.allocate(512, x.S)
+            assert span.peak_bytes >= 512
+            assert shared.peak_bytes >= 512
+            block.free()
+            span.end()
+            assert shared.peak_bytes >= span.peak_bytes >= 512
+
+    together(work, 3)
+    together(lambda _: shared.end(), 3)                 # every call but one does nothing
+    peak = shared.peak_bytes
+    blocks = [x.runtime.allocate(512, x.S) for _ in range(8)]
+    assert 512 <= shared.peak_bytes == peak < 512 * len(blocks)

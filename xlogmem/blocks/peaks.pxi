@@ -19,17 +19,18 @@ cdef class PeakSpan:
     def end(self):
         """Look no longer.  A second call does nothing."""
         cdef Core core = self.core
-        self.core = None
         if core is not None:
             with nogil:
                 end_peak(&core.state, &self.peak)
+            self.core = None                # not before: until then the figure changes under the lock
 
     @property
     def peak_bytes(self):
         """In bytes."""
         cdef Core core = self.core
-        cdef uint64_t peak = self.peak
-        if core is not None:
-            with nogil:
-                peak = peak_of(&core.state, &self.peak)
+        cdef uint64_t peak
+        if core is None:
+            return self.peak
+        with nogil:
+            peak = peak_of(&core.state, &self.peak)
         return peak
