@@ -28,7 +28,9 @@ from on_host import main, needed, on_host, on_host_awaited, use_awaited
 
 import xlogmem
 
-LATE = 0.05
+LATE = 0.05                                             # seconds that every other receiver waits for the next launch
+SETTLED = 0.002                                         # and for that to run
+POLL = 50e-6
 SLOW = 64                                               # fills that the producer has to do first
 
 
@@ -156,14 +158,14 @@ class Async(Program):
         self.ucxx.init()
         self.endpoint = await self.ucxx.create_endpoint_from_worker_address(self.ucxx.get_worker_address())
         self.receiving = asyncio.Lock()
-        sides = []
-        for number in range(self.rounds):
-            async with self.protection(use_awaited, self.producer, write=self.source):
-                self.launch(number)
-            posted = asyncio.Event()
-            sides += [asyncio.create_task(self.send(number, posted)), asyncio.create_task(self.receive(number, posted))]
-            await posted.wait()
-        await asyncio.gather(*sides)
+        async with asyncio.TaskGroup() as sides:
+            for number in range(self.rounds):
+                async with self.protection(use_awaited, self.producer, write=self.source):      # after the last send
+                    self.launch(number)
+                posted = asyncio.Event()
+                sides.create_task(self.send(number, posted))
+                sides.create_task(self.receive(number, posted))
+                await posted.wait()
         self.endpoint.abort()
 
     async def send(self, number: int, posted: asyncio.Event) -> None:
