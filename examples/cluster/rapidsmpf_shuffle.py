@@ -30,13 +30,13 @@ class Shuffle:
     def __init__(self, rounds: int, mib: float, protected: bool) -> None:
         self.rounds, self.protected = rounds, protected
         self.words = int(mib * 2**18)
-        self.rmm, rapidsmpf = needed("rmm"), needed("rapidsmpf.shuffler")
+        self.rmm, resources, rapidsmpf = needed("rmm"), needed("rmm.mr"), needed("rapidsmpf.shuffler")
         packed_data, buffers = needed("rapidsmpf.memory.packed_data"), needed("rapidsmpf.memory.buffer_resource")
         import xlogmem.rmm
 
-        self.rmm.mr.set_current_device_resource(self.rmm.mr.CudaAsyncMemoryResource())
+        resources.set_current_device_resource(resources.CudaAsyncMemoryResource())
         xlogmem.rmm.enable()                            # before rapidsmpf is given the resource
-        self.resource = buffers.BufferResource(self.rmm.mr.get_current_device_resource())
+        self.resource = buffers.BufferResource(resources.get_current_device_resource())
         self.from_device_buffer = packed_data.PackedData.from_device_buffer
         communicator = needed("rapidsmpf.communicator.single").new_communicator(
             needed("rapidsmpf.config").Options(), needed("rapidsmpf.progress_thread").ProgressThread())

@@ -1,6 +1,6 @@
 """UCXX: memory is sent while the program goes on, and writes what it sent.
 
-    python examples/cluster/ucxx_send.py [--api blocking|async] [--rounds N] [--mib N] [--json]
+    python examples/cluster/ucxx_send.py [--api blocking|async] [--rounds N] [--mib N] [--late SECONDS] [--json]
     python examples/cluster/ucxx_send.py --without         # without the uses
 
 Each round a slow producer writes its number to `source` on a stream, hands it to a sender, and begins the next round,
@@ -28,8 +28,7 @@ from on_host import main, needed, on_host, on_host_awaited, use_awaited
 
 import xlogmem
 
-LATE = 0.05                                             # seconds that every other receiver waits for the next launch
-SETTLED = 0.002                                         # and for that to run
+SETTLED = 0.002                                         # seconds that a launch may need to run
 POLL = 50e-6
 SLOW = 64                                               # fills that the producer has to do first
 
@@ -48,8 +47,8 @@ class Program:
 
     make_event: Any = threading.Event
 
-    def __init__(self, rounds: int, mib: float, protected: bool) -> None:
-        self.rounds, self.protected = rounds, protected
+    def __init__(self, rounds: int, mib: float, protected: bool, late: float) -> None:
+        self.rounds, self.protected, self.late = rounds, protected, late
         self.words = int(mib * 2**18)
         runtime = xlogmem.get_runtime()
         use_device()
@@ -130,7 +129,7 @@ class Blocking(Program):
     def receive(self) -> None:
         while (number := self.posted.get()) is not None:
             if number % 2:                              # with the uses, that launch waits for this
-                self.launched[number + 1].wait(LATE)
+                self.launched[number + 1].wait(self.late)
                 time.sleep(SETTLED)
             with self.protection(on_host, self.receives, write=self.target):
                 request = self.workers[1].tag_recv(self.array(self.wanted), tag=self.ucx.UCXXTag(number))
@@ -178,7 +177,7 @@ class Async(Program):
         async with self.receiving:                      # one at a time: they have one `target`
             if number % 2:                              # with the uses, that launch waits for this
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.launched[number + 1].wait(), LATE)
+                    await asyncio.wait_for(self.launched[number + 1].wait(), self.late)
                 await asyncio.sleep(SETTLED)
             async with self.protection(on_host_awaited, self.receives, write=self.target):
                 await self.ucxx.recv(self.array(self.wanted), tag=number)
@@ -198,12 +197,15 @@ def use_device() -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, int]:
+    needed("ucxx")
     kinds = {"blocking": Blocking, "async": Async}
-    return kinds[options.api](options.rounds, options.mib, not options.without).run()
+    return kinds[options.api](options.rounds, options.mib, not options.without, options.late).run()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api", choices=("blocking", "async"), default="blocking")
+    parser.add_argument("--late", type=float, default=0.05,
+                        help="seconds that every other receiver waits for the producer's next launch")
 
 
 if __name__ == "__main__":

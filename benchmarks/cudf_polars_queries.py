@@ -1,8 +1,8 @@
 """What tracking costs cudf-polars: joins and group-bys like those of PDS-H, on RMM's async resource alone, under xlogmem,
 and under xlogmem with its pool between, as `xlogmem.rmm.enable(pool_allocator=True)` puts it.
 
-    python benchmarks/cudf_polars.py [--executors streaming in-memory] [--gb 2] [--rounds N] [--json FILE]
-    python benchmarks/cudf_polars.py --dry-run          # the queries on a little data, with Polars alone; no GPU
+    python benchmarks/cudf_polars_queries.py [--executors streaming in-memory] [--gb 2] [--rounds N] [--json FILE]
+    python benchmarks/cudf_polars_queries.py --dry-run          # the queries on a little data, with Polars alone; no GPU
 
 ``streaming`` works on a pool of streams (``--streams``; what was ``cuda_stream_policy="pool"`` before cudf-polars 26.04),
 ``in-memory`` on one stream.  The data is read from Parquet files by each query.  The candidates take turns, each round
