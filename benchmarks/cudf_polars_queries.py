@@ -1,16 +1,16 @@
-"""What tracking costs cudf-polars: joins and group-bys like those of PDS-H, on RMM's async resource alone, under xlogmem,
-and under xlogmem with its pool between, as `xlogmem.rmm.enable(pool_allocator=True)` puts it.
+"""What tracking costs cudf-polars: joins and group-bys like those of PDS-H, on RMM's async resource alone, under
+xlogmem, and under xlogmem with its pool between, as `xlogmem.rmm.enable(pool_allocator=True)` puts it.
 
     python benchmarks/cudf_polars_queries.py [--executors streaming in-memory] [--gb 2] [--rounds N] [--json FILE]
-    python benchmarks/cudf_polars_queries.py --dry-run          # the queries on a little data, with Polars alone; no GPU
+    python benchmarks/cudf_polars_queries.py --dry-run      # the queries on a little data, with Polars alone; no GPU
 
-``streaming`` works on a pool of streams (``--streams``; what was ``cuda_stream_policy="pool"`` before cudf-polars 26.04),
-``in-memory`` on one stream.  The data is read from Parquet files by each query.  The candidates take turns, each round
-in another order, and what counts is the ratio within a round.  Each result is compared with the first one of the query.
+``streaming`` works on a pool of streams (``--streams``; ``cuda_stream_policy="pool"`` of earlier releases), ``in-memory``
+on one stream.  The data is read from Parquet files by each query.  The candidates take turns, each round in another
+order, and what counts is the ratio within a round.  Each result is compared with the first one of the query.
 
-cudf-polars makes a resource of its own unless it is told not to, so `enable` alone tracks nothing of it.  Here as in a
-program: ``memory_resource_config=MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")`` for the streaming
-engine, ``memory_resource=rmm.mr.get_current_device_resource()`` for the other one.
+cudf-polars makes a resource of its own unless it is given one, so `enable` alone tracks nothing of it.  Here as in a
+program: ``memory_resource_config=MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")`` for the
+streaming engine, ``memory_resource=rmm.mr.get_current_device_resource()`` for the other one.
 """
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 ALONE = "alone"
+EXECUTORS = ("streaming", "in-memory")
 ROWS_PER_GB = 15_000_000                                # of the largest table, of 64 bytes
 NEEDED = {"polars": "polars", "numpy": "numpy"}
 NEEDED_ON_GPU = NEEDED | {"cudf_polars": "cudf-polars-cu13 (or cudf-polars-cu12)", "rapidsmpf": "rapidsmpf-cu13",
@@ -229,7 +230,8 @@ def show(executor: str, figures: dict[str, dict[str, Any]], rounds: int) -> dict
     """Print; the ratio of all queries together, from the medians."""
     together = {}
     for query, row in figures.items():
-        print(f"{executor:10}{query:14}{statistics.median(row['alone_ms']):9.2f} ms, {row['rows']} rows, {row['wrong']} wrong")
+        print(f"{executor:10}{query:14}{statistics.median(row['alone_ms']):9.2f} ms, {row['rows']} rows, "
+              f"{row['wrong']} wrong")
         for name in row:
             if isinstance(row[name], dict):
                 print("    {:14} x {:.4f} [{:.4f}, {:.4f}], {}".format(
@@ -271,7 +273,7 @@ def tried(tables: Tables) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executors", nargs="+", choices=("streaming", "in-memory"), default=["streaming", "in-memory"])
+    parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS)
     parser.add_argument("--gb", type=float, default=2.0, help="of data, as it is in memory")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--streams", type=int, default=16, help="of the streaming executor")

@@ -35,7 +35,7 @@ def on_host(stream: xlogmem.Stream, **what: Any) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def use_awaited(stream: xlogmem.Stream, **what: Any) -> AsyncIterator[None]:
-    """`xlogmem.use` in a coroutine: what it conflicts with may need the event loop to end, so the loop does not wait."""
+    """`xlogmem.use` in a coroutine: the event loop may have to end what it conflicts with, so it does not wait."""
     use = xlogmem.use(stream, **what)
     await asyncio.to_thread(use.preflight)
     try:

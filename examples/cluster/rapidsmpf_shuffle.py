@@ -6,7 +6,7 @@
 Each round a slow producer writes its number to `source`, a packer copies that, and the copy goes to a shuffler of one
 process.  The shuffler takes a buffer as it is on the stream that the buffer was allocated on, here one of its pool,
 and what is sent or spilled is ordered after that stream alone ("the caller promises that inserted buffers are
-stream-ordered").  Three uses make it so: of the producer, of the packer, and of the stream that the shuffler is told.
+stream-ordered").  Three uses make it so: of the producer, of the packer, and of the stream that the shuffler is given.
 Without them some partitions have what was there too early, others what was written too late.
 """
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Shuffle:
             self.fill(self.source, number, self.producer)
 
     def pack(self, number: int) -> Any:
-        """A copy that is slow, and is told to be one of a stream of the shuffler's."""
+        """A copy that is slow, and is given to the shuffler as one of a stream of its own."""
         stream = self.resource.stream_pool.get_stream()
         packed = self.rmm.DeviceBuffer(size=4 * self.words, stream=stream, mr=self.resource.device_mr)
         with self.use(self.packer, read=self.source, write=packed):             # after the producer, and the allocation

@@ -97,7 +97,7 @@ class Blocking(Program):
         for thread in threads:
             thread.start()
         for number in range(self.rounds):
-            with self.protection(xlogmem.use, self.producer, write=self.source):                             # after the last send
+            with self.protection(xlogmem.use, self.producer, write=self.source):     # after the last send
                 self.launch(number)
             self.produced.put(number)
             self.begun.acquire()                        # the sender has it: it is queued, not sent

@@ -1,6 +1,6 @@
 """In place of UCXX where it is not installed: what `examples/cluster` uses of it, on memory of the simulated driver.
 
-A message is copied when both sides have asked for it and one of them progresses, as UCX does with all but small ones;
+A message is copied when it was sent and is wanted, and one side progresses, as UCX does with all but small ones;
 and on the host, after nothing that is queued on a stream.
 """
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Request:
 
 
 class Wire:
-    """What was asked for; each tag is used once."""
+    """Sends and receives that are not complete; each tag is used once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

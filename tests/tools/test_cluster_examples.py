@@ -101,7 +101,8 @@ def test_a_launch_that_waits_for_no_window_writes_what_is_being_sent(kind, progr
 @pytest.mark.parametrize("left_out", ["self.producer, write=self.source", "self.packer, read=self.source, write=packed",
                                       "stream, read_write=packed"])
 def test_the_shuffler_needs_each_of_its_uses(left_out, tmp_path):
-    folder = edited(tmp_path / "copy", "rapidsmpf_shuffle.py", (f"with self.use({left_out}):", "with contextlib.nullcontext():"))
+    folder = edited(tmp_path / "copy", "rapidsmpf_shuffle.py",
+                    (f"with self.use({left_out}):", "with contextlib.nullcontext():"))
     assert any(sum(wrong("stand-ins", PROGRAMS[2], policy=policy, folder=folder).values())
                for policy in ("max", "min", "seeded"))
 
@@ -124,7 +125,8 @@ def test_a_missing_library_is_named(program, library, tmp_path):
     done = run(str(FOLDER / f"{program}.py"), "--rounds", "1", "--mib", "0.01",
                PYTHONPATH=os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]]))
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1] == f"this example needs {library}: pip install {library}-cu13, or {library}-cu12"
+    said = done.stderr.strip().splitlines()[-1]
+    assert said == f"this example needs {library}: pip install {library}-cu13, or {library}-cu12"
 
 
 # ---------------------------------------------------------------------------------------------- the benchmark
