@@ -4,7 +4,7 @@ xlogmem, and under xlogmem with its pool between, as `xlogmem.rmm.enable(pool_al
     python benchmarks/cudf_polars_queries.py [--executors streaming in-memory] [--gb 2] [--rounds N] [--json FILE]
     python benchmarks/cudf_polars_queries.py --dry-run      # the queries on a little data, with Polars alone; no GPU
 
-``streaming`` works on a pool of streams (``--streams``; ``cuda_stream_policy="pool"`` of earlier releases), ``in-memory``
+``streaming`` works on a pool of streams (``--streams``; once ``cuda_stream_policy="pool"``), ``in-memory``
 on one stream.  The data is read from Parquet files by each query.  The candidates take turns, each round in another
 order, and what counts is the ratio within a round.  Each result is compared with the first one of the query.
 
