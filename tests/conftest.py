@@ -56,6 +56,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
                          ("needs PyTorch's reader", "snapshots not read by PyTorch, its reader is not here"),
                          ("needs a browser", "pages not looked at, no browser here"),
                          ("needs cuDF", "cuDF tests skipped, no cuDF here"),
+                         ("needs UCXX", "sends of UCXX not tried, no UCXX here"),
+                         ("needs Polars", "queries not tried, no Polars here"),
                          ("needs the simulated driver", "simulator tests skipped, a GPU is here")):
         if count := sum(reason in text for text in skipped):
             terminalreporter.write_line(f"{name}: {count}")
