@@ -73,12 +73,14 @@ from xlogmem._history cimport (
     FENCE_RECORDED,
     HOST_WAITS,
     STREAM_WAITS,
-    Event,
+    Draft,
     Ring,
     TimedWait,
     begin_timed,
     end_timed,
     file_timed,
+    mark_of,
+    marked,
     new_event,
     place_found,
     spare_timed,
@@ -181,7 +183,7 @@ cdef class Ordering:
         self.state.ring = RING
         self.state.policy = ADAPTIVE
         self.state.lost = NULL
-        self.state.number = next_number(context.ordinal)
+        self.state.mark = next_mark(context.ordinal)
         take_at_forks(&self.state.lock, OUTER_LOCK)
         list_order(&self.state)
 
@@ -214,7 +216,7 @@ cdef class Ordering:
     @property
     def number(self):
         """By which a history names it; a later one may have it again."""
-        return self.state.number
+        return marked(self.state.mark)
 
     def end_core(self, reference=None):
         """The runtime core ends, and may drop the owners of foreign streams."""
