@@ -27,7 +27,7 @@ from xlogmem._locks cimport mutex
 from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic_ns, time_ns
 
-__all__ = ["begin", "clock", "end", "ends_of", "events", "loaded"]
+__all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]
 
 ctypedef uint32_t (*FindSite)() noexcept nogil
 
@@ -92,6 +92,11 @@ def end():
     with nogil:
         destroy_all_timed()
     ring.end()
+
+
+def count():
+    """How many events there were."""
+    return ring.count()
 
 
 def events(uint64_t most):

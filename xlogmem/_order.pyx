@@ -88,7 +88,7 @@ from xlogmem._history cimport (
     waits_are_timed,
 )
 
-__all__ = ["Ordering"]
+__all__ = ["Ordering", "thread_number"]
 
 cdef enum:
     RING = 4                    # fences that a stream keeps; more only while all are in use
@@ -155,6 +155,11 @@ take_at_forks(&xlogmem_all.lock, LEAF_LOCK)
 
 cdef uint64_t this_thread() noexcept nogil:
     return xlogmem_this_thread()
+
+
+def thread_number():
+    """By which a history names this thread."""
+    return <uint32_t>current_thread()
 
 
 cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil:

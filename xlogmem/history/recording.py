@@ -16,12 +16,13 @@ import xlogmem
 from xlogmem import _history
 from xlogmem._driver import ProcessLock
 from xlogmem._log import logger
+from xlogmem._order import thread_number
 from xlogmem.blocks import record_history as switch_history
 from xlogmem.history import lines
 from xlogmem.history.events import Event
 from xlogmem.history.files import EVENT, WANTED, History, make_ring_file, stacks_in
 
-__all__ = ["Recording", "latest", "record_history"]
+__all__ = ["Recording", "latest", "record_history", "stop_behind", "watched"]
 
 MOST_EVENTS = 1 << 30
 # What systems say where no file can be made beside the one that is wanted, or none can be mapped.
@@ -29,6 +30,8 @@ NO_MAPPING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENODEV
 
 _lock = ProcessLock()
 _latest: Recording | None = None                        # running, or the last that was
+_behind: Recording | None = None                        # of `watched`
+BEHIND = 1 << 12                                        # events
 
 
 class Recording:
@@ -147,6 +150,14 @@ class Recording:
         with _lock:
             return lines.newest_beginnings(self._of_blocks(generations)) if self.running else {}
 
+    def of_this_thread(self, since: int) -> list[Event]:
+        """What the calling thread did after the first `since` events, as far as it is still there."""
+        with _lock:
+            if not self.running or _history.count() <= since:
+                return []
+            packed, tags, count = _history.events(min(_history.count() - since, self._max_events))
+            return [event for event in self._referred_to(packed, tags, count) if event.thread == thread_number()]
+
     def _of_blocks(self, generations: Iterable[int]) -> History:
         """Their beginnings and ends."""
         packed, tags = _history.ends_of(generations)
@@ -227,8 +238,32 @@ def record_history(path: str | os.PathLike[str] | None = None, max_events: Suppo
     with _lock:
         if _latest is not None and _latest.running and not _latest.end_in_child():
             raise RuntimeError(f"a history is recorded already: stop {_latest!r} first")
+        if _behind is not None and _behind.running and not _behind.end_in_child():
+            _behind.stop()
         _latest = Recording(path, most, stacks, bool(timing))
         return _latest
+
+
+def watched() -> Recording:
+    """What is being recorded.  If nothing is, a small history from now on, which is seen by the caller alone and makes
+    way for one that the program records."""
+    global _behind
+    for recording in (_latest, _behind):
+        if recording is not None and recording.running:
+            return recording
+    with _lock:
+        if _latest is not None and _latest.running:
+            return _latest
+        if _behind is None or not _behind.running:
+            _behind = Recording(None, BEHIND, "none", False)
+        return _behind
+
+
+def stop_behind() -> None:
+    """The end of what `watched` began."""
+    with _lock:
+        if _behind is not None and _behind.running:
+            _behind.stop()
 
 
 def latest() -> Recording | None:
