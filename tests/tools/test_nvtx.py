@@ -128,7 +128,8 @@ def test_waits_are_marks_that_say_because_of_what(seen):
 def test_a_wait_of_an_allocation_and_of_a_free_that_was_put_off(seen):
     found = marks(seen("""
 import xlogmem
-runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 20, maximum_pool_size=1 << 20))
+pool = xlogmem.PoolMemoryResource(initial_pool_size=1 << 20, maximum_pool_size=1 << 20)
+runtime = xlogmem.DeviceRuntime(resource=pool)
 S, T, U = (runtime.acquire_stream() for _ in range(3))
 block = runtime.allocate(1 << 20, S, tag="all")
 with xlogmem.use(S, write=block):
