@@ -1,8 +1,9 @@
 """What a pair of an allocation and its free, and a use, cost while a history is recorded, beside none; and an error.
 
-    python benchmarks/history.py [--json FILE]
+    python benchmarks/history.py [--json FILE] [--folder FOLDER]
 
-Turns with a recording and without one alternate, because the clocks of hosts change; the figures are medians.  On the
+``file`` is a recording without stacks whose ring is a file, in a temporary folder or in FOLDER.  Turns with a recording
+and without one alternate, because the clocks of hosts change; the figures are medians.  On the
 simulated driver, whose calls take as long as they take, the difference alone means something.
 """
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
@@ -22,9 +24,11 @@ from xlogmem._kernels import check
 from xlogmem._start import start_driver
 from xlogmem.bench._loops import Allocator
 
-Stacks = Literal["none", "alloc", "all"]
 CALLS, TURNS, NBYTES, EVENTS = 2_000, 41, 1 << 16, 1 << 20
-SETTINGS: tuple[Stacks | None, ...] = (None, "none", "alloc", "all")       # stacks; None: no recording
+# How a history is recorded; None: not at all.
+SETTINGS: dict[str | None, dict[str, Any]] = {
+    None: {}, "none": {"stacks": "none"}, "alloc": {"stacks": "alloc"}, "all": {"stacks": "all"},
+    "file": {"path": "a.xlog"}}
 
 Loop = Callable[[int], object]
 
@@ -58,12 +62,12 @@ def loops() -> dict[str, Loop]:
     return found
 
 
-def measured(loop: Loop) -> dict[Stacks | None, float]:
+def measured(loop: Loop) -> dict[str | None, float]:
     """Nanoseconds of a call, by setting."""
-    times: dict[Stacks | None, list[float]] = {setting: [] for setting in SETTINGS}
+    times: dict[str | None, list[float]] = {setting: [] for setting in SETTINGS}
     for _ in range(TURNS):
-        for setting in SETTINGS:
-            recording = xlogmem.record_history(max_events=8 * CALLS, stacks=setting) if setting else None
+        for setting, options in SETTINGS.items():
+            recording = xlogmem.record_history(max_events=8 * CALLS, **options) if setting else None
             loop(CALLS // 10)
             began = time.perf_counter_ns()
             loop(CALLS)
@@ -92,16 +96,20 @@ def search_ms() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--folder", help="where the history is, of those that are recorded into a file")
     options = parser.parse_args()
     start_driver()
     check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))))
-    rows = {name: measured(loop) for name, loop in loops().items()}
-    print(f"{_driver.device_name(0)}; ns of a call, and what a recording adds\n{'':24}{'none':>8}"
-          + "".join(f"{f'stacks={setting}':>22}" for setting in SETTINGS[1:]))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        SETTINGS["file"]["path"] = f"{folder}/a.xlog"
+        rows = {name: measured(loop) for name, loop in loops().items()}
+    recorded = [setting for setting in SETTINGS if setting]
+    print(f"{_driver.device_name(0)}; ns of a call, and what a recording adds\n{'':24}{'off':>8}"
+          + "".join(f"{setting:>22}" for setting in recorded))
     for name, row in rows.items():
         off = row[None]
         print(f"{name:24}{off:8.1f}" + "".join(f"{row[setting]:9.1f} +{row[setting] - off:5.1f} "
-                                              f"{100 * (row[setting] / off - 1):4.1f} %" for setting in SETTINGS[1:]))
+                                              f"{100 * (row[setting] / off - 1):4.1f} %" for setting in recorded))
     searched = search_ms()
     print(f"an error about a block looks through {EVENTS:,} events for {searched:.1f} ms")
     if options.json:

@@ -107,19 +107,18 @@ from xlogmem._history cimport (
     USE_NEEDS,
     WINDOW_WAITS,
     WORK_RECORDED,
-    Event,
+    Draft,
     EventKind,
     Ring,
     find_other_place,
     find_place,
     new_event,
     place_found,
-    tag_number,
     the_ring,
     ticks,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
-from xlogmem._labels cimport held, release
+from xlogmem._labels cimport Label, held, release
 from xlogmem._order cimport (
     ADAPTIVE,
     ALLOCATED,

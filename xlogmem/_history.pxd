@@ -3,9 +3,6 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic
-from xlogmem._labels cimport Label
-from xlogmem._locks cimport mutex
 
 cdef enum EventKind:
     # Their names are in xlogmem/history/events.py.
@@ -55,21 +52,39 @@ cdef extern from "history/ring.hpp" nogil:
         uint32_t position
         uint32_t stack
 
+    # Before it is written.
+    ctypedef struct Draft "xlogmem_draft":
+        uint64_t kind
+        uint64_t access
+        uint64_t thread
+        uint64_t tag
+        uint64_t runtime
+        uint64_t stream
+        uint64_t other
+        uint64_t generation
+        uint64_t address
+        uint64_t bytes
+        uint64_t position
+        uint64_t stack
+
     cdef cppclass Ring "xlogmem_ring":
-        mutex tags_lock
         int stacks
         int timed
-        bint begin(size_t events, int wanted, int with_times)
+        int begin(size_t events, int wanted, int with_times, int file)
         void end()
         uint64_t count()
         uint64_t room()
-        uint64_t note(Event& event) noexcept
+        uint64_t note(const Draft& event) noexcept
+        uint64_t note_at(const Draft& event, uint64_t ticks) noexcept
         bint read(uint64_t number, Event* event)
-        uint32_t number_of(void* tag, bint* is_new) noexcept
-        size_t tag_count()
-        void copy_tags(void** tags, size_t room)
+        void append(const char* record, size_t size) noexcept
+        bint has_file()
+        void before_fork() noexcept
+        void in_child() noexcept
 
-    Event new_event "xlogmem_new_event"(uint8_t kind, uint16_t runtime, uint64_t thread) noexcept
+    Draft new_event "xlogmem_new_event"(uint64_t kind, uint32_t runtime, uint64_t thread) noexcept
+    uint32_t mark_of "xlogmem_mark_of"(uint32_t runtime) noexcept
+    uint32_t marked "xlogmem_marked"(uint32_t mark) noexcept
     uint64_t ticks "xlogmem_ticks"() noexcept
 
 # Of the process.  Modules keep the address.
@@ -93,5 +108,3 @@ cdef void spare_timed(TimedWait* timed) noexcept nogil
 cdef void find_place() noexcept nogil
 cdef void find_other_place() noexcept nogil         # of a call that certainly allocates nothing
 cdef uint32_t place_found() noexcept nogil
-
-cdef uint32_t tag_number(Label* tag) noexcept nogil

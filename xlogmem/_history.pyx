@@ -6,8 +6,9 @@ of the core takes too: when that has returned nothing is written any more.  `xlo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uintptr_t
+from libc.string cimport strerror
 
-from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._cpp cimport atomic, make_new, unlikely, vector
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Scope,
@@ -20,11 +21,13 @@ from xlogmem._driver cimport (
     timed_event_create,
 )
 from xlogmem._failures cimport Failure
-from xlogmem._labels cimport held, object_of, release
+from xlogmem._labels cimport end_keeping_tags, keep_tags, largest_tag, tags_by_number
+from xlogmem._locks cimport mutex
 
+from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic_ns, time_ns
 
-__all__ = ["begin", "clock", "end", "ends_of", "events", "tag_names"]
+__all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]
 
 ctypedef uint32_t (*FindSite)() noexcept nogil
 
@@ -38,9 +41,8 @@ cdef Ring* ring = make_new[Ring]()              # never destroyed: threads may o
 cdef atomic[uintptr_t] site_finder              # of the check's sites; stays, for calls that outlast a recording
 cdef bint is_begun = False
 
-take_at_forks(&ring.tags_lock, LEAF_LOCK)
-
 include "history/timed.pxi"             # how long waits held up their streams
+include "history/records.pxi"           # what events refer to, in the file of a recording that is running
 
 
 cdef Ring* the_ring() noexcept nogil:
@@ -56,75 +58,59 @@ cdef void find_place() noexcept nogil:
     global xlogmem_place
     if ring.stacks != NO_STACKS:
         xlogmem_place = find_site()
+        if unlikely(xlogmem_place > stacks_written.load()):
+            write_stacks()
 
 
 cdef void find_other_place() noexcept nogil:
-    global xlogmem_place
     if ring.stacks == OF_ALL_CALLS:
-        xlogmem_place = find_site()
+        find_place()
 
 
 cdef uint32_t place_found() noexcept nogil:
     return xlogmem_place if ring.stacks != NO_STACKS else 0
 
 
-cdef uint32_t tag_number(Label* tag) noexcept nogil:
-    """0 for none.  The history holds the label until its end."""
-    cdef bint is_new = False
-    cdef uint32_t number
-    if tag == NULL:
-        return 0
-    number = ring.number_of(tag, &is_new)
-    if is_new:
-        held(tag)
-    return number
-
-
-def begin(size_t max_events, int stacks, size_t site_function, bint timed):
+def begin(size_t max_events, int stacks, size_t site_function, bint timed, int file=-1, stack_text=None):
     """Room for so many events; `stacks` is one of `Stacks`, `site_function` that of `xlogmem.check.sites`.  `timed`:
-    waits are."""
+    waits are.  `file`: a descriptor, which stays open until the end, of a file as `Ring.begin` wants it; what events
+    refer to is appended there.  `stack_text` says what the number of a stack stands for."""
     global is_begun
+    cdef int error
     if is_begun:
         raise RuntimeError("a history is recorded already; end that one first")
     if site_function:
         site_finder.store(site_function)                # before `stacks`
-    if not ring.begin(max_events, stacks, timed):
+    error = ring.begin(max_events, stacks, timed, file)
+    if error and file >= 0:
+        raise OSError(error, strerror(error))
+    if error:
         raise MemoryError(f"no host memory for {max_events} events of {sizeof(Event)} bytes; want fewer (max_events)")
     is_begun = True
+    begin_records(stack_text)
 
 
 def end():
     """When no runtime records any more: drop the events."""
     global is_begun
-    cdef vector[void*] tags = copied_tags()
-    cdef size_t i
     is_begun = False
+    end_records()
     with nogil:
         destroy_all_timed()
     ring.end()
-    for i in range(tags.size()):
-        release(<Label*>tags[i])
 
 
-cdef vector[void*] copied_tags() noexcept:
-    cdef vector[void*] tags
-    tags.resize(ring.tag_count())
-    ring.copy_tags(tags.data(), tags.size())
-    return tags
-
-
-def tag_names():
-    """The tags that events refer to, by number: the first is that of 1."""
-    cdef vector[void*] tags = copied_tags()
-    cdef size_t i
-    return [object_of(<Label*>tags[i]) for i in range(tags.size())]
+def count():
+    """How many events there were."""
+    return ring.count()
 
 
 def events(uint64_t most):
-    """The newest events as bytes, oldest first, and how many there were in all.  While runtimes record, those that are
-    being written are left out.  The bytes of a wait are how long it held up its stream, in nanoseconds and 1 more."""
+    """The newest events as bytes, oldest first, the tags that they refer to, by number from 1, and how many events
+    there were in all.  While runtimes record, those that are being written are left out.  The bytes of a wait are how
+    long it held up its stream, in nanoseconds and 1 more."""
     cdef dict times = times_known() if ring.timed else {}
-    cdef uint64_t count = ring.count() if is_begun else 0
+    cdef uint64_t count = ring.count()
     cdef uint64_t number = count - most if count > most else 0
     cdef vector[Event] kept
     cdef Event event
@@ -134,12 +120,12 @@ def events(uint64_t most):
                 event.bytes = times[number] + 1
             kept.push_back(event)
         number += 1
-    return PyBytes_FromStringAndSize(<const char*>kept.data(), kept.size() * sizeof(Event)), count
+    return *packed_events(&kept), count
 
 
 def ends_of(generations):
     """The events with which blocks of these generations began and ended, or did not end after all, as bytes, oldest
-    first."""
+    first, and their tags."""
     cdef vector[uint64_t] wanted
     cdef vector[Event] kept
     cdef Event event
@@ -152,7 +138,25 @@ def ends_of(generations):
         if ring.read(number, &event) and is_an_end(&event) and contains(&wanted, event.generation):
             kept.push_back(event)
         number += 1
-    return PyBytes_FromStringAndSize(<const char*>kept.data(), kept.size() * sizeof(Event))
+    return packed_events(&kept)
+
+
+cdef tuple packed_events(vector[Event]* kept):
+    """As bytes, with tags that are numbered from 1, and these."""
+    cdef dict known = tags_by_number()
+    cdef list tags = []
+    cdef vector[uint32_t] numbers
+    cdef uint32_t tag
+    cdef size_t i
+    numbers.resize(largest_tag() + 1)
+    for i in range(kept.size()):
+        tag = kept[0][i].tag
+        if tag:
+            if numbers[tag] == 0:
+                tags.append(known[tag])
+                numbers[tag] = <uint32_t>len(tags)
+            kept[0][i].tag = numbers[tag]
+    return PyBytes_FromStringAndSize(<const char*>kept.data(), kept.size() * sizeof(Event)), tags
 
 
 cdef inline bint is_an_end(Event* event) noexcept nogil:
@@ -173,3 +177,6 @@ cdef bint contains(vector[uint64_t]* ascending, uint64_t wanted) noexcept nogil:
 def clock():
     """The clock of the events, and two others: ticks, monotonic nanoseconds, nanoseconds of the epoch."""
     return ticks(), monotonic_ns(), time_ns()
+
+
+loaded = clock()                    # for how long a tick is, where a recording has no end

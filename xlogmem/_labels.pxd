@@ -1,6 +1,6 @@
 # Names of memory that the core carries without the GIL: tags, and the stacks of calls.  _labels.pyx explains it.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic
 
@@ -8,6 +8,7 @@ cdef cppclass Label:
     # One object, wherever it is used.
     atomic[uint64_t] references     # of C structures; where there is none, `sweep` may delete it
     void* object                    # what it stands for: a str, or a `Stack`
+    uint32_t number                 # of a tag, by which a history names it, from 1 and never used again; else 0
 
 
 # These need no lock and no GIL; NULL is no label.
@@ -38,3 +39,10 @@ cdef inline Label* stack_for(int depth) except? NULL:
 cdef int parse_depth(object depth) except -1
 
 cdef object object_of(Label* label)
+
+# For a history, with the GIL.  While tags are kept, no label is deleted; `seen` is called for each new tag.
+ctypedef void (*TagSeen)(uint32_t number, str tag) noexcept
+cdef void keep_tags(TagSeen seen) noexcept
+cdef void end_keeping_tags() noexcept
+cdef dict tags_by_number()
+cdef uint32_t largest_tag() noexcept

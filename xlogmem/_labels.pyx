@@ -74,6 +74,9 @@ ctypedef vector[Label*] Labels
 
 cdef Labels* labels = make_new[Labels]()                # never destroyed, as what they stand for is not
 cdef size_t sweep_at = UNUSED
+cdef uint32_t tags_numbered = 0
+cdef bint all_are_kept = False
+cdef TagSeen tag_seen = NULL
 
 
 cdef Label* interned(object key) except? NULL:
@@ -83,17 +86,23 @@ cdef Label* interned(object key) except? NULL:
 
 
 cdef Label* intern(object key, object value) except NULL:
-    global sweep_at
+    global sweep_at, tags_numbered
     cdef Label* label
-    if labels.size() >= sweep_at:
+    if labels.size() >= sweep_at and not all_are_kept:
         sweep()
         sweep_at = 2 * labels.size() + UNUSED
     label = make_new[Label]()
     label.references.store(1)
     label.object = <void*>value
+    label.number = 0
     Py_INCREF(value)
     numbers[key] = labels.size()
     labels.push_back(label)
+    if isinstance(value, str):
+        tags_numbered += 1
+        label.number = tags_numbered
+        if tag_seen != NULL:
+            tag_seen(label.number, value)
     return label
 
 
@@ -177,6 +186,30 @@ cdef int read_stack(int depth, vector[Place]& places) except -1:
 cdef object object_of(Label* label):
     """What a label stands for; None for no label."""
     return <object>label.object if label != NULL else None
+
+
+cdef void keep_tags(TagSeen seen) noexcept:
+    """From now on, until `end_keeping_tags`."""
+    global all_are_kept, tag_seen
+    all_are_kept = True
+    tag_seen = seen
+
+
+cdef void end_keeping_tags() noexcept:
+    """Labels without references may be deleted again."""
+    global all_are_kept, tag_seen
+    all_are_kept = False
+    tag_seen = NULL
+
+
+cdef dict tags_by_number():
+    """All that there are."""
+    cdef size_t i
+    return {labels[0][i].number: <object>labels[0][i].object for i in range(labels.size()) if labels[0][i].number}
+
+
+cdef uint32_t largest_tag() noexcept:
+    return tags_numbered
 
 
 def label_count():

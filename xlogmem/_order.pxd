@@ -1,7 +1,7 @@
 # What comes after what: streams, positions, fences, clocks.  _order.pyx explains it.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._cpp cimport atomic, counter, flag, peek, poke, vector
 from xlogmem._driver cimport Context, EventPool
@@ -92,7 +92,7 @@ cdef struct OrderCounters:
 cdef cppclass OrderState:
     mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
     bint is_recorded            # a history is
-    uint16_t number             # of the order and, in the lowest four bits, of the device
+    uint32_t mark               # in events, of the order and its device: see next_mark
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted
     uint32_t discipline_changes
     cy.CUcontext context

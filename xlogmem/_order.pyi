@@ -1,9 +1,11 @@
-# C functions only, but for the class behind `Stream.ordering`.
+# C functions only, but for the class behind `Stream.ordering` and what a history calls the calling thread.
 from typing import Self, final
 
 from xlogmem._driver import Context
 
-__all__ = ["Ordering"]
+__all__ = ["Ordering", "thread_number"]
+
+def thread_number() -> int: ...
 
 @final
 class Ordering:

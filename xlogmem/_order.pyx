@@ -73,12 +73,14 @@ from xlogmem._history cimport (
     FENCE_RECORDED,
     HOST_WAITS,
     STREAM_WAITS,
-    Event,
+    Draft,
     Ring,
     TimedWait,
     begin_timed,
     end_timed,
     file_timed,
+    mark_of,
+    marked,
     new_event,
     place_found,
     spare_timed,
@@ -86,7 +88,7 @@ from xlogmem._history cimport (
     waits_are_timed,
 )
 
-__all__ = ["Ordering"]
+__all__ = ["Ordering", "thread_number"]
 
 cdef enum:
     RING = 4                    # fences that a stream keeps; more only while all are in use
@@ -155,6 +157,11 @@ cdef uint64_t this_thread() noexcept nogil:
     return xlogmem_this_thread()
 
 
+def thread_number():
+    """By which a history names this thread."""
+    return <uint32_t>current_thread()
+
+
 cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil:
     """What Python's `threading.get_ident` says in that thread; 0: it has ended."""
     return xlogmem_ident_of_thread(number)
@@ -181,7 +188,7 @@ cdef class Ordering:
         self.state.ring = RING
         self.state.policy = ADAPTIVE
         self.state.lost = NULL
-        self.state.number = next_number(context.ordinal)
+        self.state.mark = next_mark(context.ordinal)
         take_at_forks(&self.state.lock, OUTER_LOCK)
         list_order(&self.state)
 
@@ -214,7 +221,7 @@ cdef class Ordering:
     @property
     def number(self):
         """By which a history names it; a later one may have it again."""
-        return self.state.number
+        return marked(self.state.mark)
 
     def end_core(self, reference=None):
         """The runtime core ends, and may drop the owners of foreign streams."""

@@ -1,19 +1,23 @@
-"""`record_nvtx`: scopes, uses and allocations as ranges and marks of NVTX, for Nsight Systems and other tools.
+"""`record_nvtx`: scopes, uses, allocations and waits as ranges and marks of NVTX, for Nsight Systems and other tools.
 
 Nothing of it is in the compiled parts: while it is on, `xlogmem.use` and `DeviceRuntime.allocate` are other functions,
-which call those.  The only place that imports nvtx: ``pip install "xlogmem[nvtx]"``.
+which call those, and read in the history which waits these have queued.  The only place that imports nvtx:
+``pip install "xlogmem[nvtx]"``.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Self
 
 import xlogmem
+from xlogmem import _history
 from xlogmem._driver import ProcessLock
 from xlogmem._log import logger
 from xlogmem._tags import encodable
+from xlogmem.history.events import Event, name_of_stream
+from xlogmem.history.recording import Recording, stop_behind, watched
 from xlogmem.launch import LaunchRecorder
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.scopes import range_with
@@ -58,6 +62,7 @@ class NvtxRecording:
                 setattr(xlogmem, "use", self._use)      # noqa: B010
                 delattr(DeviceRuntime, "allocate")      # that of its base again
                 range_with(None)
+                stop_behind()
 
     def __enter__(self) -> Self:
         return self
@@ -68,10 +73,11 @@ class NvtxRecording:
 
 
 class NamedUse:
-    """A recorder whose ``with`` block is a range; everything else is the recorder's."""
+    """A recorder whose ``with`` block is a range; everything else is the recorder's.  Its waits are marks."""
 
     def __init__(self, recorder: LaunchRecorder, domain: Any, name: str) -> None:
         self._recorder = recorder
+        self._waits = Waits(domain)
         self._domain = domain
         self._name = name
         self._end: Callable[[], object] | None = None
@@ -79,7 +85,8 @@ class NamedUse:
     def __enter__(self) -> LaunchRecorder:
         self._end = begin_range(self._domain, self._name)           # the waits that are queued are inside
         try:
-            return self._recorder.__enter__()
+            with self._waits:
+                return self._recorder.__enter__()
         except BaseException:
             self._end()
             raise
@@ -87,7 +94,8 @@ class NamedUse:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         try:
-            self._recorder.__exit__(kind, error, traceback)
+            with self._waits:                           # of a free that was put off until now
+                self._recorder.__exit__(kind, error, traceback)
         finally:
             if self._end is not None:
                 self._end()
@@ -96,13 +104,51 @@ class NamedUse:
         return getattr(self._recorder, name)
 
 
+class Waits:
+    """A context manager: what this thread made streams, or the host, wait for in its body are marks behind it."""
+
+    def __init__(self, domain: Any, otherwise: str = "") -> None:
+        self._domain = domain
+        self._otherwise = otherwise                     # the reason of a wait that no block needs
+        self._history: Recording | None = None
+        self._since = 0
+
+    def __enter__(self) -> None:
+        self._history = watched() if _running is not None else None
+        self._since = _history.count()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if self._history is None or _history.count() == self._since:
+            return
+        for text, block in waits_in(self._history.of_this_thread(self._since), self._otherwise):
+            self._domain.mark(self._domain.get_event_attributes(message=encodable(text), payload=block))
+
+
+def waits_in(events: Iterable[Event], otherwise: str) -> Iterator[tuple[str, int]]:
+    """What to say of each wait, and the generation of the first block that needs it; 0 if none does.  Blocks have the
+    names of their tags, because NVTX keeps each text for ever."""
+    needs: list[Event] = []
+    for event in events:
+        if event.kind in ("use needs", "free needs"):
+            needs.append(event)
+        elif event.kind in ("wait", "host wait"):
+            because = [need for need in needs if need.other == event.other]
+            needs = [need for need in needs if need.other != event.other]
+            reasons = first_of(f"{need.tag or 'a block'} was {need.access} there" for need in because) or otherwise
+            source = "everything" if event.other is None else f"stream {event.other}"
+            yield (f"{name_of_stream(event.stream)} waits for {source}" + (f": {reasons}" if reasons else ""),
+                   because[0].generation if because else 0)
+
+
 def record_nvtx() -> NvtxRecording:
-    """Have NVTX's tools see scopes, uses and allocations from here on, in the domain ``"xlogmem"``.
+    """Have NVTX's tools see scopes, uses, allocations and waits from here on, in the domain ``"xlogmem"``.
 
     The body of a `scope` is a range with its tag.  A ``with xlogmem.use(...)`` block is a range such as ``"use left,
     right on stream 4"``: things are named by their tags, those without one by their type, streams by `Stream.id`.  An
-    allocation is a mark, ``"allocate left on stream 4"``, whose payload is its bytes.  With ``XLOGMEM_NVTX=1`` in the
-    environment, importing xlogmem does this, and a missing package is a warning in the log.
+    allocation is a mark, ``"allocate left on stream 4"``, whose payload is its bytes; so is a wait that one of these
+    queued, ``"stream 4 waits for stream 2: left was written there"``, with the generation of the first block.  With
+    ``XLOGMEM_NVTX=1`` in the environment, importing xlogmem does this, and a missing package is a warning in the log.
 
     Returns
     -------
@@ -157,7 +203,8 @@ def with_ranges(use: Callable[..., LaunchRecorder], domain: Any) -> Callable[...
 def with_marks(allocate: Callable[..., Any], domain: Any) -> Callable[..., Any]:
     @wraps(allocate)
     def marked(self: DeviceRuntime, *arguments: Any, **options: Any) -> Any:
-        block = allocate(self, *arguments, **options)
+        with Waits(domain, "memory that is handed out again was used there"):
+            block = allocate(self, *arguments, **options)
         name = encodable(f"allocate {names_of(block)} on stream {block.stream.id}")
         domain.mark(domain.get_event_attributes(message=name, payload=block.nbytes))
         return block
@@ -174,9 +221,14 @@ def begin_range(domain: Any, name: str) -> Callable[[], object]:
 
 def names_of(things: Any) -> str:
     """The first few, without repetitions, and how many more there are."""
-    names = list(dict.fromkeys(getattr(thing, "tag", None) or type(thing).__name__ for thing in flat(things)))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(str, names[:NAMED])) + more if names else "nothing"
+    return first_of(getattr(thing, "tag", None) or type(thing).__name__ for thing in flat(things)) or "nothing"
+
+
+def first_of(texts: Iterable[object]) -> str:
+    """The first few, and how many more there are."""
+    distinct = list(dict.fromkeys(texts))
+    more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
+    return ", ".join(map(str, distinct[:NAMED])) + more
 
 
 def flat(things: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from other_threads import Beside
 
 import xlogmem
 from xlogmem import AsyncMemoryResource, DirectMemoryResource, OutOfBudgetError, PoolMemoryResource
-from xlogmem.history import record_history
+from xlogmem.history import read, record_history
 from xlogmem.history.events import BEGINNINGS, ENDS
 
 pytestmark = pytest.mark.simulator
@@ -334,6 +334,27 @@ def test_runtimes_that_come_and_go_meanwhile(driver):
              if event.runtime == number and event.kind in ("allocate", "free")]
     assert kinds == [("allocate", 512), ("free", 512), ("allocate", 1024), ("free", 1024)]
     assert {event.device for event in recording.events()} == {0}
+
+
+def test_four_thousand_runtimes_later_a_number_is_another_one(four, tmp_path):
+    """It has more bits than its field in the file: the others are beside the access."""
+    x = four()
+    pools = [type(x.runtime.stream_pool)(0) for _ in range(1 << 12)]
+    y = four()
+    first, second = (one.runtime.stream_pool.ordering.number for one in (x, y))
+    assert second - first >= 1 << 16
+    with record_history(tmp_path / "a.xlog") as recording:
+        for one in (x, y):
+            block = one.runtime.allocate(512, one.S)
+            one.use(one.S, (block, READ_WRITE))
+            one.runtime.record_block_use(block, one.S)
+            block.free()
+        running = read(tmp_path / "a.xlog")
+    kinds = [(number, kind, access) for number in (first, second)
+             for kind, access in (("allocate", None), ("use", "read_write"), ("record use", "unknown"), ("free", None))]
+    for history in (running, read(tmp_path / "a.xlog"), recording.events()):
+        assert [(event.runtime, event.kind, event.access) for event in history] == kinds
+    assert len({pool.ordering.number for pool in pools} | {first, second}) == len(pools) + 2
 
 
 def pairs(x: FourStreams, stream: xlogmem.Stream, turns: Iterable[object]) -> None:

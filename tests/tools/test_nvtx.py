@@ -60,8 +60,8 @@ with xlogmem.scope("join"):
         assert type(recorder) is xlogmem.LaunchRecorder
 """
 RANGES = ["xlogmem: mark allocate left on stream 1 (1000)", "xlogmem: begin join",
-          "xlogmem: mark allocate join on stream 2 (1024)", "xlogmem: begin use left, join on stream 2", "xlogmem: end",
-          "xlogmem: end"]
+          "xlogmem: mark allocate join on stream 2 (1024)", "xlogmem: begin use left, join on stream 2",
+          "xlogmem: mark stream 2 waits for stream 1: left was allocated there (1)", "xlogmem: end", "xlogmem: end"]
 
 
 @needs_compiler
@@ -96,6 +96,116 @@ with xlogmem.scope("later"), xlogmem.use(S, read=block):
 xlogmem.record_nvtx().stop()
 """) == ["xlogmem: mark allocate DeviceBlock on stream 1 (64)", "xlogmem: begin use DeviceBlock on stream 1",
          "xlogmem: begin over the end", "xlogmem: end", "xlogmem: end"]
+
+
+WAITS = """
+left, right, free = (runtime.allocate(64, S, tag=tag) for tag in ("left", "right", None))
+with xlogmem.use(S, write=[left, right]):
+    pass
+for _ in range(3):                              # twice, because the blocks were fresh, and then no more
+    with xlogmem.use(T, read=left, write=[right, free]):
+        pass
+with xlogmem.use(S, write=left):                # after its reader
+    with xlogmem.use(T, write=free):
+        pass
+    right.free()                                # after its writer
+"""
+
+
+def marks(lines: list[str]) -> list[str]:
+    return [line.removeprefix("xlogmem: mark ") for line in lines if " waits for " in line]
+
+
+@needs_compiler
+def test_waits_are_marks_that_say_because_of_what(seen):
+    assert marks(seen(START + WAITS, XLOGMEM_NVTX="1")) == [
+        *["stream 2 waits for stream 1: left was written there, right was written there, a block was allocated there "
+          "(1)"] * 2,
+        "stream 1 waits for stream 2: left was read there (1)"]
+
+
+@needs_compiler
+def test_a_wait_of_an_allocation_and_of_a_free_that_was_put_off(seen):
+    found = marks(seen("""
+import xlogmem
+pool = xlogmem.PoolMemoryResource(initial_pool_size=1 << 20, maximum_pool_size=1 << 20)
+runtime = xlogmem.DeviceRuntime(resource=pool)
+S, T, U = (runtime.acquire_stream() for _ in range(3))
+block = runtime.allocate(1 << 20, S, tag="all")
+with xlogmem.use(S, write=block):
+    pass
+block.free()
+again = runtime.allocate(1 << 20, T, tag="all")
+other = xlogmem.DeviceRuntime(resource=xlogmem.AsyncMemoryResource())
+S, T = (other.acquire_stream() for _ in range(2))
+late = other.allocate(64, S, tag="late")
+with xlogmem.use(T, write=late):
+    late.free()
+""", XLOGMEM_NVTX="1"))
+    assert [text.partition(" (")[0] for text in found] == [
+        "stream 2 waits for stream 1: memory that is handed out again was used there",
+        "stream 2 waits for stream 1: late was allocated there",
+        "stream 1 waits for stream 2: late was written there"]
+
+
+@needs_compiler
+def test_waits_beside_a_history_of_the_program(seen):
+    """It takes the place of the one behind the marks, which comes back; and `why` has nothing of that."""
+    program = START + """
+assert xlogmem.why(S) == []
+for number in range(4):
+    if number == 1:
+        recording = xlogmem.record_history(max_events=1000)
+        first = xlogmem.history.recording.latest()
+    if number == 2:
+        recording.stop()
+        kept = len(recording.history())
+    block = runtime.allocate(64, S, tag=str(number))
+    with xlogmem.use(T, write=block):
+        pass
+    block.free()
+    assert (xlogmem.why(T) != []) == (number > 0), xlogmem.why(T)
+assert len(recording.history()) == kept and xlogmem.history.recording.latest() is first
+"""
+    assert marks(seen(program, XLOGMEM_NVTX="1")) == [
+        f"stream 2 waits for stream 1: {number} was allocated there ({number + 1})" for number in range(4)]
+
+
+@needs_compiler
+def test_waits_of_other_threads_are_left_out(seen):
+    program = START + """
+import threading
+def beside():
+    block = runtime.allocate(64, S, tag="beside")
+    for _ in range(50):
+        for stream in (S, T):
+            recorder = xlogmem.LaunchRecorder(stream).write(block)
+            recorder.preflight()
+            recorder.commit()
+block = runtime.allocate(64, S, tag="own")
+with xlogmem.use(T, write=block):
+    thread = threading.Thread(target=beside)
+    thread.start()
+    thread.join()
+"""
+    assert marks(seen(program, XLOGMEM_NVTX="1")) == ["stream 2 waits for stream 1: own was allocated there (1)"]
+
+
+@needs_compiler
+def test_nothing_is_recorded_before_and_after(seen):
+    assert seen(START + """
+from xlogmem import _history
+from xlogmem.history import recording
+assert _history.count() == 0
+with xlogmem.record_nvtx():
+    runtime.allocate(64, S).free()
+    assert _history.count() == 2
+    kept = xlogmem.use(T)
+assert _history.count() == 0
+with kept:
+    runtime.allocate(64, S).free()
+assert _history.count() == 0 and recording.latest() is None
+""")[-2:] == ["xlogmem: begin use nothing on stream 2", "xlogmem: end"]
 
 
 @needs_compiler

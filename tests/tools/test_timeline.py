@@ -356,6 +356,57 @@ def test_streams_of_two_runtimes_have_different_names(window, four, tmp_path):
                      for runtime in (x.runtime, y.runtime)]
 
 
+def test_the_number_of_a_runtime_is_in_two_places(window, four, tmp_path):
+    x = four()
+    block = x.runtime.allocate(512, x.S)
+    with record_history() as recording:
+        x.use(x.S, (block, WRITE))
+    block.free()
+    history = recording.history()
+    packed = bytearray(history.packed)
+    packed[17] |= 5 << 2
+    later = History(history.facts, bytes(packed))
+    (tmp_path / "a.html").write_text(timeline.page(later))
+    window.open(tmp_path / "a.html")
+    number = window.run("return timeline.events.runtime(0)")
+    assert number == next(iter(later)).runtime == next(iter(history)).runtime + (5 << 16)
+    assert window.run("return timeline.events.access(0)") == "write"
+
+
+def test_adopted_memory_is_apart(window, four, tmp_path):
+    """A line over the bytes, which do not have it, with the scale of whichever is more."""
+    x = four()
+    kept = x.runtime.allocate(4096, x.S, tag="theirs")
+    other = four()
+    with record_history() as recording:
+        own = other.runtime.allocate(1024, other.S, tag="own")
+        adopted = other.runtime.adopt(kept.ptr, 4096, other.S, tag="theirs")
+        adopted.free()
+        own.free()
+        other.runtime.allocate(512, other.S).free()
+    (tmp_path / "a.html").write_text(timeline.page(recording.history()))
+    window.open(tmp_path / "a.html")
+    kept.free()
+    peaks = window.run("return [timeline.model.history_of_bytes.peak, timeline.model.adopted_bytes.peak]")
+    assert peaks == [1024, 4096]
+    assert list(window.run("return [...timeline.model.history_of_bytes.totals]")) == [1024, 0, 512, 0]
+    assert list(window.run("return [...timeline.model.adopted_bytes.totals]")) == [4096, 0]
+    # In the middle of its life the line is at the top, and the bytes are a quarter as high.
+    middle, top, height = window.run("""
+        const {drawing, model, events} = timeline;
+        const block = [...model.begins].findIndex((event) => events.is(event, "adopt"));
+        drawing.show(0, model.end);
+        timeline.draw();
+        const middle = (events.times[model.begins[block]] + model.end_of(block)) / 2;
+        return [drawing.x(middle), drawing.areas.bytes.top, drawing.areas.bytes.height];""")
+    window.drawn()
+    colours = [window.colour("memory", middle, y) for y in (top + 1, top + height / 2, top + height - height / 8)]
+    assert colours[0] == "#8b3fb0"
+    assert colours[1] not in (colours[0], colours[2])
+    assert colours[2] != colours[0]
+    assert window.errors() == []
+
+
 def test_a_long_tag_is_shortened_and_an_empty_one_is_seen(window, four, tmp_path):
     x = four()
     with record_history() as recording:

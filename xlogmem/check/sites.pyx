@@ -10,6 +10,7 @@ from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 from xlogmem._labels cimport line_of
 from xlogmem._locks cimport mutex
 
+from json.encoder import encode_basestring_ascii as quoted
 from time import perf_counter_ns
 
 from xlogmem.check.frames import Frame
@@ -81,6 +82,19 @@ def frames_at(uint32_t number):
         raise ValueError(f"no place has the number {number}")
     stack = xlogmem_sites().at(number)
     return [frame_of(<object>stack.places[i].code, stack.places[i].instruction) for i in range(stack.depth)]
+
+
+def json_of(uint32_t number):
+    """The same as JSON, `[file, line, function]` for each frame.  No code of Python runs meanwhile, nor a handler of a
+    signal."""
+    cdef Stack stack = xlogmem_sites().at(number)
+    cdef list frames = [json_of_frame(<object>stack.places[i].code, stack.places[i].instruction)
+                        for i in range(stack.depth)]
+    return "[" + ", ".join(frames) + "]"
+
+
+cdef str json_of_frame(object code, int instruction):
+    return f"[{quoted(code.co_filename)}, {line_of(code, instruction)}, {quoted(code.co_qualname)}]"
 
 
 cdef object frame_of(object code, int instruction):

@@ -135,8 +135,8 @@ cdef inline void note_and_cache(CoreState* core, StreamCache* cache, Block* bloc
 
 
 # ---------------------------------------------------------------------------------------------- memory
-cdef Event event_of(OrderState* order, EventKind kind, StreamState* stream, StreamState* other) noexcept nogil:
-    cdef Event event = new_event(kind, order.number, current_thread())
+cdef inline Draft event_of(OrderState* order, EventKind kind, StreamState* stream, StreamState* other) noexcept nogil:
+    cdef Draft event = new_event(kind, order.mark, current_thread())
     event.stack = place_found()
     if stream != NULL:
         event.stream = <uint32_t>stream.number
@@ -145,16 +145,20 @@ cdef Event event_of(OrderState* order, EventKind kind, StreamState* stream, Stre
     return event
 
 
-cdef inline void fill_block(Event* event, Block* block) noexcept nogil:
+cdef inline uint32_t tag_of(Label* tag) noexcept nogil:
+    return tag.number if tag != NULL else 0
+
+
+cdef inline void fill_block(Draft* event, Block* block) noexcept nogil:
     event.generation = block.generation
     event.address = block.ptr
     event.bytes = block.nbytes
-    event.tag = tag_number(block.tag)
+    event.tag = tag_of(block.tag)
 
 
 cdef void note_block(CoreState* core, EventKind kind, Block* block, StreamState* stream) noexcept nogil:
     """What becomes of a block, on this stream (NULL: none).  With the lock, or that of the block's cache."""
-    cdef Event event = event_of(core.order, kind, stream, NULL)
+    cdef Draft event = event_of(core.order, kind, stream, NULL)
     fill_block(&event, block)
     history.note(event)
 
@@ -170,17 +174,17 @@ cdef void note_put_off_locked(CoreState* core, Block* block) noexcept nogil:
 cdef void note_out_of_memory_locked(CoreState* core, Allocation* wanted, Failure* failure) noexcept nogil:
     """An allocation failed: is it for want of memory?"""
     check(core.order.lock.held(), "the lock is held")
-    cdef Event event
+    cdef Draft event
     if core.watched & BY_HISTORY and is_out_of_memory(failure):
         event = event_of(core.order, OUT_OF_MEMORY, wanted.stream, NULL)
         event.bytes = wanted.nbytes
-        event.tag = tag_number(wanted.tag)
+        event.tag = tag_of(wanted.tag)
         history.note(event)
 
 
 cdef void note_reaped(OrderState* order, StreamState* home, uint64_t nbytes) noexcept nogil:
     """The host has seen frees complete."""
-    cdef Event event = event_of(order, BYTES_REAPED, home, NULL)
+    cdef Draft event = event_of(order, BYTES_REAPED, home, NULL)
     event.bytes = nbytes
     history.note(event)
 
@@ -219,8 +223,9 @@ cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) 
 
 cdef void note_uses(OrderState* order, Window* window) noexcept nogil:
     """One event for each block of a launch."""
-    cdef Event event = event_of(order, BLOCK_USED, window.stream, NULL)
-    cdef uint64_t steps = (ticks() - window.opened_at) // <uint64_t>TICKS_OF_A_STEP if window.opened_at else 0
+    cdef Draft event = event_of(order, BLOCK_USED, window.stream, NULL)
+    cdef uint64_t now = ticks()
+    cdef uint64_t steps = (now - window.opened_at) // <uint64_t>TICKS_OF_A_STEP if window.opened_at else 0
     cdef size_t i
     event.other = <uint32_t>min(steps, <uint64_t>0xFFFFFFFE)
     event.position = <uint32_t>(window.stream.count + <bint>window.stream.alive)
@@ -229,7 +234,7 @@ cdef void note_uses(OrderState* order, Window* window) noexcept nogil:
     for i in range(window.uses.size()):
         event.access = window.uses[i].access
         fill_block(&event, window.uses[i].block)
-        history.note(event)
+        history.note_at(event, now)
 
 
 cdef void note_window_wait_locked(CoreState* core, Window* window) noexcept nogil:
@@ -242,7 +247,7 @@ cdef void note_window_wait_locked(CoreState* core, Window* window) noexcept nogi
 
 cdef void note_work(OrderState* order, Block* block, StreamState* stream, uint32_t access) noexcept nogil:
     """Work that was queued without a prepare was filed."""
-    cdef Event event = event_of(order, WORK_RECORDED, stream, NULL)
+    cdef Draft event = event_of(order, WORK_RECORDED, stream, NULL)
     event.access = access
     event.position = <uint32_t>stream.count
     fill_block(&event, block)
@@ -273,7 +278,7 @@ cdef void note_need_locked(OrderState* order, EventKind kind, Block* block, Stre
                            Entry* entry) noexcept nogil:
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source = order.streams[entry.stream]
-    cdef Event event
+    cdef Draft event
     if source == stream or is_ordered_after_locked(order, stream, source, entry.position):
         return
     event = event_of(order, kind, stream, source)

@@ -1,8 +1,8 @@
 """A history as a trace of Chrome's, for ui.perfetto.dev and chrome://tracing.
 
 A runtime is a process, a stream is a thread of it: uses are slices, for as long as their windows were open on the
-host, and waits are arrows.  Blocks live in tracks of their own, and for each tag there is a counter of bytes.  What the
-device does, and when, is not in it.
+host, and waits are arrows.  Blocks live in tracks of their own, and for each tag there is a counter of bytes, adopted
+memory apart.  What the device does, and when, is not in it.
 
 Times count from the oldest one in the history: microseconds of the epoch, as the binary fractions that readers make of
 them, are a quarter of a microsecond apart.
@@ -44,7 +44,7 @@ class Tracks:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.named: set[tuple[int, int]] = set()
-        self.bytes: dict[tuple[int, str], int] = defaultdict(int)      # live, by runtime and tag
+        self.bytes: dict[tuple[int, str], int] = defaultdict(int)      # live, by runtime and counter
         self.live: dict[int, Event] = {}                # by generation
         self.slices: dict[tuple[int, int], Entry] = {}  # the newest of each stream
         self.launch: list[Event] = []                   # uses that one launch filed, until the next event
@@ -132,20 +132,20 @@ class Tracks:
         """A block lives from now on."""
         self.live[event.generation] = event
         self.entries.append(_lifetime(event, "b") | {"args": _arguments(event)})
-        self.count(event, event.nbytes)
+        self.count(event, event.nbytes, event.time_ns)
 
     def end_block(self, event: Event) -> None:
         """Of one that was there before the recording, nothing is shown."""
         if begun := self.live.pop(event.generation, None):
             self.entries.append(_lifetime(begun, "e") | {"ts": event.time_ns})
-            self.count(event, -event.nbytes)
+            self.count(begun, -event.nbytes, event.time_ns)
 
-    def count(self, event: Event, nbytes: int) -> None:
+    def count(self, begun: Event, nbytes: int, time_ns: int) -> None:
         """The counter of a tag."""
-        tag = event.tag or "no tag"
-        self.bytes[event.runtime, tag] += nbytes
-        self.entries.append(_entry(event, "C", f"bytes: {tag}") | {
-            "tid": HOST, "args": {"bytes": self.bytes[event.runtime, tag]}})
+        name = f"{'adopted' if begun.kind == 'adopt' else 'bytes'}: {begun.tag or 'no tag'}"
+        self.bytes[begun.runtime, name] += nbytes
+        self.entries.append(_entry(begun, "C", name) | {
+            "tid": HOST, "ts": time_ns, "args": {"bytes": self.bytes[begun.runtime, name]}})
 
     def end_launch(self) -> None:
         """The slice of a launch."""

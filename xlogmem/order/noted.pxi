@@ -1,21 +1,22 @@
 # What goes into a history of the ordering: waits and fences.  core/recorded.pxi has what blocks have to do with them.
 
 cdef Ring* history = the_ring()
-cdef uint16_t numbers = 0                           # of orders; the GIL guards it
+cdef uint32_t numbers = 0                           # of orders; the GIL guards it
 
 
-cdef uint16_t next_number(int ordinal) noexcept:
-    """By which events name an order: the lowest four bits are the device's."""
+cdef uint32_t next_mark(int ordinal) noexcept:
+    """By which events name an order: a number of 18 bits, from 1 and again from 1 after 262,143 of them, and below it
+    four bits of the device."""
     global numbers
-    numbers += 1
-    return (numbers << 4 | (ordinal & 15)) & 0xFFFF
+    numbers = numbers % <uint32_t>0x3FFFF + 1
+    return mark_of(numbers << 4 | <uint32_t>(ordinal & 15))
 
 
 cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream, StreamState* source,
                          uint64_t position) noexcept nogil:
     """A stream (NULL: the host) waits for another one (NULL: for everything), or has a fence.  While `is_recorded`.
     Returns the event's number."""
-    cdef Event event = new_event(kind, order.number, current_thread())
+    cdef Draft event = new_event(kind, order.mark, current_thread())
     event.stack = place_found()
     event.position = <uint32_t>position
     if stream != NULL:

@@ -60,7 +60,7 @@ class Drawing {
     draw() {
         this.measure();
         const style = getComputedStyle(document.documentElement);
-        const names = ["text", "faint", "line", "lane", "free", "wait", "long", "mark", "chosen"];
+        const names = ["text", "faint", "line", "lane", "free", "wait", "long", "mark", "chosen", "adopted"];
         const colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
         this.colour = (name) => colours[name];
         this.draw_axis(this.prepared(this.axis, this.axis.clientHeight));
@@ -190,16 +190,17 @@ class Drawing {
     // ---- memory
     draw_bytes(context) {
         const {top, height} = this.areas.bytes, memory = this.model.history_of_bytes, bottom = top + height;
-        const unit = height / Math.max(memory.peak, 1), width = BANDS + 1;
+        const adopted = this.model.adopted_bytes, width = BANDS + 1;
+        const unit = height / Math.max(memory.peak, adopted.peak, 1);
         this.label(context, "live bytes", top + 4);
         this.label(context, `peak ${bytes_text(memory.peak)}`, top + 20, "faint");
+        if (adopted.peak) this.label(context, `adopted ${bytes_text(adopted.peak)}`, top + 36, "adopted");
         context.fillStyle = this.colour("line");
         context.fillRect(LEFT, bottom, this.width, 1);
         for (let x = LEFT; x < LEFT + this.width; ++x) {
-            const first = this.events.first_at(memory.changes, this.time(x));
-            const next = this.events.first_at(memory.changes, this.time(x + 1));
-            const change = next > first ? memory.largest_in(first, next) : first - 1;
-            if (change < 0 || this.time(x) > this.model.end) continue;
+            if (this.time(x) > this.model.end) break;
+            const change = this.change_at(memory, x);
+            if (change < 0) continue;
             let y = bottom;
             for (let band = 0; band < width; ++band) {
                 const tall = memory.by_band[change * width + band] * unit;
@@ -211,6 +212,25 @@ class Drawing {
             }
         }
         context.globalAlpha = 1;
+        this.draw_adopted(context, bottom, unit);
+    }
+
+    // Memory of other libraries: a line, in front of what the runtimes have allocated.
+    draw_adopted(context, bottom, unit) {
+        const adopted = this.model.adopted_bytes;
+        context.fillStyle = this.colour("adopted");
+        for (let x = LEFT; adopted.peak && x < LEFT + this.width && this.time(x) <= this.model.end; ++x) {
+            const change = this.change_at(adopted, x);
+            const bytes = change < 0 ? 0 : adopted.totals[change];
+            if (bytes) context.fillRect(x, bottom - Math.max(bytes * unit, 2), 1, 2);
+        }
+    }
+
+    // Of those in a column of the picture, the one after which there is most; else the last before it, -1 for none.
+    change_at(memory, x) {
+        const first = this.events.first_at(memory.changes, this.time(x));
+        const next = this.events.first_at(memory.changes, this.time(x + 1));
+        return next > first ? memory.largest_in(first, next) : first - 1;
     }
 
     // Left, top, width and height of a block.

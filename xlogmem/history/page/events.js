@@ -40,7 +40,7 @@ class Events {
     thread(event) { return this.words[event * 16 + 1]; }
     code(event) { return this.bytes[event * 64 + 16]; }
     kind(event) { return this.facts.kinds[this.code(event)] ?? `kind ${this.code(event)}`; }
-    runtime(event) { return this.halves[event * 32 + 9]; }
+    runtime(event) { return this.halves[event * 32 + 9] + (this.bytes[event * 64 + 17] >> 2) * 65536; }
     stream(event) { return this.words[event * 16 + 6]; }
     other(event) { return this.words[event * 16 + 7]; }
     block(event) { return this.wide(event, 8); }
@@ -51,7 +51,7 @@ class Events {
 
     access(event) {
         const names = this.is(event, "use") || this.is(event, "record use") ? this.facts.accesses : this.facts.needs;
-        return names[this.bytes[event * 64 + 17]];
+        return names[this.bytes[event * 64 + 17] & 3];
     }
 
     // How long the window of a use was open on the host, in nanoseconds.

@@ -41,7 +41,9 @@ class Model {
         this.ends = Uint32Array.from(this.ends);
         this.end = Math.max(events.count ? events.times[events.count - 1] : 0, 1);
         this.addresses = new Addresses(events, this.begins);
-        this.history_of_bytes = new Bytes(events, this.begins, this.ends);
+        const adopted = (block) => events.is(this.begins[block], "adopt");
+        this.history_of_bytes = new Bytes(events, ...this.lives((block) => !adopted(block)));
+        this.adopted_bytes = new Bytes(events, ...this.lives(adopted));
     }
 
     lane(runtime, stream) {
@@ -140,6 +142,12 @@ class Model {
             else high = middle;
         }
         return low - 1;
+    }
+
+    // The beginnings and ends of some blocks.
+    lives(wanted) {
+        const blocks = [...this.begins.keys()].filter(wanted);
+        return [blocks.map((block) => this.begins[block]), blocks.map((block) => this.ends[block])];
     }
 
     // One whose free failed goes on.
