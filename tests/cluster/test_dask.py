@@ -2,10 +2,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import pickle
+import subprocess
+import sys
 import urllib.request
 
 import pytest
+from c_table import ENVIRONMENT
+from places import ROOT
 from rmm_if_installed import needs_rmm, rmm
 
 pytest.importorskip("distributed", reason="needs distributed")
@@ -230,3 +236,16 @@ def test_a_library_that_is_missing_is_an_error_of_the_registration(pair):
         pair.register_plugin(XlogmemPlugin(libraries=["rmm", "torch"]))
     assert not any("RuntimeMemoryResource" in seen for seen in pair.run(resources).values())
     pair.unregister_worker_plugin("xlogmem")
+
+
+def test_the_benchmark_runs_without_a_gpu(tmp_path):
+    """`benchmarks/dask_shuffle.py` with its stand-in, on one worker as on one GPU."""
+    file = tmp_path / "shuffle.json"
+    done = subprocess.run([sys.executable, str(ROOT / "benchmarks/dask_shuffle.py"), "--stand-in", "--workers", "1",
+                           "--gigabytes", "0.001", "--partitions", "2", "--shuffles", "1", "--turns", "1", "--json",
+                           str(file)], env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(file.read_text())["runs"]
+    assert [(one["mode"], one["workers"], one["bytes"], len(one["seconds"])) for one in runs] == [
+        ("off", 1, 1_000_000, 1), ("on", 1, 1_000_000, 1)]
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["off", "on"]
