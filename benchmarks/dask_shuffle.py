@@ -119,7 +119,8 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
         rows = max(1, int(options.gigabytes * 1e9 / BYTES_OF_A_ROW / workers / options.partitions))
         seconds = [shuffle(client, options.partitions, rows, options.stand_in) for _ in range(options.shuffles + 1)]
         figures = list(client.run(metrics).values())
-        if mode == "on" and not options.stand_in and not all(seen["tracked"] and seen["allocations"] for seen in figures):
+        through_us = all(seen["tracked"] and seen["allocations"] for seen in figures)
+        if mode == "on" and not options.stand_in and not through_us:
             raise SystemExit(f"WRONG: workers do not allocate through xlogmem: {figures}")
         return {"mode": mode, "workers": workers, "bytes": rows * BYTES_OF_A_ROW * workers * options.partitions,
                 "seconds": seconds[1:], "metrics": figures}
@@ -128,7 +129,8 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine(),
+                             "cores": os.cpu_count()}
     for package in ("xlogmem", "dask-cuda", "distributed", "cudf-cu12", "cudf-cu13", "rmm-cu12", "rmm-cu13"):
         try:
             found[package] = version(package)
@@ -161,7 +163,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=2, help="clusters of each kind, which take turns (2)")
     parser.add_argument("--rmm", choices=RMM, default="async", help="what dask-cuda sets up (async)")
     parser.add_argument("--protocol", help="as of LocalCUDACluster: tcp, ucx, ...")
-    parser.add_argument("--plugin", default="{}", help='arguments of XlogmemPlugin, as JSON: \'{"pool_allocator": true}\'')
+    parser.add_argument("--plugin", default="{}",
+                        help='arguments of XlogmemPlugin, as JSON: \'{"pool_allocator": true}\'')
     parser.add_argument("--stand-in", action="store_true", help="NumPy on a LocalCluster: says nothing of speed")
     parser.add_argument("--json", type=Path, help="where the figures go")
     return parser.parse_args(arguments)
@@ -178,8 +181,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(table(runs))
     if options.json:
         settings = {name: value for name, value in vars(options).items() if name != "json"}
-        options.json.write_text(json.dumps({"command": sys.argv, "machine": machine(), "settings": settings, "runs": runs},
-                                           indent=1, default=str) + "\n")
+        document = {"command": sys.argv, "machine": machine(), "settings": settings, "runs": runs}
+        options.json.write_text(json.dumps(document, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

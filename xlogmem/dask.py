@@ -46,10 +46,10 @@ def metrics() -> dict[str, Any]:
     -------
     dict
         ``live_bytes``, ``pending_bytes`` and ``peak_bytes`` (the sum of the runtimes' own); ``pool_size`` and
-        ``pool_free_bytes`` of xlogmem's pools, and ``fragmentation``, the share of the latter outside of the largest place of
-        each pool, None without a pool; ``allocations``, ``frees``, ``uses``, ``waits`` (of a stream, on the device) and
-        ``host_waits``, each so far; ``tracked``, whether what RMM allocates on device 0 is tracked now, None where
-        `xlogmem.rmm` was not imported.
+        ``pool_free_bytes`` of xlogmem's pools, and ``fragmentation``, the share of the latter outside of the largest
+        place of each pool, None without a pool; ``allocations``, ``frees``, ``uses``, ``waits`` (of a stream, on the
+        device) and ``host_waits``, each so far; ``tracked``, whether what RMM allocates on device 0 is tracked now,
+        None where `xlogmem.rmm` was not imported.
 
     Notes
     -----
@@ -114,7 +114,7 @@ class XlogmemPlugin(WorkerPlugin):
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
     async def setup(self, worker: Worker) -> None:
-        """Called by Dask.  Plugins that a worker begins with are set up together, in any order: the others come first."""
+        """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first."""
         await asyncio.sleep(0)
         with _lock:
             try:
@@ -128,8 +128,8 @@ class XlogmemPlugin(WorkerPlugin):
 
     def teardown(self, worker: Worker) -> None:
         """Called by Dask.  What cannot be undone is logged: a worker has to close."""
-        for name in ("xlogmem", *COLUMNS):
-            worker.metrics.pop(name, None)
+        worker.metrics = {name: metric for name, metric in worker.metrics.items()
+                          if name != "xlogmem" and name not in COLUMNS}
         with _lock:
             if _workers.pop(worker.id, None) is not None and not _workers:
                 self._end()
@@ -177,20 +177,21 @@ def report(worker: Worker) -> None:
     def column(entry: str) -> Callable[[Worker], Any]:
         return lambda worker: latest[entry]
 
-    worker.metrics["xlogmem"] = all_of_them             # first: they are called in this order
-    worker.metrics.update({name: column(entry) for name, entry in COLUMNS.items()})
+    # They are called in this order.  A new dict, because a heartbeat under way awaits between the entries of the old one.
+    worker.metrics = {**worker.metrics, "xlogmem": all_of_them,
+                      **{name: column(entry) for name, entry in COLUMNS.items()}}
 
 
 async def dask_setup(worker: Worker) -> None:
-    """Called by Dask for ``--preload xlogmem.dask``: adds an `XlogmemPlugin` that has the options of Dask's configuration
-    under ``xlogmem``.
+    """Called by Dask for ``--preload xlogmem.dask``: adds an `XlogmemPlugin` with the options that Dask's configuration
+    has under ``xlogmem``.
 
     There are no options on the command line, because dask-cuda passes the same ones to all preloads.
 
     Raises
     ------
     TypeError
-        An option is unknown, or this is no worker.
+        An option is unknown, or this is something other than a worker.
     """
     if not isinstance(worker, Worker):
         raise TypeError(f"xlogmem.dask is a preload for workers, not for a {type(worker).__name__}")

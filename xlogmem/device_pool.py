@@ -13,7 +13,7 @@ import itertools
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import SupportsIndex, cast
+from typing import SupportsIndex
 
 from xlogmem._driver import active_devices, describe_device, device_count, device_memory, synchronize_device
 from xlogmem._units import format_bytes, parse_number
@@ -178,8 +178,9 @@ class DevicePool:
         Returns
         -------
         Device
-            By the live and pending bytes of the process's own runtimes.  Of a device without one, by what the driver says is
-            not free, whichever process uses it; for that its context is made.  Among equal ones, the next in turn.
+            By the live and pending bytes of the process's own runtimes.  Of a device without one, by what the driver
+            says is not free, whichever process uses it; for that its context is made.  Among equal ones, the next in
+            turn.
 
         Raises
         ------
@@ -213,4 +214,4 @@ class DevicePool:
                 except DriverError as failure:
                     failures.append(failure)
         if failures:
-            raise cast(DriverError, failures[0])
+            raise failures[0]

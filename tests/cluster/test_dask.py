@@ -48,7 +48,7 @@ def plugged(pair):
 def test_a_shuffle_with_the_plugin(plugged):
     before = plugged.run(metrics)
     assert shuffle(plugged, ROWS, "use") == expected(ROWS, 2)
-    assert plugged.run(races) == dict.fromkeys(before, [])
+    assert plugged.run(races) == {address: [] for address in before}
     for address, seen in plugged.run(metrics).items():
         assert seen["uses"] - before[address]["uses"] == 4      # two of each upload and download
         assert seen["live_bytes"] == 0
@@ -59,7 +59,7 @@ def test_a_shuffle_with_the_plugin(plugged):
 def test_a_shuffle_without_the_plugin(pair):
     before = pair.run(metrics)
     assert shuffle(pair, ROWS, "host") == expected(ROWS, 2)
-    assert pair.run(races) == dict.fromkeys(before, [])
+    assert pair.run(races) == {address: [] for address in before}
     assert {address: seen["uses"] for address, seen in pair.run(metrics).items()} == {
         address: seen["uses"] for address, seen in before.items()}
 
@@ -106,6 +106,21 @@ def test_without_the_plugin_nothing_is_reported(pair):
     reported(pair, lambda worker: not [name for name in worker if "xlogmem" in name])
 
 
+def test_a_heartbeat_under_way_goes_on(pair):
+    """It awaits between two metrics, and a worker whose heartbeat fails is closed."""
+    async def change(libraries, dask_worker):
+        under_way = iter(dask_worker.metrics.items())
+        next(under_way)
+        plugin = XlogmemPlugin(libraries=libraries)
+        await plugin.setup(dask_worker)
+        in_between = iter(dask_worker.metrics.items())
+        next(in_between)
+        plugin.teardown(dask_worker)
+        return [name for name, _ in (*under_way, *in_between) if name == "xlogmem"]
+
+    assert list(pair.run(change, LIBRARIES).values()) == [["xlogmem"]] * 2
+
+
 def test_fragmentation_is_that_of_the_pools(pair):
     def fragment():
         runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size="1MiB"))
@@ -140,8 +155,8 @@ def test_prometheus_scrapes_the_runtimes(pair):
 # ---------------------------------------------------------------------------------------------- other processes
 def test_a_block_does_not_leave_its_process(plugged):
     future = plugged.submit(lambda: xlogmem.DeviceRuntime().allocate(64), pure=False)
-    with pytest.raises(TypeError, match="a block of AsyncMemoryResource cannot be copied, nor be pickled for another .*"
-                                        "CUDA IPC"):
+    with pytest.raises(TypeError, match=r"a block of AsyncMemoryResource cannot be copied, nor be pickled for .*"
+                                        r"CUDA IPC"):
         future.result(timeout=60)
 
 
@@ -162,7 +177,7 @@ def test_a_token_says_that_its_buffer_is_elsewhere(plugged):
         with pytest.raises(UnknownNodeError, match="in another process"):
             token.resolve()
         assert plugged.run(at_home, token, workers=[address]) == {address: True}
-    (one, token), (other, _) = tokens.items()
+    (_, token), (other, _) = tokens.items()
     with pytest.raises(UnknownNodeError, match="in another process"):
         plugged.run(at_home, token, workers=[other])
     plugged.run(drop)

@@ -138,7 +138,7 @@ def test_synchronize_waits_for_all_and_names_the_device_that_failed(fresh, drive
     check(cuda.cuMemsetD8Async(block.ptr, 7, 256, block.stream.handle))
     assert driver.pending_operations()
     driver.fail("cuCtxSynchronize", 1, 719)
-    with pytest.raises(DriverError, match="cuCtxSynchronize gave CUDA_ERROR_LAUNCH_FAILED .* synchronizing device 1"):
+    with pytest.raises(DriverError, match=r"cuCtxSynchronize gave CUDA_ERROR_LAUNCH_FAILED .* synchronizing device 1"):
         pool.synchronize()
     assert driver.calls("cuCtxSynchronize") == 2        # and the other one was waited for
     assert not driver.pending_operations()

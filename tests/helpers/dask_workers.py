@@ -1,8 +1,8 @@
 """Workers of Dask with a simulated device each, and what runs in them.
 
-dask-cuda needs NVML, so `Cluster` does what its LocalCUDACluster does with devices: each worker sees all of them, its own
-first.  RMM is the real one.  Only its classes that call CUDA's runtime library themselves have stand-ins: `prepare` puts
-them in their places, before any plugin.
+dask-cuda needs NVML, so `Cluster` does what its LocalCUDACluster does with devices: each worker sees all of them, its
+own first.  RMM is the real one.  Only its classes that call CUDA's runtime library themselves have stand-ins: `prepare`
+puts them in their places, before any plugin.
 """
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ DEVICES = 2
 class Cluster(LocalCluster):
     """One process and one device for each worker."""
 
-    def __init__(self, workers: int = DEVICES, *, plugins: tuple[WorkerPlugin, ...] = (), preload: tuple[str, ...] = (),
-                 **options: Any) -> None:
+    def __init__(self, workers: int = DEVICES, *, plugins: tuple[WorkerPlugin, ...] = (),
+                 preload: tuple[str, ...] = (), **options: Any) -> None:
         self._plugins = plugins
         super().__init__(n_workers=0, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-                         worker_dashboard_address="127.0.0.1:0", preload=["dask_workers", *preload], **options)
+                         worker_dashboard_address="127.0.0.1:0",
+                         preload=["dask_workers", *preload], **options)
         self.scale(workers)
         self.sync(self._correct_state)
 
@@ -46,7 +47,8 @@ class Cluster(LocalCluster):
         paths = [HELPERS, str(Path(xlogmem.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         spec["options"].update(plugins=self._plugins, env={
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, order)), "XLOGMEM_SIM_DEVICES": str(DEVICES),
-            "XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+            "XLOGMEM_SIMULATE": "1",
+            "XLOGMEM_SIM_QUIET": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))})
         return {number: spec}
 
 
@@ -58,7 +60,7 @@ def connected(cluster: LocalCluster) -> Client:
 
 # ---------------------------------------------------------------------------------------------- in a worker
 def prepare() -> None:
-    """The simulated driver; RMM's initial resource and its pools are stand-ins, and what it calls to find its device."""
+    """The simulated driver; RMM's initial resource and pools are stand-ins, and what it calls to find its device."""
     sim.install()
     make_current()                                      # as dask-cuda's preload does
     try:
@@ -94,7 +96,7 @@ def dask_setup(worker: Any) -> None:
 
 
 class Pools(WorkerPlugin):
-    """What dask-cuda's RMMSetup calls, for ``--rmm-pool-size``, ``--rmm-async``, and with ``--rmm-track-allocations``."""
+    """What dask-cuda's RMMSetup calls for ``--rmm-pool-size``, ``--rmm-async`` and ``--rmm-track-allocations``."""
 
     def __init__(self, kind: str, track: bool = False) -> None:
         self.kind, self.track = kind, track

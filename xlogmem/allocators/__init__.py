@@ -85,7 +85,7 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
     neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
     on_rmm = sys.modules.get(f"{__name__}.rmm")
     if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
-        raise ValueError("devices are chosen for RMM alone: the other libraries allocate on each device that is current")
+        raise ValueError("devices are chosen for RMM alone: other libraries allocate on each device that is current")
     with _lock:
         for neighbour in neighbours.values():
             neighbour.refuse()

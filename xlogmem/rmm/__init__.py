@@ -217,8 +217,8 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
     if follow_reinitialize and isinstance(log, str | os.PathLike):
-        raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file that is "
-                         "named would be emptied by each rmm.reinitialize")
+        raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
+                         "that is named would be emptied by each rmm.reinitialize")
     chosen = _driver.active_devices() or [0] if devices is None else device_ids(devices)
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
