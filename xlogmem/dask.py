@@ -177,7 +177,7 @@ def report(worker: Worker) -> None:
     def column(entry: str) -> Callable[[Worker], Any]:
         return lambda worker: latest[entry]
 
-    # They are called in this order.  A new dict, because a heartbeat under way awaits between the entries of the old one.
+    # They are called in this order.  A new dict, because a heartbeat that is under way awaits between two entries.
     worker.metrics = {**worker.metrics, "xlogmem": all_of_them,
                       **{name: column(entry) for name, entry in COLUMNS.items()}}
 
