@@ -49,6 +49,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     for reason, name in (("needs a GPU", "GPU tests skipped, no GPU here"),
                          ("needs RMM", "RMM tests skipped, no RMM here"),
                          ("needs prometheus_client", "tests of metrics skipped, no prometheus_client here"),
+                         ("needs distributed", "tests of Dask's workers skipped, no distributed here"),
                          ("needs nvtx", "tests of ranges skipped, no nvtx here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs another library", "round trips skipped, the other library is not here"),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from xlogmem import history as history
     from xlogmem import statistics as statistics
     from xlogmem.allocators import disable, enable
+    from xlogmem.device_pool import Device, DevicePool, devices
     from xlogmem.history import record_history, why
     from xlogmem.live.publishing import publish
     from xlogmem.nvtx import record_nvtx
@@ -79,9 +80,11 @@ __all__ = [
     "BlockingWindowWarning",
     "Buffer",
     "BufferToken",
+    "Device",
     "DeviceBlock",
     "DeviceLostError",
     "DeviceMemoryResource",
+    "DevicePool",
     "DeviceRuntime",
     "DeviceState",
     "DirectMemoryResource",
@@ -115,6 +118,7 @@ __all__ = [
     "Watch",
     "XlogmemError",
     "current_stream",
+    "devices",
     "disable",
     "driver_version",
     "enable",
@@ -149,6 +153,8 @@ def __getattr__(name: str) -> Any:
         return import_module("xlogmem.nvtx").record_nvtx
     if name in ("disable", "enable"):
         return getattr(import_module("xlogmem.allocators"), name)
+    if name in ("Device", "DevicePool", "devices"):
+        return getattr(import_module("xlogmem.device_pool"), name)
     if name == "Snapshot":
         return import_module("xlogmem.snapshots").Snapshot
     if name == "scope":

@@ -28,8 +28,9 @@ from xlogmem._failures import FORKED
 from xlogmem._units import parse_ordinal
 from xlogmem.errors import DriverError, DriverNotFoundError
 
-__all__ = ["BUILD", "ProcessLock", "active_devices", "device_count", "device_name", "driver_version",
-           "forget_context", "initialize", "is_simulated", "live_events", "supports_memory_pools", "trim_events"]
+__all__ = ["BUILD", "ProcessLock", "active_devices", "describe_device", "device_count", "device_memory",
+           "device_name", "driver_version", "forget_context", "initialize", "is_simulated", "live_events",
+           "supports_memory_pools", "synchronize_device", "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
@@ -44,6 +45,7 @@ cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noe
 include "driver/forks.pxi"              # children are refused, and find no lock held
 include "driver/process.pxi"            # start and exit; what the driver and the devices are
 include "driver/contexts.pxi"           # the context of a device; captures on other threads
+include "driver/devices.pxi"            # what a device is called, and its memory
 include "driver/events.pxi"             # spare events; recording and waiting on the host
 include "driver/streams.pxi"            # creating, identifying, waiting on the device
 include "driver/memory.pxi"             # allocating, freeing, pointers, copies

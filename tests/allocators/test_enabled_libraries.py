@@ -157,7 +157,8 @@ class Rmm(ModuleType):
     def active_devices(self):
         return list(self.devices)
 
-    def enable(self):
+    def enable(self, devices):
+        assert devices is None
         self.calls.append("enable")
         self.devices = [0, 1]
 

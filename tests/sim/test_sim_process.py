@@ -96,6 +96,18 @@ def test_no_device():
     assert done.stdout == "CUDA_ERROR_NO_DEVICE CUDA_ERROR_NOT_INITIALIZED\n", done.stderr
 
 
+@pytest.mark.parametrize(("visible", "seen"), [
+    ("2,0", [2, 0]), (" 1 , 2", [1, 2]), ("", []), ("-1", []), ("1,7,0", [1]), ("1,1,0", [1]), ("0,x", [0]),
+    ("GPU-786c6f67-6d65-6d2d-7369-6d0000000002,0", [2, 0]), ("GPU-78", []), ("0;1", [])])
+def test_visible_devices(visible, seen):
+    """What comes after an entry that names no device is hidden with it."""
+    done = run("from xlogmem import sim; sim.install(); from cuda.bindings import driver as d; d.cuInit(0)\n"
+               "error, count = d.cuDeviceGetCount()\n"
+               "print([(d.cuDeviceGetUuid(i)[1].bytes[15], int(d.cuDeviceGetPCIBusId(13, i)[1][5:7], 16) - 1)"
+               " for i in range(count or 0)])", XLOGMEM_SIM_DEVICES="3", CUDA_VISIBLE_DEVICES=visible)
+    assert done.stdout == f"{[(number, number) for number in seen]}\n", done.stderr
+
+
 def test_a_forked_child_has_no_driver():
     """As on an H200: calls give NOT_INITIALIZED, but cuMemAllocAsync says that all is well."""
     done = run("import os, sys, sim_support as cu; cu.install(); cu.retain()\n"

@@ -10,8 +10,10 @@ here, which imports it and is imported when its name is enabled.
 """
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Protocol, SupportsIndex, cast
 
 from xlogmem._driver import ProcessLock
 
@@ -38,11 +40,18 @@ class Neighbour(Protocol):
         """Restore what was there before, unless other code has replaced ours."""
 
 
+class OnDevices(Protocol):
+    """What RMM's has beyond that."""
+
+    def enable(self, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
+        """On these devices."""
+
+
 _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a library that allocates there
 _lock = ProcessLock()
 
 
-def enable(*names: str) -> None:
+def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
     """Let other libraries allocate from the process's own runtimes, so that `use` finds their arrays.
 
     Parameters
@@ -53,11 +62,14 @@ def enable(*names: str) -> None:
         from the default stream.  ``"cuda.core"``: the `memory_resource` of each `Device` of this thread; cuda.core has
         such objects for each thread.  ``"rmm"``: as `xlogmem.rmm.enable` without arguments.  A library that allocates
         through RMM already, as cuDF sets up CuPy and Numba, stays there, and RMM is enabled.
+    devices : "all", int, or iterable of int or Device, optional
+        For RMM, which has a resource for each device; see `xlogmem.rmm.enable`.  The others allocate from the runtime
+        of the device that is current, whichever it is.
 
     Raises
     ------
     ValueError
-        No name, or an unknown one.
+        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM.
     ImportError
         The library is not installed, or too old.
     RuntimeError
@@ -71,13 +83,19 @@ def enable(*names: str) -> None:
     the stream, and is freed there after every `use`.  Thread-safe.
     """
     neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
+    on_rmm = sys.modules.get(f"{__name__}.rmm")
+    if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
+        raise ValueError("devices are chosen for RMM alone: other libraries allocate on each device that is current")
     with _lock:
         for neighbour in neighbours.values():
             neighbour.refuse()
         done = []
         try:
             for name, neighbour in neighbours.items():
-                neighbour.enable()
+                if devices is not None and neighbour is on_rmm:
+                    cast(OnDevices, neighbour).enable(devices)
+                else:
+                    neighbour.enable()
                 if name not in _enabled:
                     done.append(name)
                 _enabled[name] = neighbour

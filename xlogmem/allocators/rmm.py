@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 import xlogmem.rmm
 
@@ -18,9 +19,9 @@ def refuse() -> None:
     """`xlogmem.rmm.enable` checks what it is given before it changes anything, and is called first."""
 
 
-def enable() -> None:
+def enable(devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
     before: Iterable[int] = xlogmem.rmm.active_devices()
-    xlogmem.rmm.enable()
+    xlogmem.rmm.enable(devices)
     _devices.update(set(xlogmem.rmm.active_devices()).difference(before))
 
 

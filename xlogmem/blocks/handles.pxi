@@ -109,7 +109,11 @@ cdef class DeviceBlock:
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
 
     def __reduce__(self):
-        raise TypeError("a block cannot be copied: it owns its memory")
+        """Refused.  What other processes may open by CUDA IPC is made for that from the start."""
+        below = "" if self.core is None else f" of {type(self.core.resource).__name__}"
+        raise TypeError(f"a block{below} cannot be copied, nor be pickled for another process: it owns its memory, "
+                        "which is not made for CUDA IPC. Send what is in it through the host, or allocate from "
+                        "cuda.core's DeviceMemoryResource with IPC enabled and adopt() that memory in both processes")
 
     def free(self, stream=None):
         """Free the block; see `DeviceRuntime.deallocate`.  A second free is refused; `close` may be repeated."""

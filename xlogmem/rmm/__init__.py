@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
 
@@ -45,6 +45,7 @@ import rmm.mr
 
 from xlogmem import _driver, launch
 from xlogmem.blocks import POLICIES, Core
+from xlogmem.device_pool import device_ids
 from xlogmem.resources import (
     DeviceMemoryResource,
     ForeignMemoryResource,
@@ -54,8 +55,9 @@ from xlogmem.resources import (
     PoolMemoryResource,
     StatisticsResourceAdaptor,
 )
+from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
-from xlogmem.runtime import DeviceRuntime, existing_runtime, set_runtime
+from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 from xlogmem.streams import StreamPool
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
@@ -142,16 +144,19 @@ class Wrapped:
     former: DeviceRuntime | None            # which it replaces as the process's own
     layers: Layers
     active: bool = False
+    follows: bool = False                   # `rmm.reinitialize`
 
+
+Devices = str | SupportsIndex | Iterable[SupportsIndex] | None
 
 _wrapped: dict[int, Wrapped] = {}
 _lock = _driver.ProcessLock()
 
 
-def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = None, pool_allocator: bool = False,
+def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
-           guard: bool = False) -> None:
+           guard: bool = False, follow_reinitialize: bool = False) -> None:
     """Track what is allocated through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
@@ -160,8 +165,9 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
 
     Parameters
     ----------
-    devices : int or iterable of int, optional
-        The devices.  The default is those whose context is active in this process; without any, device 0.
+    devices : "all", int, or iterable of int or Device, optional
+        The devices; ``"all"`` is those that the process sees.  The default is those whose context is active in this
+        process; without any, device 0.
     policy : {"adaptive", "precise", "lazy"}, optional
         See `DeviceRuntime`.
     pool_allocator : bool
@@ -181,6 +187,9 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         are several: ``"log.dev1.csv"``, as with RMM.
     guard : bool
         Find writes past the ends of blocks and after frees, see `GuardResourceAdaptor`.
+    follow_reinitialize : bool
+        Whenever ``rmm.reinitialize`` has replaced RMM's resources, enable again on these devices, with these arguments,
+        before it returns, until `disable`.  Not with a `log` that is a path: the file would be emptied.
 
     Raises
     ------
@@ -189,7 +198,7 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         that it does not have.
     ValueError
         Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit or the policy is
-        none.  A log is not opened, nor emptied, where something else is wrong.
+        none; or the process does not see a device.  A log is not opened, nor emptied, where something else is wrong.
 
     Warns
     -----
@@ -198,6 +207,8 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
 
     Notes
     -----
+    Where one of several devices fails, those before it are as they were.  The current device stays what it is.
+
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
     resource raises and says so; call `enable` again.  Without such a change a second call does nothing, and arguments
     that want anything but what the first one did are refused.  After `disable`, `enable` continues with the same
@@ -205,16 +216,72 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
-    if devices is None:
-        devices = _driver.active_devices() or [0]
-    chosen = [devices] if isinstance(devices, int) else list(devices)
+    if follow_reinitialize and isinstance(log, str | os.PathLike):
+        raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
+                         "that is named would be emptied by each rmm.reinitialize")
+    chosen = _driver.active_devices() or [0] if devices is None else device_ids(devices)
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
-        for device in chosen:
-            _enable(device, layers)
+        done: list[Before] = []
+        try:
+            for device in chosen:
+                before = Before.of(device)
+                _enable(device, layers)
+                done.append(before)
+        except BaseException:
+            for before in reversed(done):
+                before.restore()
+            raise
+        if follow_reinitialize:
+            for device in chosen:
+                if device in _wrapped:                  # and not the caller's own resource
+                    _wrapped[device].follows = True
+            reinitialized.follow(_follow)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A device before `enable`, to be restored where another device fails."""
+
+    device: int
+    current: rmm.mr.DeviceMemoryResource
+    own: DeviceRuntime | None
+    known: Wrapped | None
+    active: bool
+
+    @classmethod
+    def of(cls, device: int) -> Before:
+        known = _wrapped.get(device)
+        return cls(device, rmm.mr.get_per_device_resource(device), existing_runtime(device), known,
+                   known is not None and known.active)
+
+    def restore(self) -> None:
+        """In this order an interrupt leaves what `enable` goes on from."""
+        if rmm.mr.get_per_device_resource(self.device) is not self.current:
+            rmm.mr.set_per_device_resource(self.device, self.current)
+        known = _wrapped.get(self.device)
+        if known is not None and known is not self.known:
+            forget_runtime(known.runtime)
+            if self.own is not None:
+                set_runtime(self.own)
+            if self.known is None:
+                del _wrapped[self.device]
+            else:
+                _wrapped[self.device] = self.known
+        if self.known is not None:
+            self.known.active = self.active
+
+
+def _follow() -> None:
+    """RMM was initialised again: its resources are new, on all devices."""
+    with _lock:
+        for device, known in list(_wrapped.items()):
+            if known.active and known.follows:
+                _enable(device, known.layers)
+                _wrapped[device].follows = True
 
 
 @dataclass(frozen=True)
@@ -312,7 +379,7 @@ def _make_own(device: int, known: Wrapped) -> None:
     known.former = None
 
 
-def disable(devices: int | Iterable[int] | None = None) -> None:
+def disable(devices: Devices = None) -> None:
     """Restore the RMM resources from before `enable`.
 
     Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced RMM's resource,
@@ -320,7 +387,7 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
 
     Parameters
     ----------
-    devices : int or iterable of int, optional
+    devices : "all", int, or iterable of int or Device, optional
         The devices; the default is all.
 
     Raises
@@ -329,7 +396,7 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
         An adaptor was put on top of xlogmem's resource: take it off first.  Nothing was changed, on any device.
     """
     with _lock:
-        chosen = list(_wrapped) if devices is None else [devices] if isinstance(devices, int) else list(devices)
+        chosen = list(_wrapped) if devices is None else device_ids(devices)
         chosen = [device for device in chosen if device in _wrapped and _wrapped[device].active]
         for device in chosen:
             current = rmm.mr.get_per_device_resource(device)
@@ -341,7 +408,17 @@ def disable(devices: int | Iterable[int] | None = None) -> None:
             known = _wrapped[device]
             if rmm.mr.get_per_device_resource(device) is known.resource:
                 rmm.mr.set_per_device_resource(device, known.original)
-            known.active = False
+            known.active = known.follows = False
+        if not any(known.follows for known in _wrapped.values()):
+            reinitialized.leave()
+
+
+def is_current(device: int = 0) -> bool:
+    """Whether what RMM allocates on the device now is tracked: `enable` is in effect, and RMM's resource was not
+    replaced since."""
+    known = _wrapped.get(device)
+    return known is not None and known.active and any(
+        lower is known.resource for lower in stack(rmm.mr.get_per_device_resource(device)))
 
 
 def active_devices() -> list[int]:
@@ -359,7 +436,8 @@ def _explain(runtime: Core) -> str | None:
         return None
     return (f"After xlogmem.rmm.enable() RMM's resource of device {runtime.ordinal} was replaced by a "
             f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so later allocations "
-            "through RMM are not tracked: call xlogmem.rmm.enable() again, after them")
+            "through RMM are not tracked: call xlogmem.rmm.enable() again, after them, or with "
+            "follow_reinitialize=True before")
 
 
 def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:

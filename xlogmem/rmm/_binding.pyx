@@ -117,6 +117,10 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
     def upstream_mr(self):
         return self.runtime.resource.upstream_mr
 
+    def get_allocated_bytes(self):
+        """The live bytes of the runtime, as RMM's counting adaptors report theirs; Dask's dashboard shows them."""
+        return self.runtime.live_bytes
+
     def get_upstream(self):
         """The upstream resource, as in RMM's adaptors."""
         return self.upstream_mr

@@ -18,6 +18,9 @@ the like (the address was given out again too early), ``STALE GRAPH`` (a graph w
 of its memory). ``DEAD STREAM`` and ``DEAD EVENT`` are not races: a call was given the handle of something
 destroyed, which a GPU's driver may answer with a crash.
 
+The machine has two devices, or as many as ``XLOGMEM_SIM_DEVICES`` says (8 at most), and a process sees those of them
+that ``CUDA_VISIBLE_DEVICES`` names, by number or UUID, as with the driver.
+
 Devices are each other's peers, under the driver's rules: memory of another device may be touched after
 ``cuCtxEnablePeerAccess``, that of a pool after ``cuMemPoolSetAccess``. A kernel that has no access crashes
 (``CUDA_ERROR_ILLEGAL_ADDRESS`` from then on). ``XLOGMEM_SIM_PEERS=none`` makes a machine without peers.

@@ -75,7 +75,7 @@ int device_attribute(CUdevice_attribute attribute, CUdevice device) {
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
         case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;
         case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 132;
-        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device + 1;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return driver().config.visible[std::size_t(device)] + 1;
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 3;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
@@ -162,9 +162,9 @@ EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
     return api_call(CALL("cuDeviceGetUuid"), [&](Lock&) -> CUresult {
         REFUSE_IF(check_device(device));
-        memset(uuid, 0, sizeof *uuid);
-        memcpy(uuid->bytes, "xlogmem-sim", 11);
-        uuid->bytes[15] = char(device);
+        unsigned char bytes[16];
+        uuid_of(driver().config.visible[std::size_t(device)], bytes);
+        memcpy(uuid->bytes, bytes, sizeof bytes);
         return CUDA_SUCCESS;
     });
 }
@@ -181,7 +181,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     return api_call(CALL("cuDeviceGetPCIBusId"), [&](Lock&) -> CUresult {
         REFUSE_IF(check_device(device));
-        snprintf(text, std::size_t(length), "0000:%02x:00.0", device + 1);
+        snprintf(text, std::size_t(length), "0000:%02x:00.0", driver().config.visible[std::size_t(device)] + 1);
         return CUDA_SUCCESS;
     });
 }

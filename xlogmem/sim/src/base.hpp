@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 // The version script exports cu* and xsim_*; this keeps them out of -fvisibility=hidden.
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -38,7 +39,9 @@ struct Config {
     Policy policy = Policy::Eager;
     u64 seed = 0;
     int version = 13000;                // XLOGMEM_SIM_VERSION: entry points newer than this do not exist
-    int devices = 2;                    // XLOGMEM_SIM_DEVICES
+    int machine = 2;                    // XLOGMEM_SIM_DEVICES: those of the machine
+    std::vector<int> visible;           // CUDA_VISIBLE_DEVICES: those of the process, in its order; else all
+    int devices = 2;                    // how many these are
     bool races = true;                  // XLOGMEM_SIM_RACES=0: no happens-before checks
     int trace = 0;                      // XLOGMEM_SIM_TRACE: 1 races and odd calls, 2 executed operations
     bool peers = true;                  // XLOGMEM_SIM_PEERS=none: no device can access another's memory
@@ -52,6 +55,11 @@ struct Config {
 
     static Config from_environment();
 };
+
+constexpr int kMaxDevices = 8;
+
+// The machine's device `number`, as CUDA_VISIBLE_DEVICES and nvidia-smi name it.
+void uuid_of(int number, unsigned char (&bytes)[16]);
 
 // A line on stderr. Never silent about what the simulator cannot do.
 void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -33,8 +33,6 @@ struct Graph;
 struct GraphExec;
 struct Module;
 
-constexpr int kMaxDevices = 8;
-
 struct Context {
     int device = 0;
     bool primary = false;

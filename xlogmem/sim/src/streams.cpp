@@ -16,7 +16,6 @@ namespace sim {
 
 Driver::Driver() {
     random.state = config.seed;
-    if (config.devices > kMaxDevices) config.devices = kMaxDevices;
     for (int device = 0; device < kMaxDevices; device++) {
         primary[device].device = device;
         primary[device].primary = true;

@@ -1,0 +1,52 @@
+# What is known of a device before anything is done on it, and its memory.
+
+
+def describe_device(int ordinal):
+    """Name, UUID (16 bytes) and bytes of memory of a device.  Needs no context and makes none."""
+    cdef char name[256]
+    cdef cy.CUuuid uuid
+    cdef size_t nbytes = 0
+    cdef cy.CUdevice device = 0
+    cdef Failure failure
+    cdef int failed
+    initialize()
+    with nogil:
+        failed = (_check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, ordinal))
+                  or _check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
+                  or _check(&failure, "cuDeviceGetUuid", cy.cuDeviceGetUuid(&uuid, device))
+                  or _check(&failure, "cuDeviceTotalMem", cy.cuDeviceTotalMem(&nbytes, device)))
+    if failed:
+        raise_failure(&failure, f"querying device {ordinal}")
+    return (<bytes>name).decode(), (<char*>uuid.bytes)[:16], nbytes
+
+
+def device_memory(int ordinal):
+    """``(free, total)`` in bytes, as the driver says.  Makes the device's context, if there is none."""
+    cdef Context context = context_of(ordinal)
+    cdef Scope scope
+    cdef Failure failure
+    cdef size_t free = 0, total = 0
+    cdef int failed
+    with nogil:
+        failed = enter_context(context.handle, &scope, &failure)
+        if not failed:
+            failed = memory_info(&free, &total, &failure)
+            leave_context(&scope)
+    if failed:
+        raise_failure(&failure, f"querying the memory of device {ordinal}")
+    return free, total
+
+
+def synchronize_device(int ordinal):
+    """Wait for everything that is queued on the device, in its primary context."""
+    cdef Context context = context_of(ordinal)
+    cdef Scope scope
+    cdef Failure failure
+    cdef int failed
+    with nogil:
+        failed = enter_context(context.handle, &scope, &failure)
+        if not failed:
+            failed = context_synchronize(&failure)
+            leave_context(&scope)
+    if failed:
+        raise_failure(&failure, f"synchronizing device {ordinal}")
