@@ -43,12 +43,10 @@ from xlogmem._order cimport (
     Discipline,
     OrderState,
     advance,
-    enter_stream,
     hold_fence_unlocks,
     host_wait_for_fence_unlocks,
     host_wait_unlocks,
     is_other_threads_default,
-    leave_stream,
     order_after_fence_unlocks,
     order_after_unlocks,
     poll_fence_unlocks,
@@ -166,9 +164,7 @@ cdef class Stream:
     @property
     def device_id(self):
         """The device ordinal."""
-        if self.ordering is None:
-            return None
-        return self.state.device if self.state.remote else self.ordering.context.ordinal
+        return self.ordering.context.ordinal if self.ordering is not None else None
 
     # ------------------------------------------------------------------------------------------ work as a whole
     def synchronize(self):
@@ -255,8 +251,7 @@ cdef class Stream:
     def __repr__(self):
         if self.state == NULL:
             return "<Stream that was never made>"
-        elsewhere = f", used by the runtime of device {self.ordering.context.ordinal}" if self.state.remote else ""
-        return f"<Stream {self.id} of device {self.device_id}{elsewhere}>"
+        return f"<Stream {self.id} of device {self.ordering.context.ordinal}>"
 
 
 cdef Stream handle_of(Ordering ordering, StreamState* state):

@@ -29,7 +29,7 @@ def play(program: Program, *, protect: bool = True, policy: str | None = None, s
     else:
         gc.enable()
     world = World(program.kind, program.seed, simulator(), protect=protect, threads=program.threads, policy=policy,
-                  libraries={name: loaded(name) for name in program.libraries}, devices=program.devices)
+                  libraries={name: loaded(name) for name in program.libraries})
     if script:
         world.script = [f"# program {program}, {program.kind.name}, policy {world.policy}"]
     if program.threads == 1:
@@ -124,8 +124,7 @@ def take_step(world: World, program: Program, number: int) -> None:
 
 def perform(world: World, name: str, draws: Random) -> None:
     try:
-        with world.context(world.draw_device(draws)):   # whichever device is current
-            STEPS[name](world, draws)
+        STEPS[name](world, draws)
     except NothingToDo:
         return
     except Exception as error:

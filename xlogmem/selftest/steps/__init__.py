@@ -10,7 +10,6 @@ from xlogmem.selftest.registry import step
 from xlogmem.selftest.steps import (
     adopted,
     blocks,
-    devices,
     disturbances,
     exchange,
     identity,
@@ -23,4 +22,4 @@ from xlogmem.selftest.steps import (
 __all__ = ["STEPS"]
 
 STEPS = {function.__name__: function for function in step.of(
-    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries, devices)}
+    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries)}

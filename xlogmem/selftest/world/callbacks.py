@@ -18,10 +18,9 @@ __all__ = ["Owner", "Scripted"]
 class Owner:
     """Holds memory that the runtime adopted, and frees it in stream order once the runtime drops the owner."""
 
-    def __init__(self, world: Streams, ptr: int, device: int = 0) -> None:
+    def __init__(self, world: Streams, ptr: int) -> None:
         self.world = world
         self.ptr = ptr
-        self.device = device
         self.item: Item | None = None
         with world.lock:
             world.owners += 1
@@ -29,7 +28,7 @@ class Owner:
     def __del__(self) -> None:
         world = self.world
         try:
-            with world.context(self.device), world.lock:           # the stream is not closed meanwhile
+            with world.context(), world.lock:           # the stream is not closed meanwhile
                 world.owners -= 1
                 item = self.item
                 home = item.home if item else None
@@ -37,7 +36,7 @@ class Owner:
                     world.synchronize()                 # on which stream the runtime frees is unknown
                     home = None
                 world.end_captures()
-                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.asides[self.device])
+                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.aside)
             world.in_gap("owner")
         except BaseException as error:
             world.surprise(error)

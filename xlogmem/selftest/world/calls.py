@@ -12,7 +12,7 @@ __all__ = ["CODES", "ForeignStream", "Injected", "NothingToDo", "sure", "tools"]
 
 CODES = (999, 2, 500)                       # of injected failures: unknown, out of memory, not found; none is sticky
 
-_loaded: dict[int, tuple[Any, Kernels]] = {}
+_loaded: list[tuple[Any, Kernels]] = []
 
 
 class NothingToDo(Exception):
@@ -36,14 +36,14 @@ class ForeignStream:
         cuda.cuStreamDestroy(self.handle)
 
 
-def tools(ordinal: int = 0) -> tuple[Any, Kernels]:
-    """A device's primary context and kernels, once for the process: compiling those takes longer than a program."""
-    if ordinal not in _loaded:
-        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal))))
+def tools() -> tuple[Any, Kernels]:
+    """The primary context and the kernels, once for the process: compiling those takes longer than a program."""
+    if not _loaded:
+        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))
         check(cuda.cuCtxPushCurrent(primary))
-        _loaded[ordinal] = primary, Kernels()
+        _loaded.append((primary, Kernels()))
         check(cuda.cuCtxPopCurrent())
-    return _loaded[ordinal]
+    return _loaded[0]
 
 
 def sure(call: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:

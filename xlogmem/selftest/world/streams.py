@@ -15,7 +15,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.bookkeeping import Bookkeeping
 from xlogmem.selftest.world.calls import ForeignStream, NothingToDo, sure
-from xlogmem.selftest.world.models import Item, ProgramStream
+from xlogmem.selftest.world.models import ProgramStream
 
 __all__ = ["WORDS", "Streams"]
 
@@ -28,29 +28,20 @@ class Streams(Bookkeeping):
     A stream is *entered* while the program uses it, and *reserved* by the step that closes it: one excludes the other.
     """
 
-    runtime: DeviceRuntime                  # of device 0
+    runtime: DeviceRuntime
     neighbour: DeviceRuntime | None
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
-        super().__init__(kind, simulator, protect, threads, devices)
-        self.runtimes: list[DeviceRuntime] = []         # by device
-        self.defaults: list[ProgramStream] = []
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
+        super().__init__(kind, simulator, protect, threads)
         self.streams: list[ProgramStream] = []
         self.to_destroy: list[ProgramStream] = []
         self.capturing: list[ProgramStream] = []
         self.neighbour_stream: ProgramStream | None = None
-        self.asides: list[int] = []         # streams that no step chooses, by device
-
-    def runtime_of(self, what: ProgramStream | Item) -> DeviceRuntime:
-        """The runtime of the device that a stream or a block belongs to."""
-        return self.runtimes[what.device]
-
-    def draw_device(self, rng: Random) -> int:
-        return rng.choice(self.devices) if len(self.devices) > 1 else 0
+        self.aside = 0                      # a stream that no step chooses
 
     def add_stream(self, kind: str, argument: Any, handle: int, discipline: str,
-                   closing: bool = False, device: int = 0) -> ProgramStream:
-        stream = ProgramStream(self.next_number("stream"), kind, argument, handle, discipline, device)
+                   closing: bool = False) -> ProgramStream:
+        stream = ProgramStream(self.next_number("stream"), kind, argument, handle, discipline)
         if stream.number >= WORDS:
             raise NothingToDo
         stream.closing = closing
@@ -58,32 +49,25 @@ class Streams(Bookkeeping):
             self.streams.append(stream)
         return stream
 
-    def add_own(self, rng: Random, device: int = 0) -> None:
+    def add_own(self, rng: Random) -> None:
         discipline = rng.choice(self.kind.disciplines)
-        acquired = self.runtimes[device].acquire_stream(discipline=discipline, priority=rng.choice([0, 0, -1]))
-        stream = self.add_stream("own", acquired, acquired.handle, discipline, device=device)
-        self.say(f"{stream} = {self.name_of(device)}.acquire_stream(discipline={discipline!r})")
-
-    def name_of(self, device: int) -> str:
-        """The runtime of a device, in the script."""
-        return f"runtimes[{device}]" if len(self.devices) > 1 else "runtime"
+        acquired = self.runtime.acquire_stream(discipline=discipline, priority=rng.choice([0, 0, -1]))
+        stream = self.add_stream("own", acquired, acquired.handle, discipline)
+        self.say(f"{stream} = runtime.acquire_stream(discipline={discipline!r})")
 
     def add_foreign(self, rng: Random) -> None:
         """A stream created outside xlogmem, registered with a discipline or without."""
         self.end_captures()                 # a handle that came back unregisters its old stream, which synchronizes
-        device = self.draw_device(rng)
-        with self.context(device):
-            handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
+        handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
         raw = rng.random() < .5
         stream = self.add_stream("raw" if raw else "object", handle if raw else ForeignStream(handle), handle,
-                                 "ordinary", closing=True, device=device)
+                                 "ordinary", closing=True)
         discipline = rng.choice([None, None, "ordinary", "opaque", "sealed"])
-        self.say(f"{stream} = {stream.kind} stream; {self.name_of(device)}.register_stream({stream}, "
-                 f"discipline={discipline!r})")
+        self.say(f"{stream} = {stream.kind} stream; runtime.register_stream({stream}, discipline={discipline!r})")
         try:
             for attempt in range(5):        # a failure, or the old registration of a handle that came back is busy
                 try:
-                    registered = self.runtimes[device].register_stream(stream.argument, discipline=discipline)
+                    registered = self.runtime.register_stream(stream.argument, discipline=discipline)
                     break
                 except XlogmemError as error:
                     if attempt == 4 or not self.excuses(error):
@@ -162,23 +146,19 @@ class Streams(Bookkeeping):
 
     def argument(self, stream: ProgramStream, rng: Random) -> Any:
         """One of the arguments that mean this stream."""
-        if len(self.devices) > 1 and stream.kind in ("legacy", "thread"):       # their handles mean the current device
-            return self.runtimes[stream.device].register_stream(stream.argument)
         own = stream.library_stream
         return own if own is not None and rng.random() < .3 else stream.argument
 
     # ------------------------------------------------------------------------------------------ captures
     def begin_capture(self, stream: ProgramStream) -> None:
-        with self.context(stream.device):
-            sure(cuda.cuStreamBeginCapture, stream.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        sure(cuda.cuStreamBeginCapture, stream.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
         self.capturing.append(stream)
 
     def end_capture(self, stream: ProgramStream) -> None:
         if stream not in self.capturing:
             return
         self.capturing.remove(stream)
-        with self.context(stream.device):
-            result = cuda.cuStreamEndCapture(stream.handle)
+        result = cuda.cuStreamEndCapture(stream.handle)
         if int(result[0]):
             self.violation(f"the capture on {stream} was invalidated: {result[0].name}")
         else:
@@ -189,8 +169,5 @@ class Streams(Bookkeeping):
             self.end_capture(stream)
 
     def synchronize(self) -> None:
-        """Of all devices."""
         self.end_captures()
-        for device in self.devices:
-            with self.context(device):
-                sure(cuda.cuCtxSynchronize)
+        sure(cuda.cuCtxSynchronize)
