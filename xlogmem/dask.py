@@ -23,7 +23,7 @@ import xlogmem
 from xlogmem._driver import ProcessLock
 from xlogmem._log import logger
 from xlogmem.resources import PoolMemoryResource
-from xlogmem.resources.layers import layers_of
+from xlogmem.resources.layers import find_layers
 from xlogmem.runtime import existing_runtimes
 
 __all__ = ["XlogmemPlugin", "dask_setup", "metrics"]
@@ -57,8 +57,7 @@ def metrics() -> dict[str, Any]:
     """
     runtimes = existing_runtimes()
     counters = [runtime.counters() for runtime in runtimes]
-    pools = [layer.statistics() for runtime in runtimes for layer in layers_of(runtime.resource)
-             if isinstance(layer, PoolMemoryResource)]
+    pools = [pool.statistics() for runtime in runtimes for pool in find_layers(runtime.resource, PoolMemoryResource)]
     free = sum(pool["free_bytes"] for pool in pools)
     largest = sum(pool["largest_free_bytes"] for pool in pools)
     on_rmm = sys.modules.get("xlogmem.rmm")

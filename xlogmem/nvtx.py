@@ -16,7 +16,7 @@ from xlogmem import _history
 from xlogmem._driver import ProcessLock
 from xlogmem._log import logger
 from xlogmem._tags import encodable
-from xlogmem.history.events import Event, name_of_stream
+from xlogmem.history.events import NEEDING, Event, name_of_stream
 from xlogmem.history.recording import Recording, stop_behind, watched
 from xlogmem.launch import LaunchRecorder
 from xlogmem.runtime import DeviceRuntime
@@ -130,7 +130,7 @@ def waits_in(events: Iterable[Event], otherwise: str) -> Iterator[tuple[str, int
     names of their tags, because NVTX keeps each text for ever."""
     needs: list[Event] = []
     for event in events:
-        if event.kind in ("use needs", "free needs"):
+        if event.kind in NEEDING:
             needs.append(event)
         elif event.kind in ("wait", "host wait"):
             because = [need for need in needs if need.other == event.other]

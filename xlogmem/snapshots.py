@@ -15,7 +15,7 @@ from xlogmem._tags import shown
 from xlogmem._units import format_bytes
 from xlogmem.blocks import Core, survey
 from xlogmem.resources import PoolMemoryResource
-from xlogmem.resources.layers import layers_of
+from xlogmem.resources.layers import find_layers
 
 __all__ = ["BlockRecord", "Snapshot", "StreamRecord", "TagRecord", "take"]
 
@@ -198,8 +198,7 @@ class Snapshot:
         """Totals and the largest holders, for notebooks."""
         import html
 
-        totals = [(name, figure) for name, figure in _totals(self)]
-        return (f"<p>{html.escape(repr(self))}</p>{_table(('', ''), totals)}"
+        return (f"<p>{html.escape(repr(self))}</p>{_table(('', ''), _totals(self))}"
                 f"{_table(('tag', 'bytes', 'blocks'), _holders(self))}")
 
 
@@ -236,8 +235,7 @@ def _table(names: tuple[str, ...], rows: list[Any]) -> str:
 
 def take(runtime: Core, *, with_ages: bool = True) -> Snapshot:
     """See `DeviceRuntime.snapshot`.  `with_ages`: and with lines, for which a history is looked through."""
-    pools = [layer for layer in layers_of(runtime.resource) if isinstance(layer, PoolMemoryResource)]
-    found = survey(runtime, pools)
+    found = survey(runtime, [*find_layers(runtime.resource, PoolMemoryResource)])
     return Snapshot(
         runtime.device_id, repr(runtime.resource), found["live_bytes"], found["live_blocks"], found["pending_bytes"],
         runtime.peak_bytes, _records(found["blocks"], with_ages),

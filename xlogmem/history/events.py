@@ -8,7 +8,7 @@ from xlogmem.check.frames import Frame, place_in
 if TYPE_CHECKING:
     from xlogmem.snapshots import BlockRecord
 
-__all__ = ["ACCESSES", "BEGINNINGS", "ENDS", "KINDS", "NEEDS", "Event", "name_of_block", "name_of_stream"]
+__all__ = ["ACCESSES", "BEGINNINGS", "ENDS", "KINDS", "NEEDING", "NEEDS", "Event", "name_of_block", "name_of_stream"]
 
 # In the order of `EventKind` in xlogmem/_history.pxd.
 KINDS = ("", "allocate", "adopt", "free", "release", "evict", "free put off", "free failed", "use", "record use",
@@ -16,6 +16,7 @@ KINDS = ("", "allocate", "adopt", "free", "release", "evict", "free put off", "f
 ACCESSES = ("unknown", "read", "write", "read_write")   # of uses
 NEEDS = ("allocated", "written", "read")                # what has been done to a block that others have to wait for
 BEGINNINGS = ("allocate", "adopt", "free failed")       # of blocks; after the last one it goes on
+NEEDING = ("use needs", "free needs")                   # what waits are for
 ENDS = ("free", "release", "evict")
 
 

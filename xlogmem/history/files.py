@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from xlogmem.check.frames import Frame
-from xlogmem.history.events import ACCESSES, BEGINNINGS, KINDS, NEEDS, Event
+from xlogmem.history.events import ACCESSES, BEGINNINGS, KINDS, NEEDING, NEEDS, Event
 
 __all__ = ["History", "HistoryError", "read"]
 
@@ -33,7 +33,6 @@ ACCESS_BITS, ACCESS_MASK = 2, 3                         # above them are the hig
 TICKS_OF_A_STEP = 64                                    # as in _history.pxd
 LARGEST_FACTS = 1 << 30
 WANTED = ("none", "alloc", "all")                       # stacks, in the order of `Stacks` in _history.pxd
-NEEDING = ("use needs", "free needs")
 MOST_SLOTS = 1 << 30
 
 

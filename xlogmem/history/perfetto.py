@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from xlogmem.history.events import BEGINNINGS, ENDS, Event, name_of_block
+from xlogmem.history.events import BEGINNINGS, ENDS, NEEDING, Event, name_of_block
 
 __all__ = ["dumped", "trace"]
 
@@ -65,7 +65,7 @@ class Tracks:
         elif event.kind in ENDS:
             self.needs.pop(event.thread, None)          # what an earlier wait has brought needs none of its own
             self.end_block(event)
-        elif event.kind in ("use needs", "free needs"):
+        elif event.kind in NEEDING:
             self.needs[event.thread].append(event)
         elif event.kind in ("wait", "host wait"):
             self.wait(event)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from xlogmem._units import format_duration
 from xlogmem.blocks import BlockId, DeviceBlock, runtime_of
 from xlogmem.history import state
-from xlogmem.history.events import Event, name_of_block, name_of_stream
+from xlogmem.history.events import NEEDING, Event, name_of_block, name_of_stream
 from xlogmem.history.recording import latest
 from xlogmem.snapshots import take
 from xlogmem.streams import Stream
@@ -64,7 +64,7 @@ def of_stream(events: Iterable[Event], runtime: int, stream: int, dropped: bool 
         writers.note(event)
         if event.kind in ("use", "free", "allocate"):
             followed.add(event.thread)
-        if event.kind in ("use needs", "free needs") and event.stream == stream:
+        if event.kind in NEEDING and event.stream == stream:
             needs.append(event)
         elif event.kind == "wait" and event.stream == stream:
             because = [need for need in needs if need.other == event.other]

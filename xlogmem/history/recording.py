@@ -66,9 +66,9 @@ class Recording:
             raise
 
     def _begin(self, stacks: int, site_function: int, timing: bool) -> None:
-        from xlogmem.check import sites
-
         if self._file >= 0:
+            from xlogmem.check import sites
+
             try:
                 os.write(self._file, json.dumps(self._facts([_history.loaded, _history.clock()])).encode() + b"\n")
                 return _history.begin(self._max_events, stacks, site_function, timing, self._file, sites.json_of)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from xlogmem.resources.base import DeviceMemoryResource
 
-__all__ = ["find_layer", "layers_of"]
+__all__ = ["find_layer", "find_layers", "layers_of"]
 
 Layer = TypeVar("Layer", bound=DeviceMemoryResource)
 
@@ -25,4 +25,9 @@ def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
 
 def find_layer(resource: DeviceMemoryResource, kind: type[Layer]) -> Layer | None:
     """The topmost resource of a class in a stack; None if there is none."""
-    return next((layer for layer in layers_of(resource) if isinstance(layer, kind)), None)
+    return next(find_layers(resource, kind), None)
+
+
+def find_layers(resource: DeviceMemoryResource, kind: type[Layer]) -> Iterator[Layer]:
+    """Those of a class in a stack, from the top."""
+    return (layer for layer in layers_of(resource) if isinstance(layer, kind))
