@@ -364,12 +364,12 @@ def test_the_number_of_a_runtime_is_in_two_places(window, four, tmp_path):
     block.free()
     history = recording.history()
     packed = bytearray(history.packed)
-    packed[17] |= 5 << 2
+    packed[17] = packed[17] & 3 | 5 << 2                # whatever was there: a long process has made many runtimes
     later = History(history.facts, bytes(packed))
     (tmp_path / "a.html").write_text(timeline.page(later))
     window.open(tmp_path / "a.html")
     number = window.run("return timeline.events.runtime(0)")
-    assert number == next(iter(later)).runtime == next(iter(history)).runtime + (5 << 16)
+    assert number == next(iter(later)).runtime == (next(iter(history)).runtime & 0xFFFF) + (5 << 16)
     assert window.run("return timeline.events.access(0)") == "write"
 
 
