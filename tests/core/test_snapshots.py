@@ -180,7 +180,7 @@ def test_snapshots_are_consistent_while_threads_allocate_and_free(resource):
     def work(number: int) -> None:
         stream = runtime.acquire_stream()
         kept: list[xlogmem.DeviceBlock] = []
-        for turn in range(400):                         # each a collection: slow beside much that other tests left
+        for turn in range(4000):
             kept.append(runtime.allocate(256 * (1 + turn % 3) - number, stream, tag=f"{number}" if turn % 5 else None))
             if len(kept) > 6:
                 kept.pop(turn % 6).free()
