@@ -1,6 +1,7 @@
 """`devices` and `DevicePool`: what a process sees, and the choice of one device."""
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -34,7 +35,7 @@ def test_devices_are_described_without_a_context():
                "print(_driver.active_devices(), other.runtime)\n"
                "print(other.mem_info == (other.total_memory,) * 2, _driver.active_devices())\n")
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], env={
-        **ENVIRONMENT, "XLOGMEM_SIM_MEMORY": str(1 << 30), "CUDA_VISIBLE_DEVICES": "2,0", "XLOGMEM_SIM_DEVICES": "3"},
+        **os.environ, **ENVIRONMENT, "XLOGMEM_SIM_MEMORY": str(1 << 30), "CUDA_VISIBLE_DEVICES": "2,0", "XLOGMEM_SIM_DEVICES": "3"},
         capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "<Device 0: xlogmem simulated device, 1.0 GiB, no runtime>",
