@@ -75,6 +75,11 @@ def _context():
     check(cuda.cuCtxSetCurrent(cuda.CUcontext(0)))
 
 
+def events_in_use() -> list[int]:
+    """Of each device."""
+    return [_driver.live_events(ordinal)[0] for ordinal in range(_driver.device_count())]
+
+
 @pytest.fixture(autouse=True)
 def _clean_driver(_context, request):
     """Nothing is left behind by a test: no race, no byte, no event, no change of the current context."""
@@ -82,7 +87,7 @@ def _clean_driver(_context, request):
         sim.simulator().reset("eager")
         sim.simulator().watch_gil()
         bytes_before = sim.simulator().live_bytes()
-    events_before = _driver.live_events()[0]
+    events_before = events_in_use()
     yield
     races = []
     if SIMULATED:
@@ -98,7 +103,7 @@ def _clean_driver(_context, request):
     gc.freeze()                                         # what outlives a test need not be walked after every later one
     check(cuda.cuCtxSynchronize())
     assert int(check(cuda.cuCtxGetCurrent())) == int(_context), "the test changed the current context"
-    assert _driver.live_events()[0] == events_before, "events leaked"
+    assert events_in_use() == events_before, "events leaked"
     if SIMULATED:
         races += sim.simulator().races()
         sim.simulator().reset("eager")

@@ -38,6 +38,7 @@ from xlogmem.interop.devices import DeviceState, Watch, get_device_state
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
+from xlogmem.peers import can_access_peer, disable_peer_access, enable_peer_access
 from xlogmem.resources import (
     AllocationRecord,
     AsyncMemoryResource,
@@ -117,11 +118,14 @@ __all__ = [
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",
+    "can_access_peer",
     "current_stream",
     "devices",
     "disable",
+    "disable_peer_access",
     "driver_version",
     "enable",
+    "enable_peer_access",
     "from_arrow",
     "from_cuda_array",
     "from_dlpack",

@@ -151,11 +151,12 @@ from xlogmem._order cimport (
     order_all_unlocks,
     poll_stream_unlocks,
     poll_unlocks,
+    stream_captures,
     record_fence_unlocks,
     refuse_capturing_sources_unlocks,
     refuse_if_capturing_unlocks,
     release_tombstone_unlocks,
-    sync_context_unlocks,
+    sync_contexts_unlocks,
     thread_is_alive,
 )
 from xlogmem.resources.base cimport (

@@ -43,6 +43,7 @@ cdef void forget_at_forks(mutex* lock) noexcept nogil
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil
 cdef int leave_context(Scope* scope) except -1 nogil
+cdef int current_context(cy.CUcontext* context, Failure* failure) except -1 nogil
 cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil
 cdef int restore_capture(cy.CUstreamCaptureMode mode) except -1 nogil
 
@@ -82,6 +83,10 @@ cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int
                        void** parameters, Failure* failure) except -1 nogil
 cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil
 
+cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
+                        Failure* failure) except -1 nogil
+cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) except -1 nogil
+
 cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil
@@ -95,5 +100,7 @@ cdef int copy_out(void* target, cy.CUdeviceptr source, size_t nbytes, cy.CUstrea
                   Failure* failure) except -1 nogil
 cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,
                      Failure* failure) except -1 nogil
+cdef int copy_between(cy.CUdeviceptr target, cy.CUcontext target_context, cy.CUdeviceptr source,
+                      cy.CUcontext source_context, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil
 cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
               Failure* failure) except -1 nogil

@@ -28,9 +28,9 @@ from xlogmem._failures import FORKED
 from xlogmem._units import parse_ordinal
 from xlogmem.errors import DriverError, DriverNotFoundError
 
-__all__ = ["BUILD", "ProcessLock", "active_devices", "describe_device", "device_count", "device_memory",
-           "device_name", "driver_version", "forget_context", "initialize", "is_simulated", "live_events",
-           "supports_memory_pools", "synchronize_device", "trim_events"]
+__all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",
+           "device_count", "device_memory", "device_name", "driver_version", "forget_context", "initialize",
+           "is_simulated", "live_events", "open_to_peer", "supports_memory_pools", "synchronize_device", "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
@@ -49,4 +49,5 @@ include "driver/devices.pxi"            # what a device is called, and its memor
 include "driver/events.pxi"             # spare events; recording and waiting on the host
 include "driver/streams.pxi"            # creating, identifying, waiting on the device
 include "driver/memory.pxi"             # allocating, freeing, pointers, copies
+include "driver/peers.pxi"              # which device may touch another one's memory
 include "driver/kernels.pxi"            # kernels of xlogmem's own

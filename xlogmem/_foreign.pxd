@@ -23,14 +23,29 @@ cdef class Owner:
     cdef Ordering ordering
     cdef StreamState* state     # not deleted meanwhile: this counts as one of its handles
     cdef object held
+    cdef object remote          # the key of a remote stream; else None
 
 
 cdef class StreamRegistry:
     cdef Ordering ordering
     cdef dict by_owner          # id of the object -> Owner
     cdef dict by_number         # number of the registration -> Owner
+    cdef dict by_remote         # of remote streams: what names them -> Owner
+    cdef object __weakref__
     cdef int sweep_at           # owners, before those that only the registry references are looked for
     cdef Stream find(self, object what)
+    cdef Stream find_for_use(self, object what)
+    cdef Stream find_at_home(self, object what)
+    cdef bint is_elsewhere(self, object what) except -1
+    cdef Stream remote(self, Stream stream)
+    cdef Stream register_remote(self, Stream stream)
+    cdef Stream at_home(self, Stream stream)
+    cdef int leave_ended(self) except -1
+    cdef int leave_remote(self, Stream stream) except -1
+    cdef int update_others(self, Stream stream, int discipline) except -1
+    cdef int disown_elsewhere(self) except -1
+    cdef Stream default(self)
+    cdef Owner keep(self, Stream stream, object what)
     cdef Stream register(self, object what, object discipline)
     cdef Stream own(self, cy.CUstream handle, bint held)
     cdef Stream foreign(self, cy.CUstream handle, Discipline unknown, object what)
@@ -42,3 +57,6 @@ cdef class StreamRegistry:
     cdef int drop_owner(self, Owner entry) except -1
     cdef int sweep(self) except -1
     cdef bint is_unused(self, Owner entry)
+
+
+cdef void provide_runtimes(object get_runtime) noexcept

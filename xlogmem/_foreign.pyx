@@ -15,10 +15,13 @@ A query of the id invalidates a graph capture, so the capture state is queried f
 What was looked up before a query is looked up again after it, in the lock acquisition that registers: two threads that
 see a stream first at the same time register it once.
 
+Streams of other devices are registered too, where blocks of this one are used on them (foreign/remote.pxi).
+
 Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
 known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
 """
 import warnings
+import weakref
 
 cimport cython
 
@@ -29,7 +32,10 @@ from xlogmem._cpp cimport check
 from xlogmem._driver cimport (
     LEGACY,
     PER_THREAD,
+    Context,
+    EventPool,
     Scope,
+    current_context,
     enter_context,
     leave_context,
     stream_context,
@@ -38,7 +44,9 @@ from xlogmem._driver cimport (
     stream_is_capturing,
 )
 from xlogmem._failures cimport (
+    DEVICE_IS_LOST,
     DRIVER_FAILED,
+    LOST,
     STREAM_IS_CAPTURING,
     STREAM_IS_ELSEWHERE,
     fail_stream,
@@ -49,6 +57,9 @@ from xlogmem._order cimport (
     ORDINARY,
     change_discipline_unlocks,
     disown_locked,
+    fail_elsewhere,
+    is_other_threads_default,
+    leave_stream_locked,
     own_stream_locked,
     register_stream_locked,
     settle_tombstones_unlocks,
@@ -58,7 +69,7 @@ from xlogmem._order cimport (
     unregister_destroyed_unlocks,
     unregister_stream_unlocks,
 )
-from xlogmem.streams cimport can_own, counted_handle, discipline_now, discipline_of, handle_of, parse
+from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now, discipline_of, handle_of, parse
 
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 
@@ -71,5 +82,15 @@ cdef enum:
     SWEEP_AT = 32               # owners, before unused ones are looked for
 
 
+cdef object runtime_of_device = None          # get_runtime of runtime.py, which is above this room
+
+
+cdef void provide_runtimes(object get_runtime) noexcept:
+    """Say what gives the process's own runtime of a device."""
+    global runtime_of_device
+    runtime_of_device = get_runtime
+
+
 include "foreign/identify.pxi"          # which registration a handle means, without the GIL
+include "foreign/remote.pxi"            # that of a stream of another device
 include "foreign/registry.pxi"          # streams as Python objects name them, and their owners

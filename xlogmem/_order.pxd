@@ -1,10 +1,10 @@
 # What comes after what: streams, positions, fences, clocks.  _order.pyx explains it.
 
 from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, counter, flag, peek, poke, vector
-from xlogmem._driver cimport Context, EventPool
+from xlogmem._cpp cimport atomic, counter, flag, peek, poke, unlikely, vector
+from xlogmem._driver cimport Context, EventPool, Scope, stream_is_capturing
 from xlogmem._failures cimport Failure, FailureKind
 from xlogmem._history cimport EventKind
 from xlogmem._locks cimport mutex
@@ -30,6 +30,7 @@ cdef enum Policy:
 cdef cppclass Fence:
     # An event, the position it covers, and the clock of its stream: all three sampled before the record call.
     cy.CUevent event
+    EventPool* events           # to which it returns
     uint64_t position
     vector[uint64_t] clock
     uint32_t pins               # calls in flight that use the event unlocked; a tombstone and a probe count as one each
@@ -50,6 +51,7 @@ cdef cppclass StreamState:
     Discipline discipline
     flag alive
     flag unowned                # no object is held that keeps the handle alive: adaptive commits record at once
+    uint8_t remote              # it is on another device: nothing is allocated or freed there
     uint64_t number             # the id that users see, never used again in this runtime
     uint64_t driver_id          # the driver's id of the stream, never used again either; 0: a stream of the pool
     uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`
@@ -68,6 +70,10 @@ cdef cppclass StreamState:
     uint32_t eager_commits      # adaptive: how many more commits record their fence at once
     atomic[void*] cache         # of memory that was freed here, see core/caches.pxi; NULL: it has none
     uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`
+    # Of a remote stream: see foreign/remote.pxi.
+    cy.CUcontext context        # of that device; NULL: the stream is on the runtime's own
+    EventPool* events           # of that context
+    int device                  # its ordinal
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
     uint64_t raised_to          # the position for unrecorded work, 0: none yet
@@ -122,6 +128,8 @@ cdef cppclass OrderState:
 cdef class Ordering:
     cdef OrderState state
     cdef readonly Context context
+    cdef list remote_contexts   # which remote streams have events of
+    cdef object registry        # weak reference to that of its foreign streams, or None
     cdef object core            # weak reference to the runtime core that uses this ordering, or None
     cdef int begin_core(self, object core) except -1
 
@@ -161,6 +169,30 @@ cdef inline bint is_of_former(StreamState* source, uint64_t position) noexcept n
     return position <= source.begins_after
 
 
+# Calls on the handle of a remote stream are made in its own context.
+cdef int enter_remote(StreamState* stream, Scope* scope, Failure* failure) except -1 nogil
+cdef int leave_remote(StreamState* stream, Scope* scope, int failed, Failure* failure) except -1 nogil
+cdef int fail_elsewhere(int device, Failure* failure) except -1 nogil
+
+
+cdef inline int enter_stream(StreamState* stream, Scope* scope, Failure* failure) except -1 nogil:
+    """The context of the stream's device is current until `leave_stream`."""
+    return enter_remote(stream, scope, failure) if unlikely(stream.remote) else 0
+
+
+cdef inline int leave_stream(StreamState* stream, Scope* scope, int failed, Failure* failure) except -1 nogil:
+    """After `enter_stream` did not fail.  Returns whether what was done meanwhile has failed."""
+    return leave_remote(stream, scope, failed, failure) if unlikely(stream.remote) else failed
+
+
+cdef inline int stream_captures(StreamState* stream, bint* capturing, Failure* failure) except -1 nogil:
+    """Whether a graph is captured on a stream, on whichever device."""
+    cdef Scope scope
+    if enter_stream(stream, &scope, failure):
+        return 1
+    return leave_stream(stream, &scope, stream_is_capturing(stream.handle, capturing, failure), failure)
+
+
 # Names that end in _locked and _unlocks: see _core.pxd.  The context is current where the lock is dropped.
 cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil
@@ -174,6 +206,7 @@ cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, St
                                       Failure* failure) except -1 nogil
 cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil
 cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil
+cdef void leave_stream_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
                                    Failure* failure) except -1 nogil
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil
@@ -212,7 +245,7 @@ cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, Stre
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
 cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef int unlist_order(OrderState* order) except -1 nogil
-cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil
+cdef int sync_contexts_unlocks(OrderState* order, Failure* failure) except -1 nogil
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil
 cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil

@@ -26,6 +26,9 @@ stream's index is given to the next registration, which goes on counting where t
 positions mean what they meant.  A stream that was found destroyed has no last fence: its newest covers what it covers,
 and where something has to be ordered after more than that, the host waits for the context.
 
+A stream may be *remote*: on another device, where it uses memory of this one.  Its events belong to that device's
+context, and calls on its handle are made there; any stream may wait for any event, so all else is as for others.
+
 Under the lock no driver call is made, the GIL is not acquired and no Python object is touched.  Functions that need the
 driver drop the lock around the call (their names end in ``_unlocks``) and hold it again before they touch pins, counts
 or rings; what they say about the state is true again only when they return.  `StreamState` objects are never moved,
@@ -36,6 +39,8 @@ The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T
 import weakref
 
 cimport cython
+
+from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new, unlikely
 from xlogmem._driver cimport (
@@ -62,11 +67,14 @@ from xlogmem._driver cimport (
 )
 from xlogmem._failures cimport (
     NEEDS_CONTEXT_SYNC,
+    RESOURCE_FAILED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     STREAM_IS_DEAD,
     STREAM_IS_IN_USE,
     fail_stream,
+    format_failure,
+    is_sticky,
 )
 
 from xlogmem._history cimport (
@@ -183,6 +191,7 @@ cdef class Ordering:
 
     def __cinit__(self, Context context not None):
         self.context = context
+        self.remote_contexts = []
         self.state.context = context.handle
         self.state.events = &context.events
         self.state.ring = RING
@@ -204,11 +213,11 @@ cdef class Ordering:
         for i in range(self.state.streams.size()):
             stream = self.state.streams[i]
             if stream.probe != NULL and stream.probe != stream.last and not stream.probe.in_ring:
-                discard(&self.state, stream.probe)
+                discard(stream.probe)
             for k in range(stream.ring.size()):
-                discard(&self.state, stream.ring[k])
+                discard(stream.ring[k])
             if stream.last != NULL:
-                discard(&self.state, stream.last)
+                discard(stream.last)
             del stream
 
     cdef int begin_core(self, object core) except -1:

@@ -48,12 +48,14 @@ cdef class Core:
     cdef StreamRegistry streams
     cdef object __weakref__
     cdef dict adoptions             # by generation: memory that is tracked until its owner ends
+    cdef uint64_t accessible        # to other devices, by their ordinals: all that the resource hands out
     cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1
     cdef int drop_owners(self) except -1
     cdef int warn_of_eviction(self) except -1
     cdef Stream stream_of(self, object stream)
+    cdef Stream stream_for_use(self, object stream)
     cdef Stream owned_stream(self, object handle)
     cdef Stream writer_of(self, DeviceBlock block)
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
@@ -82,6 +84,7 @@ cdef object for_each(object what, object function, const char* where)
 # Declared here so that the compiler does not put it, and its stack frame, into its only caller, which is a hot path.
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
+cdef str described(Core core, uint64_t generation, str name)
 cdef str describe_beyond(Found* found, Extent* extent)
 
 

@@ -84,12 +84,15 @@ def info(as_json: bool) -> None:
 @click.option("--libraries", metavar="NAMES",
               help="Programs that exchange memory with other libraries, in one thread: cupy, torch, numba, cuda.core, "
               "rmm, separated by commas, or all.  Those that are not installed, or do not work here, are listed.")
+@click.option("--devices", type=click.IntRange(1, 16),
+              help="Programs across this many devices, and no others; 1: none of these.  [default: where several "
+              "devices have access to each other, a quarter of the time]")
 @click.option("--defects", is_flag=True,
               help="Plant each known defect in turn and check that it is found (debug builds).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
-             policy: str | None, no_recorder: bool, replay: str | None, libraries: str | None, defects: bool,
-             as_json: bool) -> None:
+             policy: str | None, no_recorder: bool, replay: str | None, libraries: str | None, devices: int | None,
+             defects: bool, as_json: bool) -> None:
     """Random programs whose every use, free and reuse is checked.
 
     On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
@@ -107,12 +110,15 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
         return
     if replay is not None and not re.fullmatch(r"\d+(:\d+(,\d+)*)?", replay):
         raise click.BadParameter(f"{replay!r} is not SEED or SEED:STEP,STEP,...", param_hint="--replay")
-    replayed = () if replay is None else (Program.parse(replay, length * (threads or 1), threads or 1),)
+    if devices is not None and devices > selftest.peers():
+        raise click.BadParameter(f"{selftest.peers()} have access to each other", param_hint="--devices")
+    replayed = () if replay is None else (Program.parse(replay, length * (threads or 1), threads or 1, devices or 1),)
     if seconds is None and programs is None:
         seconds = 30
     report = run_programs(selftest.Settings(
         programs=programs, seconds=seconds, length=length, threads=threads, seed=seed, policy=policy,
-        protect=not no_recorder, replay=replayed, libraries=chosen_libraries(libraries, threads)), quiet=as_json)
+        protect=not no_recorder, replay=replayed, libraries=chosen_libraries(libraries, threads),
+        devices=devices), quiet=as_json)
     if as_json:
         click.echo(json.dumps(report.as_dict()))
     else:
@@ -174,6 +180,7 @@ def print_report(report: Report) -> None:
             console.print(line, markup=False, soft_wrap=True)
         console.print(f"again: xlogmem selftest --replay {failure.program}"
                       + (f" --threads {failure.threads}" if failure.threads > 1 else "")
+                      + (f" --devices {failure.devices}" if failure.devices > 1 else "")
                       + (f" --libraries {','.join(report.exchanges)}" if report.exchanges else ""),
                       markup=False, soft_wrap=True)
 

@@ -11,6 +11,14 @@ cdef enum Untracked:
     ADOPT_UNTRACKED
 
 
+cdef class Together:
+    # What a launch across devices consists of, beside the recorder that the program holds.
+    cdef list others            # recorders in runtimes of other devices
+    cdef Stream own_stream      # the stream, as a runtime of its own device knows it
+    cdef object named           # the object that the program gave for it, if that was another one
+    cdef bint copies            # nothing but copies by the driver, which need no access
+
+
 cdef class LaunchRecorder:
     cdef readonly Core runtime
     cdef readonly Stream stream
@@ -22,16 +30,21 @@ cdef class LaunchRecorder:
     cdef Owned[Window] owned    # the same, and its core, which keeps the recorder while `runtime` is None
     cdef list unsettled         # for the preflight: texts of rejections, and what it has to adopt; None: nothing
     cdef list held              # what resolvers want kept until the use is filed
+    cdef Together together      # of a launch across devices; None: all is on this one
+    cdef bint is_part           # it is among the `others` of one
     cdef int refuse_late(self, int access) except -1
     cdef int reject(self, int access, str why) except -1
     cdef int open(self) except -1
+    cdef int open_here(self) except -1
     cdef int open_slowly(self, int done, Failure* failure) except -1
     cdef int settle(self) except -1
     cdef int refuse_unsettled(self) except -1
     cdef int finish(self, Outcome outcome) except -1
+    cdef int finish_here(self, Outcome outcome) except -1
     cdef int finish_slowly(self) except -1
     cdef int refuse_busy(self) except -1
 
 
 cdef LaunchRecorder record_on(Stream stream)
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1
+cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1

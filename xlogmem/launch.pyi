@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias, final
 
@@ -51,7 +51,12 @@ class LaunchRecorder:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
 
-def provide_runtimes(get_runtime: Callable[[int], Core]) -> None: ...
+def forget_peers(ordinal: int, peer: int) -> None: ...
+def note_peers(ordinal: int, peer: int) -> None: ...
+def place_in_order(recorder: LaunchRecorder) -> tuple[int, int]: ...
+def provide_runtimes(
+    get_runtime: Callable[[int], Core], existing_runtimes: Callable[[], Sequence[Core]] | None = None
+) -> None: ...
 def use(
     stream: _StreamLike | None,
     read: _What = (),

@@ -128,7 +128,7 @@ class DeviceRuntime(Runtime):
         block : object
             What `use` takes for one block.
         stream : stream
-            Where the launch goes.
+            Where the launch goes; it may be on another device, as for `use`.
         access : Access
             What it does.
 
@@ -137,11 +137,13 @@ class DeviceRuntime(Runtime):
         StreamMisuseError, UseAfterFreeError, DriverError
             See `LaunchRecorder.preflight`.
         """
-        recorder = LaunchRecorder(self.default_stream if stream is None else self.register_stream(stream))
-        getattr(recorder, _method_of(access))(block)
+        method = _method_of(access)
+        generation = self._generation_of(block)         # it is a block of this runtime
+        recorder = LaunchRecorder(self.default_stream if stream is None else stream, runtime=self)
+        key = (generation, recorder.stream.id)
+        getattr(recorder, method)(block)
         recorder.preflight()
         if recorder.recorded_count:
-            key = (self._generation_of(block), recorder.stream.id)
             recorder._keep_by_runtime()
             with self._prepared_lock:
                 self._prepared.setdefault(key, []).append(recorder)
@@ -155,7 +157,7 @@ class DeviceRuntime(Runtime):
         """
         _method_of(access)
         generation = self._generation_of(block)         # before the stream, which may have to be registered
-        used = self.default_stream if stream is None else self.register_stream(stream)
+        used = self._stream_for_use(stream)
         with self._prepared_lock:
             recorders = self._prepared.get((generation, used.id), [])
             recorder = recorders.pop() if recorders else None
@@ -251,9 +253,6 @@ def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None =
     return runtime
 
 
-provide_runtimes(get_runtime)
-
-
 def snapshot(device_id: SupportsIndex | None = None) -> Snapshot:
     """`DeviceRuntime.snapshot` of the process's own runtime for a device (default: 0); see `get_runtime`."""
     return get_runtime(0 if device_id is None else device_id).snapshot()
@@ -294,3 +293,6 @@ def forget_runtime(runtime: DeviceRuntime) -> None:
     with _locks[runtime.ordinal]:
         if _runtimes[runtime.ordinal] is runtime:
             _runtimes[runtime.ordinal] = None
+
+
+provide_runtimes(get_runtime, existing_runtimes)

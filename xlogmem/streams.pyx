@@ -43,10 +43,12 @@ from xlogmem._order cimport (
     Discipline,
     OrderState,
     advance,
+    enter_stream,
     hold_fence_unlocks,
     host_wait_for_fence_unlocks,
     host_wait_unlocks,
     is_other_threads_default,
+    leave_stream,
     order_after_fence_unlocks,
     order_after_unlocks,
     poll_fence_unlocks,
@@ -164,7 +166,9 @@ cdef class Stream:
     @property
     def device_id(self):
         """The device ordinal."""
-        return self.ordering.context.ordinal if self.ordering is not None else None
+        if self.ordering is None:
+            return None
+        return self.state.device if self.state.remote else self.ordering.context.ordinal
 
     # ------------------------------------------------------------------------------------------ work as a whole
     def synchronize(self):
@@ -251,7 +255,8 @@ cdef class Stream:
     def __repr__(self):
         if self.state == NULL:
             return "<Stream that was never made>"
-        return f"<Stream {self.id} of device {self.ordering.context.ordinal}>"
+        elsewhere = f", used by the runtime of device {self.ordering.context.ordinal}" if self.state.remote else ""
+        return f"<Stream {self.id} of device {self.device_id}{elsewhere}>"
 
 
 cdef Stream handle_of(Ordering ordering, StreamState* state):

@@ -163,6 +163,7 @@ def test_single_uses_check_before_they_act(driver, call):
     """Another device's block, then another runtime's stream, then a stale identity: refused with no effect."""
     runtime, elsewhere = DeviceRuntime(), DeviceRuntime(1)
     stream, block = runtime.acquire_stream(), runtime.allocate(64)
+    beside = DeviceRuntime()
     theirs, gone = elsewhere.allocate(64), runtime.allocate(64)
     identity = gone.id
     gone.free()
@@ -170,8 +171,8 @@ def test_single_uses_check_before_they_act(driver, call):
     single = getattr(runtime, call)
     with nothing_happens(driver, runtime, elsewhere):
         for what, where, error in ((theirs, stream, StreamMisuseError), (theirs.id, stream, StreamMisuseError),
-                                   (block, elsewhere.default_stream, StreamMisuseError),
-                                   (identity, elsewhere.default_stream, StreamMisuseError),
+                                   (block, beside.default_stream, StreamMisuseError),
+                                   (identity, beside.default_stream, StreamMisuseError),
                                    (identity, stream, UseAfterFreeError), (gone, stream, UseAfterFreeError),
                                    ("a block", stream, TypeError), (4711, stream, StreamMisuseError)):
             with pytest.raises(error):

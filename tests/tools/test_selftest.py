@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from xlogmem import selftest
 from xlogmem.cli import main
-from xlogmem.selftest.programs import KINDS, Program
+from xlogmem.selftest.programs import ACROSS, DEVICES, KINDS, Program
 from xlogmem.selftest.steps import STEPS
 
 pytestmark = pytest.mark.usefixtures("_context")
@@ -17,11 +17,13 @@ pytestmark = pytest.mark.usefixtures("_context")
 IN_THREADS = {"fork"}                       # steps that programs of one thread have not
 INTERESTING = ("overlapping_windows", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits", "records")
 WITH_LIBRARIES = {"export_to_library", "adopt_array", "use_array"}       # see test_selftest_libraries.py
+ACROSS_DEVICES = set(DEVICES)
 GPU_CANNOT = {"fail", "situation"}          # there no driver call fails on request
+several = pytest.mark.skipif(selftest.peers() < 2, reason="needs two devices with access to each other")
 
 
 def run(**settings) -> selftest.Report:
-    return selftest.run(selftest.Settings(**{"threads": 1, **settings}))
+    return selftest.run(selftest.Settings(**{"threads": 1, "devices": 1, **settings}))
 
 
 def test_random_programs_go_right_and_do_what_is_interesting():
@@ -32,7 +34,7 @@ def test_random_programs_go_right_and_do_what_is_interesting():
     assert report.operations > 50 * report.programs
     assert {name: getattr(report, name) for name in INTERESTING if getattr(report, name) < 40} == {}
     unused = {name for name in STEPS if not report.steps[name]}
-    assert unused - IN_THREADS - WITH_LIBRARIES <= (set() if report.simulated else GPU_CANNOT)
+    assert unused - IN_THREADS - WITH_LIBRARIES - ACROSS_DEVICES <= (set() if report.simulated else GPU_CANNOT)
 
 
 def test_several_threads_on_one_runtime_go_right():
@@ -47,7 +49,7 @@ def test_several_threads_on_one_runtime_go_right():
 
 def test_without_a_number_of_threads_there_are_programs_of_one_and_of_many():
     seen = []
-    selftest.run(selftest.Settings(programs=6), lambda report: seen.append(report.operations))
+    selftest.run(selftest.Settings(programs=6, devices=1), lambda report: seen.append(report.operations))
     steps = [later - earlier for earlier, later in itertools.pairwise(seen)]
     assert max(steps) > 4 * min(steps)      # eight threads take eight times the steps
 
@@ -60,6 +62,59 @@ def test_without_the_recorder_every_kind_of_program_goes_wrong(seed):
     assert report.failure is not None
     assert any("RACE" in text or "USE-AFTER-FREE" in text or "were not what was written" in text
                for text in report.failure.violations)
+
+
+@several
+def test_programs_across_devices_go_right():
+    report = run(programs=8 * len(ACROSS), devices=2)
+    assert report.failure is None
+    assert report.violations == 0
+    assert {name: getattr(report, name) for name in INTERESTING if getattr(report, name) < 40} == {}
+    assert all(report.steps[name] for name in ACROSS_DEVICES)
+
+
+@several
+def test_several_threads_across_devices_go_right():
+    report = run(programs=4, threads=8, devices=2)
+    assert report.failure is None
+    assert report.overlapping_windows
+    assert report.conflict_waits
+
+
+@several
+def test_without_a_number_of_devices_there_are_programs_of_one_and_of_several():
+    report = run(programs=12, devices=None)
+    assert report.failure is None
+    assert any(report.steps[name] for name in ACROSS_DEVICES)
+    assert run(programs=4).steps["copy_between"] == 0
+
+
+@pytest.mark.simulator
+@several
+@pytest.mark.parametrize("seed", range(len(ACROSS)))
+def test_without_the_recorder_every_kind_of_program_across_devices_goes_wrong(seed):
+    report = run(programs=60, seed=seed, protect=False, shrink=False, devices=2)
+    assert report.failure is not None
+    assert report.failure.devices == 2
+    assert any("RACE" in text or "USE-AFTER-FREE" in text for text in report.failure.violations)
+
+
+def test_more_devices_than_there_are_is_refused():
+    result = CliRunner().invoke(main, ["selftest", "--devices", str(selftest.peers() + 1)])
+    assert result.exit_code == 2
+    assert "have access to each other" in result.output
+
+
+@pytest.mark.simulator
+@several
+def test_the_command_says_for_how_many_devices_a_program_is():
+    command = ["selftest", "--programs", "9", "--threads", "1", "--devices", "2", "--no-recorder"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    again = result.stdout.split("again: xlogmem ")[1].split("\n")[0].split()
+    assert again[-2:] == ["--devices", "2"]
+    assert CliRunner().invoke(main, [*again, "--no-recorder", "--json"]).exit_code == 1
+    assert CliRunner().invoke(main, [*again, "--json"]).exit_code == 0
 
 
 @pytest.mark.simulator

@@ -57,6 +57,8 @@ cdef class Core:
         self.adoptions = None                           # no owner ends anything here any more
         if self.state.order != NULL and not process_is_closing():
             self.ordering.end_core()
+            if self.streams is not None:
+                self.streams.disown_elsewhere()
             with nogil:
                 more = tear_down(&self.state, False, self.owners_live, False)
             if more and not self.owners_live:
@@ -141,6 +143,12 @@ cdef class Core:
             return self.stream_pool.default
         return self.streams.find(stream)
 
+    cdef Stream stream_for_use(self, object stream):
+        """The same for a stream on which blocks are used, which may be on another device."""
+        if stream is None:
+            return self.stream_pool.default
+        return self.streams.find_for_use(stream)
+
     cdef Stream owned_stream(self, object handle):
         """The registration of a stream that is known to live on: an own stream, a default stream, one whose owner is
         held here or can be found.  None for another handle."""
@@ -170,7 +178,7 @@ cdef class Core:
                     found.handles.fetch_add(1)          # it is neither deleted nor handed out meanwhile
                     break
             order.lock.unlock()
-        return counted_handle(self.ordering, found) if found != NULL else None
+        return self.streams.at_home(counted_handle(self.ordering, found)) if found != NULL else None
 
     # ------------------------------------------------------------------------------------------ blocks
     cdef bint find(self, uint64_t ptr, Found* found) noexcept:

@@ -69,7 +69,8 @@ cdef size_t parse_bytes_wanted(object nbytes) except? 0:
 
 cdef inline Stream stream_for(Core core, object stream):
     """`Core.stream_of`, in short for what it is mostly given."""
-    if type(stream) is Stream and (<Stream>stream).ordering is core.ordering and (<Stream>stream).state != NULL:
+    if (type(stream) is Stream and (<Stream>stream).ordering is core.ordering and (<Stream>stream).state != NULL
+            and not (<Stream>stream).state.remote):
         return <Stream>stream
     return core.stream_of(stream)
 
@@ -123,8 +124,8 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     cdef Stream given
     cdef int done = NOT_AT_ONCE
     if stream is not None:
-        given = stream_for(core, stream)
-        home = given.state
+        given = stream_for_free(core, block, stream)
+        home = given.state if given is not None else NULL
     if block.owned.item == NULL:
         raise stale_handle(block)
     if free_into_cache(&core.state, block.block, block.generation, home):
@@ -135,6 +136,21 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
         free_slowly(core, block, home)
     block.owned.item = NULL                             # the handle owns nothing any more
     return core.drop_owners()
+
+
+cdef Stream stream_for_free(Core core, DeviceBlock block, object stream):
+    """Where a block is freed.  None: on its home, after all that is queued by now on the stream that was named, which
+    is on another device."""
+    cdef Stream given
+    if type(stream) is Stream and (<Stream>stream).ordering is core.ordering:
+        return stream_for(core, stream)
+    given = core.stream_for_use(stream)
+    if not given.state.remote:
+        return given
+    if block.owned.item == NULL:
+        raise stale_handle(block)
+    (<Runtime>core)._file(block, given, UNKNOWN_ACCESS)
+    return None
 
 
 cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:

@@ -382,7 +382,7 @@ cdef class Runtime(Core):
     def _file(self, what, stream, int access):
         cdef Found found
         cdef Request request
-        cdef Stream used = self.stream_of(stream)
+        cdef Stream used = self.stream_for_use(stream)
         cdef StreamState* state = used.state
         cdef Failure failure
         cdef int failed
@@ -396,6 +396,10 @@ cdef class Runtime(Core):
         if failed:
             self.fail(&failure, f"recording a use on {used!r}")
         self.drop_owners()
+
+    def _stream_for_use(self, stream):
+        """The handle of a stream on which blocks are used; it may be on another device."""
+        return self.stream_for_use(stream)
 
     cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED:
         """The one block that an argument names, or NOTHING."""

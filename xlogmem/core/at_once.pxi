@@ -33,7 +33,7 @@ cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) e
     if is_work_left(core) or not is_quiet(stream):
         return NOT_AT_ONCE
     if stream_is_capturing(stream.handle, &capturing, failure):
-        if wants_context(failure):
+        if wants_context(failure) or stream.context != NULL:
             return NOT_AT_ONCE
         mark_lost_if_sticky(core, 1, failure)
         return REFUSED

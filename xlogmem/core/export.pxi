@@ -130,7 +130,7 @@ cdef int release_exports_without_stream(CoreState* core, Failure* failure) excep
     blocks = core.returned_without_stream
     core.returned_without_stream.clear()
     if wanted or not blocks.empty():
-        failed = sync_context_unlocks(order, failure)
+        failed = sync_contexts_unlocks(order, failure)
     for i in range(blocks.size()):
         if failed:
             core.returned_without_stream.push_back(blocks[i])

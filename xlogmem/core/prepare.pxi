@@ -44,7 +44,7 @@ cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) e
     cdef bint capturing = False
     if not stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, stream.number)
-    if stream_is_capturing(stream.handle, &capturing, failure):
+    if stream_captures(stream, &capturing, failure):
         return 1
     if capturing:
         return fail_stream(failure, STREAM_IS_CAPTURING, stream.number)

@@ -86,6 +86,11 @@ cdef int leave_context(Scope* scope) except -1 nogil:
     return 0
 
 
+cdef int current_context(cy.CUcontext* context, Failure* failure) except -1 nogil:
+    """The context that is current; NULL: none is."""
+    return _check(failure, "cuCtxGetCurrent", query_context(context))
+
+
 cdef int context_synchronize(Failure* failure) except -1 nogil:
     """Have the host wait for everything enqueued in the current context."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()

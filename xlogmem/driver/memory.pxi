@@ -127,6 +127,13 @@ cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes
     return _check(failure, "cuMemcpyDtoDAsync", cy.cuMemcpyDtoDAsync(target, source, nbytes, stream))
 
 
+cdef int copy_between(cy.CUdeviceptr target, cy.CUcontext target_context, cy.CUdeviceptr source,
+                      cy.CUcontext source_context, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
+    """Between devices; through the host where they are not peers (CUDA driver API, cuMemcpyPeerAsync)."""
+    return _check(failure, "cuMemcpyPeerAsync", cy.cuMemcpyPeerAsync(target, target_context, source, source_context,
+                                                                     nbytes, stream))
+
+
 cdef int fill(cy.CUdeviceptr target, uint32_t value, int width, size_t count, cy.CUstream stream,
               Failure* failure) except -1 nogil:
     """Set `count` elements of `width` bytes (1, 2 or 4) to a value."""

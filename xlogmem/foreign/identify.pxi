@@ -22,7 +22,7 @@ cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unkn
     if failed:
         return 1
     likely = order.streams[found.likely]
-    if likely.handle == handle and likely.driver_id == number and <bint>likely.alive:
+    if likely.handle == handle and likely.driver_id == number and <bint>likely.alive and not likely.remote:
         likely.busy += 1
         found.state = likely
         found.is_new = False
@@ -72,7 +72,7 @@ cdef StreamState* match_locked(OrderState* order, cy.CUstream handle, uint64_t n
     former[0] = NULL
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if stream.handle != handle or not stream.alive or stream.driver_id == 0:
+        if stream.handle != handle or not stream.alive or stream.driver_id == 0 or stream.remote:
             continue
         if stream.driver_id == number:
             known = stream
@@ -136,8 +136,8 @@ cdef StreamState* counted_newest(OrderState* order, cy.CUstream handle) noexcept
     order.lock.lock()
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if stream.handle == handle and <bint>stream.alive and stream.driver_id and stream.thread == thread and (
-                newest == NULL or newest.number < stream.number):
+        if (stream.handle == handle and <bint>stream.alive and stream.driver_id and not stream.remote
+                and stream.thread == thread and (newest == NULL or newest.number < stream.number)):
             newest = stream
     if newest != NULL:
         newest.handles.fetch_add(1)

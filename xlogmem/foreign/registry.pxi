@@ -25,6 +25,18 @@ cdef bint name_discipline(OrderState* order, StreamState* stream, Discipline dis
     return same
 
 
+cdef bint has_ended(Ordering ordering):
+    """Whether the runtime of these streams is gone."""
+    return ordering.core is None or ordering.core() is None
+
+
+cdef Stream uncored(Stream stream):
+    """A handle that keeps the registration, and not the runtime."""
+    cdef Stream handle = handle_of(stream.ordering, stream.state)
+    handle.core = None
+    return handle
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class StreamRegistry:
@@ -34,7 +46,10 @@ cdef class StreamRegistry:
         self.ordering = ordering
         self.by_owner = {}
         self.by_number = {}
+        self.by_remote = {}
         self.sweep_at = SWEEP_AT
+        ordering.registry = weakref.ref(self)
+        registries[id(ordering)] = self
 
     cdef Stream find(self, object what):
         """The handle of a stream, which is registered on first use."""
@@ -42,11 +57,158 @@ cdef class StreamRegistry:
         if isinstance(what, Stream):
             if (<Stream>what).state == NULL or (<Stream>what).ordering is not self.ordering:
                 raise StreamMisuseError(f"{what!r} belongs to another runtime")
+            if (<Stream>what).state.remote:
+                raise StreamMisuseError(f"{what!r} is on another device than the memory, which is used there, and "
+                                        "neither allocated nor freed: name a stream of the memory's own device")
             return <Stream>what
         entry = self.by_owner.get(id(what))
         if entry is not None and entry.held is what and entry.state.alive:
             return handle_of(self.ordering, entry.state)            # its owner is held: it is still that stream
         return self.register(what, None)
+
+    cdef Stream find_for_use(self, object what):
+        """The handle of a stream on which blocks are used: it may be on another device."""
+        cdef Stream stream = self.find_at_home(what)
+        if stream.state == NULL or stream.ordering is self.ordering:
+            return stream if stream.state != NULL and stream.state.remote else self.find(stream)
+        if stream.ordering.context.ordinal == self.ordering.context.ordinal:
+            return self.find(stream)                    # which refuses it
+        return self.remote(stream)
+
+    cdef Stream find_at_home(self, object what):
+        """The handle of a stream by a runtime of its own device: the process's own, if that is not this one."""
+        if isinstance(what, Stream):
+            return <Stream>what
+        if self.is_elsewhere(what):
+            return runtime_of_device(device_of(what)).register_stream(what)
+        return self.find(what)
+
+    cdef bint is_elsewhere(self, object what) except -1:
+        """Whether a stream of another library is on another device.  The default streams are those of the current
+        context, if there is one."""
+        cdef cy.CUcontext context = NULL
+        cdef cy.CUstream handle
+        cdef Owner entry = self.by_owner.get(id(what))
+        cdef Failure failure
+        cdef int failed
+        if entry is not None and entry.held is what and entry.state.alive and not entry.state.thread:
+            return False
+        handle = parse(what)
+        if <size_t>handle > PER_THREAD and self.own(handle, False) is not None:
+            return False
+        with nogil:
+            if <size_t>handle <= PER_THREAD:
+                failed = current_context(&context, &failure)
+            else:
+                failed = stream_context(handle, &context, &failure)
+        return not failed and context != NULL and context != self.ordering.state.context and (
+            device_of(what) != self.ordering.context.ordinal)
+
+    cdef Stream remote(self, Stream stream):
+        """The registration here of a stream of another device, named by a handle of a runtime there."""
+        cdef Owner entry = self.by_remote.get(remote_key(stream))
+        cdef Failure failure
+        cdef Stream found
+        if not stream.registered:
+            raise StreamMisuseError(f"{stream!r} was unregistered")
+        if stream.state.remote:
+            raise StreamMisuseError(f"{stream!r} is how a runtime of another device knows a stream: name the stream "
+                                    "itself")
+        if is_other_threads_default(stream.state):
+            raise StreamMisuseError(f"{stream!r} is the per-thread default stream of another thread")
+        if stream.ordering.state.lost != NULL and stream.ordering.state.lost.load() & LOST:
+            failure.kind = DEVICE_IS_LOST
+            raise_failure(&failure, f"using memory of device {self.ordering.context.ordinal} on {stream!r}")
+        if entry is not None and entry.state.alive:
+            found = handle_of(self.ordering, entry.state)
+        else:
+            found = self.register_remote(stream)
+        return self.with_discipline(found, discipline_now(&stream.ordering.state, stream.state))
+
+    cdef Stream register_remote(self, Stream stream):
+        cdef StreamRegistry other = stream.ordering.registry() if stream.ordering.registry is not None else None
+        cdef Context context = stream.ordering.context
+        cdef Owner entry = other.by_number.get(stream.id) if other is not None else None
+        cdef StreamState* state = NULL
+        cdef Remote remote
+        cdef Failure failure
+        cdef int failed
+        held = (stream.ordering, entry.held if entry is not None else None, uncored(stream) if stream.foreign else None)
+        remote.context, remote.events, remote.device = context.handle, &context.events, context.ordinal
+        remote.handle, remote.thread, remote.number = stream.state.handle, stream.state.thread, stream.id
+        remote.discipline = <Discipline>discipline_now(&stream.ordering.state, stream.state)
+        remote.unowned = <bint>stream.state.unowned
+        self.leave_ended()
+        if context not in self.ordering.remote_contexts:
+            self.ordering.remote_contexts.append(context)       # for good: fences outlive the stream
+        with nogil:
+            failed = identify_remote(&self.ordering.state, &remote, &state, &failure)
+        if failed:
+            raise_failure(&failure, f"registering {stream!r}", self.ordering.state.lost)
+        found = counted_handle(self.ordering, state)
+        entry = self.keep(found, held)
+        entry.remote = remote_key(stream)
+        self.by_remote[entry.remote] = entry
+        if not stream.registered:                       # meanwhile, by another thread, which may not have seen this
+            self.unregister(found, self.default())
+            raise StreamMisuseError(f"{stream!r} was unregistered")
+        return found
+
+    cdef Stream at_home(self, Stream stream):
+        """The handle by which programs know a stream: of a remote one, that of its own device's runtime."""
+        cdef Owner entry = self.by_number.get(stream.id) if stream is not None and stream.state.remote else None
+        if entry is None or entry.remote is None:
+            return stream
+        return handle_of(<Ordering>entry.held[0], <StreamState*><size_t>entry.remote[1])
+
+    cdef int leave_remote(self, Stream stream) except -1:
+        """A stream of another device is unregistered there, by whichever runtime knows it."""
+        cdef Owner entry
+        for entry in list(self.by_remote.values()):
+            if (<bint>entry.state.alive and entry.state.handle == stream.state.handle
+                    and entry.state.context == stream.ordering.state.context
+                    and entry.state.driver_id == stream.state.driver_id):
+                self.unregister(handle_of(self.ordering, entry.state), self.default())
+        return 0
+
+    cdef int leave_ended(self) except -1:
+        """Streams of runtimes that have ended, which nothing uses any more, may go."""
+        cdef Owner entry
+        for entry in list(self.by_remote.values()):
+            if has_ended(<Ordering>entry.held[0]) and <bint>entry.state.alive and entry.state.handles.load() == 1:
+                try:
+                    self.unregister(handle_of(self.ordering, entry.state), self.default())
+                except (StreamMisuseError, DriverError):
+                    continue                            # in use: the next one that comes looks again
+        return 0
+
+    cdef int disown_elsewhere(self) except -1:
+        """The runtime ends, and with it the reason why a program would not destroy a foreign stream: other runtimes do
+        not touch it again.  Without a driver call, as this is for finalizers."""
+        cdef StreamRegistry other
+        cdef OrderState* order
+        cdef Owner entry
+        for other in other_registries(self):
+            for entry in list(other.by_remote.values()):
+                if entry.held[0] is not self.ordering or entry.remote[2] is None or (
+                        <size_t>entry.state.handle <= PER_THREAD):
+                    continue
+                order = &other.ordering.state
+                with nogil:
+                    order.lock.lock()
+                    entry.state.unowned.store(True)
+                    if entry.state.alive and entry.state.windows == 0 and entry.state.busy == 0:
+                        leave_stream_locked(order, entry.state)
+                    order.lock.unlock()
+        return 0
+
+    cdef Stream default(self):
+        cdef StreamState* default
+        with nogil:
+            self.ordering.state.lock.lock()
+            default = self.ordering.state.streams[0]
+            self.ordering.state.lock.unlock()
+        return handle_of(self.ordering, default)
 
     cdef Stream register(self, object what, object discipline):
         """The handle of a stream with this discipline (None: as it is, and the default on first use)."""
@@ -108,7 +270,10 @@ cdef class StreamRegistry:
         cdef Failure failure
         cdef Scope scope
         cdef int failed
-        if discipline == -1 or name_discipline(order, stream.state, <Discipline>discipline):
+        if discipline == -1:
+            return stream
+        if name_discipline(order, stream.state, <Discipline>discipline):
+            self.update_others(stream, discipline)        # it may have got it without them
             return stream
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
@@ -124,14 +289,31 @@ cdef class StreamRegistry:
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, "changing its discipline", order.lost)
+        self.update_others(stream, discipline)
         return stream
+
+    cdef int update_others(self, Stream stream, int discipline) except -1:
+        """Runtimes of other devices that know the stream: it has this discipline from now on."""
+        cdef StreamRegistry other
+        cdef Owner entry
+        for other in other_registries(self) if not stream.state.remote else ():
+            entry = other.by_remote.get(remote_key(stream))
+            if entry is not None and entry.state.alive:
+                other.with_discipline(handle_of(other.ordering, entry.state), discipline)
+        return 0
 
     cdef Stream known_as(self, object what):
         """The handle of a stream that is registered.  It may be destroyed already, so the driver is not called."""
         cdef cy.CUstream handle
         cdef StreamState* found
+        cdef Owner entry
+        for entry in list(self.by_remote.values()):     # its own runtime may have ended
+            if <bint>entry.state.alive and (entry.held[1] is what or entry.remote == (
+                    remote_key(<Stream>what) if isinstance(what, Stream) else None)):
+                return handle_of(self.ordering, entry.state)
         if isinstance(what, Stream):
-            return self.find(what)
+            return <Stream>what if (<Stream>what).state != NULL and (
+                (<Stream>what).ordering is self.ordering) else self.find(what)
         handle = parse(what)
         if <size_t>handle == PER_THREAD:
             return self.find(what)
@@ -151,16 +333,21 @@ cdef class StreamRegistry:
     cdef int unregister(self, Stream stream, Stream successor) except -1:
         """From now on `successor` frees the blocks that would have been freed there."""
         cdef Failure failure
+        cdef StreamRegistry other
         cdef Owner entry
         cdef int failed
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own: drop it instead")
         if not stream.registered:
             raise StreamMisuseError(f"{stream!r} is not registered")
+        for other in other_registries(self) if not stream.state.remote else ():
+            other.leave_remote(stream)
         with nogil:
             failed = unregister_foreign(&self.ordering.state, stream.state, successor.state, &failure)
         if failed:
             raise_failure(&failure, "unregistering it", self.ordering.state.lost)
+        for other in other_registries(self) if not stream.state.remote else ():
+            other.leave_remote(stream)                  # another thread may have registered it there meanwhile
         entry = self.by_number.get(stream.id)
         if entry is not None:
             self.drop_owner(entry)
@@ -171,9 +358,15 @@ cdef class StreamRegistry:
 
         The default stream of a thread gets no owner: one object may stand for the streams of all threads.
         """
-        cdef Owner entry
         if <size_t>stream.state.handle == PER_THREAD or stream.id in self.by_number or not can_own(what):
             return 0
+        if self.keep(stream, what).state == stream.state:           # else a finalizer was faster
+            stream.state.unowned.store(False)
+        return 0
+
+    cdef Owner keep(self, Stream stream, object what):
+        """Hold an object as long as the stream is registered; the entry of what is held for it."""
+        cdef Owner entry
         if len(self.by_owner) >= self.sweep_at:
             self.sweep()
         entry = self.by_owner.get(id(what))
@@ -184,16 +377,17 @@ cdef class StreamRegistry:
         entry.state = stream.state
         entry.state.handles.fetch_add(1)
         entry.held = what
-        if self.by_number.setdefault(stream.id, entry) is entry:    # else a finalizer was faster
+        if self.by_number.setdefault(stream.id, entry) is entry:    # else a finalizer, or another thread, was faster
             self.by_owner[id(what)] = entry
-            entry.state.unowned.store(False)
-        return 0
+        return self.by_number[stream.id]
 
     cdef int drop_owner(self, Owner entry) except -1:
         """Of a registration that ended, or of an object that names another stream by now."""
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)
+        if self.by_remote.get(entry.remote) is entry:
+            del self.by_remote[entry.remote]
         if <size_t>entry.state.handle > LEGACY:
             with nogil:
                 self.ordering.state.lock.lock()
@@ -204,12 +398,7 @@ cdef class StreamRegistry:
     cdef int sweep(self) except -1:
         """Unregister the streams whose owner only the registry references."""
         cdef Owner entry
-        cdef StreamState* default
-        with nogil:
-            self.ordering.state.lock.lock()
-            default = self.ordering.state.streams[0]
-            self.ordering.state.lock.unlock()
-        successor = handle_of(self.ordering, default)
+        cdef Stream successor = self.default()
         self.sweep_at = 2 * len(self.by_owner)                      # no second sweep starts inside this one
         for entry in list(self.by_owner.values()):
             if not entry.state.alive:                               # the C table saw its handle reused

@@ -20,6 +20,7 @@ import itertools
 
 cimport cython
 
+from cuda.bindings cimport cydriver as cy
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS,
     PyBUF_WRITABLE,
@@ -35,6 +36,7 @@ from xlogmem._driver cimport (
     LEGACY,
     Scope,
     copy_across,
+    copy_between,
     copy_in,
     copy_out,
     enter_context,
@@ -45,12 +47,12 @@ from xlogmem._driver cimport (
 from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
 from xlogmem._failures cimport LOST, Failure
 from xlogmem._named cimport pair_of
-from xlogmem._order cimport OrderState, host_wait_unlocks, is_other_threads_default
+from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, is_other_threads_default, leave_stream
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder, add_use, record_on
+from xlogmem.launch cimport LaunchRecorder, add_use, copy_together, record_on
 from xlogmem.streams cimport Stream
 
 from xlogmem.blocks import Access, set_interface_maker
@@ -183,7 +185,8 @@ cdef class Buffer(ArrayView):
         self.refuse_stale()
         if flags & WRITE:
             self.refuse_writing("a pointer for writing")
-        return new_pointer(self, self.new_recorder(self.resolve_stream(stream), flags))
+        return new_pointer(self, self.new_recorder(self.core.stream_for_use(stream) if stream is not None else
+                                                   self.resolve_stream(None), flags))
 
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.

@@ -57,11 +57,20 @@ cdef int add_use(LaunchRecorder recorder, object what, int access, object named)
     part."""
     if add_block(recorder, <PyObject*>what, access):
         return 0
+    other = recorder_of(recorder, what)
+    if other is not None:
+        return add_use_there(recorder, other, what, access, named)
     resolver = resolver_of(what)
     if resolver is not None:
         add_parts(recorder, parts_of(recorder, what, resolver), access, named)
         return recorder.refuse_late(access)
     return add_memory(recorder, what, access, named)
+
+
+cdef int add_use_there(LaunchRecorder recorder, LaunchRecorder other, object what, int access, object named) except -1:
+    """A block of another device: its own runtime says what is wrong with it."""
+    recorder.refuse_late(access)
+    return add_use(other, what, access, named)
 
 
 cdef int add_memory(LaunchRecorder recorder, object what, int access, object named) except -1:
@@ -119,7 +128,8 @@ cdef int add_parts(LaunchRecorder recorder, object parts, int access, object nam
             resolver = resolver_of(part)
             inside = contents_of(part) if resolver is None else parts_of(recorder, part, resolver)
             if inside is None:
-                add_memory(recorder, part, access, part if name is None else name)
+                other = recorder_of(recorder, part)
+                add_memory(recorder if other is None else other, part, access, part if name is None else name)
                 continue
             if name is None and resolver is not None:
                 name = part

@@ -70,15 +70,21 @@ cdef class LaunchRecorder:
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         if on_conflict not in ON_CONFLICT:
             raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose wait, raise or count")
-        if isinstance(stream, Stream):
-            if runtime is not None and runtime is not core_of(<Stream>stream):
+        what = None if isinstance(stream, Stream) else stream
+        if what is not None:
+            runtime = runtime if runtime is not None else runtime_of(what)
+            stream = runtime.streams.find_at_home(what)
+        named = <Stream>stream
+        if runtime is not None and runtime is not core_of(named):
+            if runtime.ordinal == named.ordering.context.ordinal:
                 raise StreamMisuseError(f"{stream!r} belongs to another runtime than {runtime!r}")
-        else:
-            runtime = runtime if runtime is not None else runtime_of(stream)
-            stream = runtime.stream_of(stream)
+            stream = runtime.streams.find_for_use(named)
         if self.window != NULL:
             raise RuntimeError("a recorder is initialised once")
         begin(self, <Stream>stream)
+        if named is not self.stream:
+            self.together.own_stream = named
+            self.together.named = what
         self.on_untracked = IGNORE_UNTRACKED if mode == "permissive" else UNTRACKED_CHOICES[untracked or "raise"]
         self.window.is_strict = self.on_untracked != IGNORE_UNTRACKED
         self.window.on_conflict = ON_CONFLICT[on_conflict]
@@ -148,6 +154,9 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int open(self) except -1:
+        return self.open_here() if self.together is None else open_everywhere(self)
+
+    cdef int open_here(self) except -1:
         cdef Failure failure
         cdef int done = DONE
         if self.window == NULL or self.busy or self.preflighted or self.done or self.unsettled is not None:
@@ -197,6 +206,8 @@ cdef class LaunchRecorder:
                     failed = prepare_rest(&self.runtime.state, self.window, failure)
             self.busy = False
         if failed:
+            if self.is_part or self.together is not None:
+                failure.argument = 0                    # as the program counts them, it is another one
             self.runtime.fail(failure, f"preparing a launch on {self.stream!r}")
         return 0
 
@@ -214,8 +225,7 @@ cdef class LaunchRecorder:
         """
         if self.unsettled is not None:
             self.refuse_unsettled()
-        if not self.preflighted and (self.unsettled is not None
-                                     or (self.window != NULL and not self.window.requests.empty())):
+        if not self.preflighted and has_uses(self):
             raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
         self.finish(LAUNCHED)
 
@@ -224,6 +234,9 @@ cdef class LaunchRecorder:
         self.finish(CANCELLED)
 
     cdef int finish(self, Outcome outcome) except -1:
+        return self.finish_here(outcome) if self.together is None else finish_everywhere(self, outcome)
+
+    cdef int finish_here(self, Outcome outcome) except -1:
         cdef OrderState* order
         cdef bint more
         if self.window == NULL or self.busy or self.done or process_was_forked():
@@ -266,13 +279,20 @@ cdef class LaunchRecorder:
 
     @cython.binding(False)
     def __enter__(self):
-        self.open()
+        if self.together is None:
+            self.open_here()
+        else:
+            open_everywhere(self)
         return self
 
     @cython.binding(False)
     def __exit__(self, kind, exception, traceback, /):
-        if not self.done:
-            self.finish(LAUNCHED)
+        if self.done:
+            return
+        if self.together is None:
+            self.finish_here(LAUNCHED)
+        else:
+            finish_everywhere(self, LAUNCHED)
 
     def _keep_by_runtime(self):
         """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
@@ -286,6 +306,8 @@ cdef class LaunchRecorder:
             self.window.is_kept = True
             order.lock.unlock()
         self.stream = stream
+        if self.together is not None:
+            self.together.own_stream = None
         self.runtime = None
 
     def _take_from(self, Core runtime not None):
@@ -311,7 +333,10 @@ cdef class LaunchRecorder:
     @property
     def recorded_count(self):
         """How many uses were registered, before uses of one block are merged."""
-        return self.window.requests.size() if self.window != NULL else 0
+        if self.window == NULL:
+            return 0
+        return self.window.requests.size() + sum(
+            [other.recorded_count for other in self.together.others] if self.together is not None else ())
 
     def __repr__(self):
         if self.window == NULL:
@@ -334,6 +359,8 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL
     recorder.on_untracked = RAISE_UNTRACKED
+    if unlikely(stream.state.remote):
+        begin_together(recorder, stream)
     recorder.window = recorder.owned.item = window
     recorder.owned.object = <void*>recorder.runtime
     recorder.owned.end = end_window

@@ -6,6 +6,8 @@ explanations = []                           # functions of a runtime: a sentence
 
 
 cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
+    if add_elsewhere(recorder, what, extent, access, named):
+        return 0
     if recorder.on_untracked == ADOPT_UNTRACKED:
         return note_adoption(recorder, what, extent, access, named)
     if recorder.on_untracked == RAISE_UNTRACKED:
@@ -71,7 +73,8 @@ cdef int adopt_noted(LaunchRecorder recorder) except -1:
     while recorder.unsettled:
         what, owner, extent.first, extent.last, access = recorder.unsettled[0]
         producer = find_producer_stream(what)
-        home = recorder.runtime.stream_of(producer) if producer is not None else recorder.stream
+        home = recorder.runtime.stream_of(producer) if producer is not None else (
+            recorder.runtime.stream_pool.default if recorder.stream.state.remote else recorder.stream)
         adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
         add_found(recorder, &found, access)
         recorder.held = recorder.held or []

@@ -3,10 +3,13 @@
 cdef object process_runtime = None          # get_runtime of runtime.py, which is above this room
 
 
-def provide_runtimes(get_runtime):
-    """Say what gives the process's own runtime of a device."""
-    global process_runtime
+def provide_runtimes(get_runtime, existing_runtimes=None):
+    """Say what gives the process's own runtime of a device, and all that there are (None: as before)."""
+    global process_runtime, all_runtimes
     process_runtime = get_runtime
+    if existing_runtimes is not None:
+        all_runtimes = existing_runtimes
+    provide_to_streams(get_runtime)
 
 
 cdef Core runtime_of(object stream):

@@ -110,9 +110,10 @@ cdef void end_watch(ListedOrder* listed) noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- captures
-cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
+cdef int refuse_captures_in_context_unlocks(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
     """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
-    too).  Query the registered streams, of all runtimes of the process; captures on others cannot be seen."""
+    too).  Query the registered streams, of all runtimes of the process; captures on others cannot be seen.  The context
+    is current; NULL: the runtime's own."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef int refused = 0
@@ -120,7 +121,8 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure)
     order.in_flight += 1                        # none is deleted meanwhile
     for i in range(order.streams.size()):
         stream = order.streams[i]
-        if not stream.alive or <bint>stream.unowned or is_other_threads_default(stream):
+        if (not stream.alive or <bint>stream.unowned or stream.context != context
+                or is_other_threads_default(stream)):
             continue
         if (refuse_if_capturing_unlocks(order, stream, SOURCE_IS_CAPTURING, failure)
                 and failure.kind == SOURCE_IS_CAPTURING):
@@ -129,7 +131,8 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, Failure* failure)
     order.in_flight -= 1
     if not refused:
         order.lock.unlock()
-        refused = refuse_own_capture(failure) or refuse_captures_elsewhere(order, failure)
+        refused = refuse_own_capture(failure) or refuse_captures_elsewhere(
+            order, context if context != NULL else order.context, failure)
         order.lock.lock()
     return refused
 
@@ -143,9 +146,9 @@ cdef int refuse_own_capture(Failure* failure) except -1 nogil:
     return fail_stream(failure, SOURCE_IS_CAPTURING, <uint64_t>PER_THREAD)
 
 
-cdef int refuse_captures_elsewhere(OrderState* order, Failure* failure) except -1 nogil:
-    """Query the streams of the other runtimes on this context, one runtime after the other.  Without any lock."""
-    cdef ListedOrder* listed = begin_watch(order, 0)
+cdef int refuse_captures_elsewhere(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
+    """Query the streams of the other runtimes on a context, one runtime after the other.  Without any lock."""
+    cdef ListedOrder* listed = begin_watch(order, context, 0)
     cdef uint64_t number
     cdef int refused = 0
     while listed != NULL and not refused:
@@ -153,19 +156,19 @@ cdef int refuse_captures_elsewhere(OrderState* order, Failure* failure) except -
         refused = watch_captures(listed, failure)
         end_watch(listed)
         if not refused:
-            listed = begin_watch(order, number)
+            listed = begin_watch(order, context, number)
     return refused
 
 
-cdef ListedOrder* begin_watch(OrderState* order, uint64_t after) noexcept nogil:
-    """The next of the other runtimes on this context, which has one watcher more; NULL: that was the last."""
+cdef ListedOrder* begin_watch(OrderState* order, cy.CUcontext context, uint64_t after) noexcept nogil:
+    """The next of the other runtimes on a context, which has one watcher more; NULL: that was the last."""
     cdef ListedOrder* next = NULL
     cdef ListedOrder* listed
     cdef size_t i
     orders.lock.lock()
     for i in range(orders.listed.size()):
         listed = orders.listed[i]
-        if (listed.context == order.context and listed.order.load() != order and listed.number > after
+        if (listed.context == context and listed.order.load() != order and listed.number > after
                 and (next == NULL or listed.number < next.number)):
             next = listed
     if next != NULL:
@@ -218,29 +221,52 @@ cdef bint may_be_watched(ListedOrder* listed, StreamState* stream) noexcept nogi
     """Whether another runtime may query the stream."""
     if not stream.alive or is_other_threads_default(stream):
         return False
-    return not stream.driver_id or (<bint>listed.owners_held and not <bint>stream.unowned)
+    return stream.context == NULL and (
+        not stream.driver_id or (<bint>listed.owners_held and not <bint>stream.unowned))
 
 
 # ---------------------------------------------------------------------------------------------- the wait
-cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nogil:
-    """The last resort: the host waits for the whole context, and is ordered after every position taken before.
+cdef int sync_context_unlocks(OrderState* order, StreamState* source, Failure* failure) except -1 nogil:
+    """The last resort: the host waits for the whole context of a stream, and is ordered after every position that was
+    taken there before.
 
     That ends every graph capture in the context, also those on streams that this runtime never saw.  So it is for calls
     that say that they wait.  Finalizers and allocations fail here, and what they wanted is put off.
     """
     check(order.lock.held(), "the lock is held")
-    cdef vector[uint64_t] positions
-    cdef uint32_t i
+    cdef Scope scope
     cdef int failed
     if xlogmem_may_not_sync:
         order.wants_context_sync = True
         failure.kind = NEEDS_CONTEXT_SYNC
         return 1
-    if refuse_captures_in_context_unlocks(order, failure):
+    if not source.remote:
+        return sync_one_context_unlocks(order, NULL, failure)
+    source.busy += 1                                    # it is not deleted meanwhile
+    order.lock.unlock()
+    failed = enter_stream(source, &scope, failure)
+    order.lock.lock()
+    if not failed:
+        failed = sync_one_context_unlocks(order, source.context, failure)
+        order.lock.unlock()
+        leave_stream(source, &scope, 0, failure)
+        order.lock.lock()
+    source.busy -= 1
+    return failed and fail_from_locked(order, source, failure)
+
+
+cdef int sync_one_context_unlocks(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
+    """Of the streams of one context, which is current; NULL: the runtime's own."""
+    check(order.lock.held(), "the lock is held")
+    cdef vector[uint64_t] positions
+    cdef uint32_t i
+    cdef int failed
+    if refuse_captures_in_context_unlocks(order, context, failure):
         return 1
     positions.resize(order.streams.size())
     for i in range(<uint32_t>order.streams.size()):
-        positions[i] = order.streams[i].count
+        if order.streams[i].context == context:
+            positions[i] = order.streams[i].count
     order.wants_context_sync = False
     order.lock.unlock()
     failed = context_synchronize(failure)
@@ -252,5 +278,21 @@ cdef int sync_context_unlocks(OrderState* order, Failure* failure) except -1 nog
     if order.is_recorded:
         note_order(order, HOST_WAITS, NULL, NULL, 0)
     for i in range(<uint32_t>positions.size()):
-        raise_clock(&order.host_clock, i, positions[i])
+        if positions[i]:
+            raise_clock(&order.host_clock, i, positions[i])
+    return 0
+
+
+cdef int sync_contexts_unlocks(OrderState* order, Failure* failure) except -1 nogil:
+    """The runtime's own context, and those of remote streams that only such a wait can be ordered after."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* stream
+    cdef size_t i
+    if sync_context_unlocks(order, order.streams[0], failure):
+        return 1
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.remote and needs_context_sync_locked(order, NULL, stream, stream.count):
+            if sync_context_unlocks(order, stream, failure):
+                return 1
     return 0

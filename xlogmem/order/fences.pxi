@@ -33,6 +33,42 @@ cdef void merge_clock(vector[uint64_t]* clock, StreamState* source, Fence* fence
             raise_clock(clock, i, fence.clock[i])
 
 
+# ---------------------------------------------------------------------------------------------- remote streams
+cdef int enter_remote(StreamState* stream, Scope* scope, Failure* failure) except -1 nogil:
+    return enter_context(stream.context, scope, failure) and fail_remote(stream, failure)
+
+
+cdef int leave_remote(StreamState* stream, Scope* scope, int failed, Failure* failure) except -1 nogil:
+    leave_context(scope)
+    return failed and fail_remote(stream, failure)
+
+
+cdef int fail_remote(StreamState* stream, Failure* failure) except -1 nogil:
+    """A call that has to do with this stream failed.  Returns 1."""
+    return fail_elsewhere(stream.device, failure) if stream.remote else 1
+
+
+cdef int fail_elsewhere(int device, Failure* failure) except -1 nogil:
+    """A call in the context of another device failed: if that is lost, the runtime's own is not.  Returns 1."""
+    cdef char[256] text
+    if is_sticky(failure):
+        format_failure(failure, text, sizeof(text))
+        snprintf(failure.text, sizeof(failure.text), "device %d was lost: %.200s", device, text)
+        failure.kind = RESOURCE_FAILED
+        failure.code = cy.CUDA_ERROR_CONTEXT_IS_DESTROYED
+    return 1
+
+
+cdef int fail_from_locked(OrderState* order, StreamState* source, Failure* failure) except -1 nogil:
+    """Nothing can be ordered after a stream.  If its device, which is another one, is lost, nothing has to be from now
+    on: its work has ended.  Returns 1."""
+    check(order.lock.held(), "the lock is held")
+    fail_remote(source, failure)
+    if source.remote and failure.kind == RESOURCE_FAILED and failure.code == cy.CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        raise_clock(&order.host_clock, source.index, source.count)
+    return 1
+
+
 # ---------------------------------------------------------------------------------------------- fences
 cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     """The oldest fence that covers the position, NULL if there is none; a dead stream answers with its last."""
@@ -52,10 +88,10 @@ cdef Fence* fence_to_see(StreamState* source, uint64_t position) noexcept nogil:
     return covering(source, position)
 
 
-cdef void discard(OrderState* order, Fence* fence) noexcept nogil:
+cdef void discard(Fence* fence) noexcept nogil:
     """Delete a fence; its event becomes spare."""
     if fence.event != NULL:
-        give_event(order.events, fence.event)
+        give_event(fence.events, fence.event)
     del fence
 
 
@@ -65,7 +101,7 @@ cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
     check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
     if fence.pins == 0 and not fence.in_ring:
-        discard(order, fence)
+        discard(fence)
 
 
 cdef void remove_from_ring(StreamState* source, size_t place) noexcept nogil:
@@ -90,6 +126,7 @@ cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexc
                 return fence
     fence = make_new[Fence]()
     fence.event = NULL
+    fence.events = source.events if source.context != NULL else order.events
     fence.pins = 0
     fence.in_ring = False
     return fence
@@ -132,20 +169,16 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = fence_to_record_locked(order, source)
     cdef bint capturing = False
-    cdef int failed = 0
+    cdef Scope scope
+    cdef int failed
     fence.position = source.count
     fence.clock = source.clock
     source.unfenced_frees = 0
     begin_driver_call(source)
     order.lock.unlock()
-    if fence.event == NULL:
-        failed = take_event(order.events, &fence.event, failure)
+    failed = enter_stream(source, &scope, failure)
     if not failed:
-        failed = stream_is_capturing(source.handle, &capturing, failure)
-    if not failed and not capturing:
-        failed = event_record(fence.event, source.handle, failure)
-        if not failed:
-            failed = stream_is_capturing(source.handle, &capturing, failure)
+        failed = leave_stream(source, &scope, record_now(fence, source, &capturing, failure), failure)
     if not failed and capturing:
         failed = fail_stream(failure, SOURCE_IS_CAPTURING, source.number)
     order.lock.lock()
@@ -153,14 +186,24 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     check(fence.pins == 0, "a fence in use is not recorded again")
     check(fence.position <= source.count, "a fence covers no position that was not taken")
     if failed:
-        discard(order, fence)
-        return 1
+        discard(fence)
+        return fail_from_locked(order, source, failure)
     order.counters.records += 1
     if unlikely(order.is_recorded):
         note_order(order, FENCE_RECORDED, source, NULL, fence.position)
     add_to_ring(source, fence)
     result[0] = fence
     return 0
+
+
+cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, Failure* failure) except -1 nogil:
+    """Of `record_fence_unlocks`, without the lock: on a stream that does not capture."""
+    if fence.event == NULL and take_event(fence.events, &fence.event, failure):
+        return 1
+    if stream_is_capturing(source.handle, capturing, failure):
+        return 1
+    return not capturing[0] and (event_record(fence.event, source.handle, failure)
+                                 or stream_is_capturing(source.handle, capturing, failure))
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
@@ -181,7 +224,7 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     cdef int failed
     begin_driver_call(stream)
     order.lock.unlock()
-    failed = stream_is_capturing(stream.handle, &capturing, failure)
+    failed = stream_captures(stream, &capturing, failure)
     order.lock.lock()
     end_driver_call(stream)
     if failed or not capturing:

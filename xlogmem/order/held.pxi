@@ -25,7 +25,7 @@ cdef void discard_released(OrderState* order) noexcept nogil:
     cdef Fence* following
     while fence != NULL:
         following = fence.next
-        discard(order, fence)
+        discard(fence)
         fence = following
 
 
@@ -61,7 +61,7 @@ cdef int poll_fence_unlocks(OrderState* order, StreamState* source, Fence* fence
     order.lock.lock()
     if not failed and done[0]:
         merge_clock(&order.host_clock, source, fence)
-    return failed
+    return failed and fail_from_locked(order, source, failure)
 
 
 cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t position,
@@ -70,6 +70,7 @@ cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t po
     record is complete; if so, raise the host's clock.  A fence would have to be recorded anew for each query."""
     check(order.lock.held(), "the lock is held")
     cdef bint idle = False
+    cdef Scope scope
     cdef int failed
     if cannot_record(source) or may_be_destroyed(source):
         return 0
@@ -77,7 +78,9 @@ cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t po
         return 1
     begin_driver_call(source)
     order.lock.unlock()
-    failed = stream_is_idle(source.handle, &idle, failure)
+    failed = enter_stream(source, &scope, failure)
+    if not failed:
+        failed = leave_stream(source, &scope, stream_is_idle(source.handle, &idle, failure), failure)
     order.lock.lock()
     end_driver_call(source)
     if not failed and idle:

@@ -120,7 +120,7 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
         return 1
     close_cache_locked(order, stream)
     position = advance(stream)
-    if sync_context_unlocks(order, failure) or check_unregister(stream, successor, failure):
+    if sync_context_unlocks(order, stream, failure) or check_unregister(stream, successor, failure):
         return 1
     if stream.cache.load() != NULL:
         return fail_stream(failure, STREAM_IS_IN_USE, stream.number)
@@ -147,7 +147,7 @@ cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, St
     mark_unregistered_locked(order, stream, successor)
     if count_unfenced_locked(order) >= <size_t>UNFENCED:
         order.in_flight += 1
-        sync_context_unlocks(order, &ignored)
+        sync_context_unlocks(order, stream, &ignored)
         order.in_flight -= 1
     return 0
 
@@ -180,13 +180,19 @@ cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noex
             continue
         if not is_other_threads_default(stream) and (stream.thread or (owners_live and not <bint>stream.unowned)):
             continue
-        close_cache_locked(order, stream)
-        if is_covered_whole(stream):
-            stream.last = stream.ring.back()
-            stream.last.pins += 1                       # the tombstone's
-        else:
-            advance(stream)
-        mark_unregistered_locked(order, stream, order.streams[0])
+        leave_stream_locked(order, stream)
+
+
+cdef void leave_stream_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """The stream is not touched again.  No driver call is made."""
+    check(order.lock.held(), "the lock is held")
+    close_cache_locked(order, stream)
+    if is_covered_whole(stream):
+        stream.last = stream.ring.back()
+        stream.last.pins += 1                           # the tombstone's
+    else:
+        advance(stream)
+    mark_unregistered_locked(order, stream, order.streams[0])
 
 
 cdef bint is_covered_whole(StreamState* stream) noexcept nogil:
@@ -229,7 +235,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
         stream.ring.pop_back()
         fence.in_ring = False
         if fence.pins == 0:
-            discard(order, fence)
+            discard(fence)
 
 
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,

@@ -15,7 +15,7 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
     if fence != NULL:
         order.counters.covered += 1
     elif cannot_record(source):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, source, failure)
     elif record_fence_unlocks(order, source, &fence, failure):
         return 1
     return queue_wait_unlocks(order, stream, source, fence, failure)
@@ -27,14 +27,19 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
     check(order.lock.held(), "the lock is held")
     cdef bint is_timed = order.is_recorded and waits_are_timed()
     cdef TimedWait timed
+    cdef Scope scope
     cdef int failed
     fence.pins += 1
     order.lock.unlock()
+    failed = enter_stream(stream, &scope, failure)
+    is_timed = is_timed and not failed
     if unlikely(is_timed):
-        begin_timed(order.context, stream.handle, &timed)
-    failed = stream_wait(stream.handle, fence.event, failure)
-    if unlikely(is_timed):
-        end_timed(&timed, stream.handle)
+        begin_timed(stream.context if stream.context != NULL else order.context, stream.handle, &timed)
+    if not failed:
+        failed = stream_wait(stream.handle, fence.event, failure)
+        if unlikely(is_timed):
+            end_timed(&timed, stream.handle)
+        failed = leave_stream(stream, &scope, failed, failure)
     order.lock.lock()
     if not failed and unlikely(order.is_recorded):
         note_wait(order, stream, source, fence.position, &timed if is_timed else NULL)
@@ -44,7 +49,7 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
         order.counters.waits += 1
         merge_clock(&stream.clock, source, fence)
     unpin_locked(order, fence)
-    return failed
+    return failed and fail_from_locked(order, source, failure)
 
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
@@ -53,7 +58,7 @@ cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamSta
     touched and the host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, source, failure)
     return order_after_unlocks(order, stream, source, position, failure)
 
 
@@ -66,7 +71,7 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
     fence = covering(source, position)
     if fence == NULL:
         if cannot_record(source):
-            return sync_context_unlocks(order, failure)
+            return sync_context_unlocks(order, source, failure)
         if record_fence_unlocks(order, source, &fence, failure):
             return 1
     return host_wait_on_unlocks(order, source, fence, failure)
@@ -87,7 +92,7 @@ cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fen
             note_order(order, HOST_WAITS, NULL, source, fence.position)
         merge_clock(&order.host_clock, source, fence)
     unpin_locked(order, fence)
-    return failed
+    return failed and fail_from_locked(order, source, failure)
 
 
 cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
@@ -110,7 +115,7 @@ cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint6
     for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
-        return sync_context_unlocks(order, failure)
+        return sync_context_unlocks(order, source, failure)
     return host_wait_unlocks(order, source, position, failure)
 
 
@@ -148,7 +153,7 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
                 source.probe = NULL
                 fence.pins -= 1
         unpin_locked(order, fence)
-    return failed
+    return failed and fail_from_locked(order, source, failure)
 
 
 cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from xlogmem._driver import device_name, is_simulated
+from xlogmem._driver import device_count, device_name, is_simulated
 from xlogmem.errors import BlockingStreamWarning
+from xlogmem.peers import can_access_peer
 from xlogmem.selftest.libraries import installed
 from xlogmem.selftest.programs import Program
 from xlogmem.selftest.running import play
@@ -27,13 +28,15 @@ from xlogmem.selftest.shrinking import shrink, signature
 from xlogmem.selftest.steps import STEPS
 from xlogmem.selftest.world import World
 
-__all__ = ["COUNTED", "EXCHANGED", "Failure", "Report", "Settings", "run"]
+__all__ = ["COUNTED", "EXCHANGED", "Failure", "Report", "Settings", "peers", "run"]
 
 COUNTED = ("overlapping_windows", "conflict_waits", "deferred_frees", "cross_stream_reuses", "elided_waits", "waits",
            "records", "cached", "refusals")
 
 EXCHANGED = ("exported", "imported", "allocated")          # with a library: see `Report.exchanges`
 MANY = 8                                    # threads, unless the settings have a number
+MOST = 8                                    # devices, unless the settings have a number
+RARER = 3                                   # how much less time programs across devices have than others
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ class Settings:
     libraries : tuple of str
         Other libraries (see `xlogmem.selftest.libraries`) that take part, if they work here: then the programs are of
         one thread, and exchange memory with them.
+    devices : int or None
+        Of programs across devices, which alone are run then; 1: none of these are.  None: where the process sees
+        several devices with access to each other, some programs are across some of them.
     """
 
     programs: int | None = 200
@@ -76,6 +82,7 @@ class Settings:
     shrink: bool = True
     replay: tuple[Program, ...] = ()
     libraries: tuple[str, ...] = ()
+    devices: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class Failure:
     kind: str
     violations: list[str]
     script: list[str]
+    devices: int = 1
 
 
 @dataclass
@@ -202,19 +210,34 @@ def _run(settings: Settings, report: Report, started: float, progress: Callable[
 
 
 def _programs(settings: Settings, report: Report) -> Iterator[Program]:
-    """Without a number of threads, one or several, whichever has had less time, are next."""
+    """Without a number of threads, one or several, and without one of devices, those of one or across several:
+    whichever have had less time are next."""
     libraries = tuple(report.exchanges)
     yield from (replace(program, libraries=libraries) for program in settings.replay)
     threads_of = (1,) if libraries else (1, MANY) if settings.threads is None else (settings.threads,)
-    spent = dict.fromkeys(threads_of, 0.0)
+    across = 1 if libraries else peers() if settings.devices is None else settings.devices
+    kinds_of = {1} if across == 1 else {2} if settings.devices else {1, 2}
+    spent = {(threads, kind): 0.0 for kind in sorted(kinds_of) for threads in threads_of}
     begun = dict.fromkeys(spent, 0)
     while not settings.replay and (settings.programs is None or report.programs < settings.programs) and (
             settings.seconds is None or report.seconds < settings.seconds):
-        threads = min(spent, key=lambda threads: spent[threads])
+        chosen = min(spent, key=lambda chosen: spent[chosen])
+        threads, kind = chosen
+        seed = settings.seed + begun[chosen]
+        devices = 1 if kind == 1 else settings.devices or 2 + seed // 5 % (min(across, MOST) - 1)
         before = time.perf_counter()
-        yield Program(settings.seed + begun[threads], settings.length * threads, threads, libraries=libraries)
-        spent[threads] += time.perf_counter() - before
-        begun[threads] += 1
+        yield Program(seed, settings.length * threads, threads, libraries=libraries, devices=devices)
+        spent[chosen] += (time.perf_counter() - before) * (RARER if kind > 1 else 1)
+        begun[chosen] += 1
+
+
+def peers() -> int:
+    """How many of the first devices have access to each other's memory."""
+    count = 1
+    while count < device_count() and all(
+            can_access_peer(count, other) and can_access_peer(other, count) for other in range(count)):
+        count += 1
+    return count
 
 
 def _play(program: Program, settings: Settings, script: bool = False) -> World:
@@ -231,4 +254,4 @@ def _explain(program: Program, world: World, settings: Settings) -> Failure:
         script = ["# it did not happen again"]
         if again.violations:
             violations, script = again.violations, again.script or []
-    return Failure(str(program), program.threads, program.kind.name, violations[:20], script)
+    return Failure(str(program), program.threads, program.kind.name, violations[:20], script, program.devices)

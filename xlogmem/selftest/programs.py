@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-__all__ = ["KINDS", "WITH_LIBRARIES", "Kind", "Program", "Step"]
+__all__ = ["ACROSS", "KINDS", "WITH_LIBRARIES", "Kind", "Program", "Step"]
 
 # Where another thread may get in between.  The callbacks of the simulated driver put a step there, before or after the
 # call, on the same thread: every interleaving can be repeated.
@@ -26,6 +26,7 @@ CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}
 FORKS = {"fork": .15}
 POOLS = {"trim": 1}
+DEVICES = {"copy_between": 1.5, "free_after": .8, "visit": .5, "wrong_device": .3}
 EXPORTS = {"export": 3, "export_unordered": .5, "consume": 3, "release_export": 1.5, "offer": 1, "take": .7}
 
 
@@ -50,7 +51,7 @@ MIXED = ("ordinary", "ordinary", "opaque", "sealed")
 EVERYTHING = (USES | ADOPTS | STREAMS | CAPTURES | FAILURES | POOLS | EXPORTS
               | {"adopt_from_neighbour": .7, "wrong_runtime": .3})
 
-KINDS = (
+KINDS: tuple[Kind, ...] = (
     Kind("plain", USES),
     Kind("disciplines", USES, disciplines=MIXED),
     Kind("adopting", USES | ADOPTS | {"adopt_from_neighbour": 1, "wrong_runtime": .5}, disciplines=MIXED,
@@ -85,14 +86,29 @@ WITH_LIBRARIES = Kind(
                                                     "account": 0, "take": 0},
     resources=("async", "async", "direct", "pool", "guard"), disciplines=MIXED)
 
+# Across devices: each has a runtime, and blocks of any are used on streams of any.
+ACROSS: tuple[Kind, ...] = (
+    Kind("devices", USES | DEVICES, disciplines=MIXED),
+    Kind("devices and streams", USES | ADOPTS | STREAMS | POOLS | DEVICES,
+         resources=("async", "async", "direct", "pool"), disciplines=MIXED, foreign=True),
+    Kind("devices and gaps", USES | ADOPTS | DEVICES, disciplines=MIXED, gaps=True),
+    Kind("devices and captures", USES | STREAMS | CAPTURES | DEVICES, disciplines=MIXED, foreign=True, captures=True),
+    Kind("failing devices", USES | ADOPTS | FAILURES | DEVICES, resources=("async", "async", "direct"),
+         disciplines=MIXED, failures=True),
+)
+
 # What several threads may do at once: no gap, no capture.
 IN_THREADS = (USES | ADOPTS | STREAMS | POOLS | EXPORTS
               | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0})
-CROWDS = (
+CROWDS: tuple[Kind, ...] = (
     Kind("threads", IN_THREADS, resources=("async", "async", "async", "stream", "pool", "pool", "guard"),
          disciplines=MIXED, foreign=True, neighbour=True),
     Kind("threads in trouble", IN_THREADS | FAILURES | FORKS, resources=("async", "async", "direct", "stream", "pool"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, failures=True),
+)
+ACROSS_IN_CROWDS: tuple[Kind, ...] = (
+    Kind("devices in threads", USES | ADOPTS | STREAMS | POOLS | DEVICES | {"account": 0},
+         resources=("async", "async", "direct", "pool"), disciplines=MIXED, foreign=True),
 )
 
 
@@ -109,19 +125,21 @@ class Step:
 @dataclass(frozen=True)
 class Program:
     """The program of a seed; `kept` are the steps that are left after shrinking (None: all); `libraries`
-    are the other libraries that take part, by name."""
+    are the other libraries that take part, by name; `devices` is how many take part."""
 
     seed: int
     length: int = 160
     threads: int = 1
     kept: tuple[int, ...] | None = None
     libraries: tuple[str, ...] = ()
+    devices: int = 1
 
     @property
     def kind(self) -> Kind:
         if self.libraries:
             return WITH_LIBRARIES
-        kinds = CROWDS if self.threads > 1 else KINDS
+        alone, crowds = (KINDS, CROWDS) if self.devices == 1 else (ACROSS, ACROSS_IN_CROWDS)
+        kinds = crowds if self.threads > 1 else alone
         return kinds[self.seed % len(kinds)]
 
     @property
@@ -145,6 +163,6 @@ class Program:
         return str(self.seed) if self.kept is None else f"{self.seed}:{','.join(map(str, self.kept))}"
 
     @classmethod
-    def parse(cls, text: str, length: int = 160, threads: int = 1) -> Program:
+    def parse(cls, text: str, length: int = 160, threads: int = 1, devices: int = 1) -> Program:
         seed, _, kept = text.partition(":")
-        return cls(int(seed), length, threads, tuple(map(int, kept.split(","))) if kept else None)
+        return cls(int(seed), length, threads, tuple(map(int, kept.split(","))) if kept else None, devices=devices)

@@ -29,7 +29,7 @@ def play(program: Program, *, protect: bool = True, policy: str | None = None, s
     else:
         gc.enable()
     world = World(program.kind, program.seed, simulator(), protect=protect, threads=program.threads, policy=policy,
-                  libraries={name: loaded(name) for name in program.libraries})
+                  libraries={name: loaded(name) for name in program.libraries}, devices=program.devices)
     if script:
         world.script = [f"# program {program}, {program.kind.name}, policy {world.policy}"]
     if program.threads == 1:
@@ -124,7 +124,8 @@ def take_step(world: World, program: Program, number: int) -> None:
 
 def perform(world: World, name: str, draws: Random) -> None:
     try:
-        STEPS[name](world, draws)
+        with world.context(world.draw_device(draws)):   # whichever device is current
+            STEPS[name](world, draws)
     except NothingToDo:
         return
     except Exception as error:

@@ -244,7 +244,7 @@ cdef int order_after_handle(Stream stream, cy.CUevent event) except -1:
     cdef OrderState* order = order_of(stream)
     cdef StreamState* waiting = stream.state
     cdef Failure failure
-    cdef Scope scope
+    cdef Scope scope, inner
     cdef int failed
     with nogil:
         failed = start_call(order, &scope, &failure)
@@ -253,7 +253,9 @@ cdef int order_after_handle(Stream stream, cy.CUevent event) except -1:
             failed = begin_wait_unlocks(order, waiting, &failure)
             if not failed:
                 order.lock.unlock()
-                failed = stream_wait(waiting.handle, event, &failure)
+                failed = enter_stream(waiting, &inner, &failure)
+                if not failed:
+                    failed = leave_stream(waiting, &inner, stream_wait(waiting.handle, event, &failure), &failure)
                 order.lock.lock()
                 waiting.busy -= 1
             order.lock.unlock()

@@ -45,6 +45,7 @@ cdef enum WorkKind:
     COPY_IN                                 # from the host
     COPY_OUT                                # to the host
     COPY_ACROSS
+    COPY_BETWEEN                            # devices
 
 
 cdef struct Work:
@@ -54,6 +55,8 @@ cdef struct Work:
     size_t nbytes
     uint32_t word                           # of a fill: the value, in `width` bytes
     int width                               # of a wide fill: the bytes at `source`, some elements
+    cy.CUcontext target_context             # of a copy between devices
+    cy.CUcontext source_context
 
 
 cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1 nogil:
@@ -65,7 +68,18 @@ cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1
         return copy_in(work.target, <void*>work.source, work.nbytes, stream.state.handle, failure)
     if work.kind == COPY_OUT:
         return copy_out(<void*>work.target, work.source, work.nbytes, stream.state.handle, failure)
+    if work.kind == COPY_BETWEEN:
+        return copy_between(work.target, work.target_context, work.source, work.source_context, work.nbytes,
+                            stream.state.handle, failure)
     return copy_across(work.target, work.source, work.nbytes, stream.state.handle, failure)
+
+
+cdef inline int start_in_context(const Work* work, Stream stream, Failure* failure) except -1 nogil:
+    """In that of the stream, which may be on another device."""
+    cdef Scope scope
+    if enter_stream(stream.state, &scope, failure):
+        return 1
+    return leave_stream(stream.state, &scope, start_work(work, stream, failure), failure)
 
 
 cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -1 nogil:
@@ -108,7 +122,7 @@ cdef int launch(LaunchRecorder recorder, const Work* work, str what) except -1:
             else:
                 failed = enter_context(core.state.order.context, &scope, &failure)
                 if not failed:
-                    failed = start_work(work, stream, &failure)
+                    failed = start_in_context(work, stream, &failure)
                     leave_context(&scope)
     finally:
         recorder.finish(outcome)
@@ -276,7 +290,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     cdef LaunchRecorder recorder
     cdef Work work
     source.refuse_stale()
-    if source.core is not target.core:
+    if source.core is not target.core and source.core.ordinal == target.core.ordinal:
         raise StreamMisuseError(f"{source!r} belongs to another runtime than {target!r}: import it with from_dlpack()")
     to.refuse_other(origin.dtype, origin.shape)
     origin.refuse_strided("only a contiguous buffer can be copied from; to_numpy() copies others")
@@ -285,9 +299,19 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     if to.start < origin.start + origin.extent and origin.start < to.start + to.extent:
         raise ValueError("the buffers overlap")
     work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, to.ptr, origin.ptr, origin.nbytes()
-    recorder = target.new_recorder(target.resolve_stream(stream), WRITE)
-    add_use(recorder, source, READ, source)
-    enqueue(target, recorder, &work, "copying between buffers")
+    recorder = record_on(target.resolve_stream(None) if stream is None else target.core.stream_for_use(stream))
+    if source.core is not target.core:
+        work.kind = COPY_BETWEEN
+        work.target_context = target.core.ordering.context.handle
+        work.source_context = source.core.ordering.context.handle
+        copy_together(recorder, recorder.stream if stream is None else target.core.streams.find_at_home(stream))
+    begin_call(source)                                  # a recovery of its device waits too
+    try:
+        add_use(recorder, target, WRITE, target)
+        add_use(recorder, source, READ, source)
+        enqueue(target, recorder, &work, "copying between buffers")
+    finally:
+        end_call(source)
     return 0
 
 

@@ -118,10 +118,11 @@ cdef object export_host_copy(Buffer buffer, bint versioned):
 
 # ---------------------------------------------------------------------------------------------- interfaces
 cdef Stream choose_stream(Buffer buffer):
-    """A stream to name to other libraries: it lives as long as the runtime, or its owner is known, or this buffer,
-    which named it last, keeps it."""
+    """A stream to name to other libraries: it is on the memory's device, and lives as long as the runtime, or its
+    owner is known, or this buffer, which named it last, keeps it."""
     cdef Stream newest = buffer.last_write_stream
-    if newest is None or (newest.state.unowned and newest.state.thread == 0) or is_other_threads_default(newest.state):
+    if newest is None or newest.ordering is not buffer.core.ordering or (
+            newest.state.unowned and newest.state.thread == 0) or is_other_threads_default(newest.state):
         newest = buffer.resolve_stream(None)
     return newest
 

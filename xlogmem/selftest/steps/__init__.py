@@ -10,6 +10,7 @@ from xlogmem.selftest.registry import step
 from xlogmem.selftest.steps import (
     adopted,
     blocks,
+    devices,
     disturbances,
     exchange,
     identity,
@@ -22,4 +23,4 @@ from xlogmem.selftest.steps import (
 __all__ = ["STEPS"]
 
 STEPS = {function.__name__: function for function in step.of(
-    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries)}
+    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries, devices)}

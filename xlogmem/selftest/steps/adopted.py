@@ -7,7 +7,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.selftest.registry import step
-from xlogmem.selftest.world import PARTS, ROOM, NothingToDo, Owner, World, refused, sure
+from xlogmem.selftest.world import PARTS, ROOM, NothingToDo, Owner, World, refused, sure, tools
 
 
 @step
@@ -16,16 +16,20 @@ def adopt(world: World, rng: Random) -> None:
     if len(world.items) > ROOM * max(1, world.threads // 2):
         raise NothingToDo
     with world.on(rng) as stream:
-        ptr = int(sure(cuda.cuMemAllocAsync, 1024, world.aside))
-        sure(cuda.cuStreamSynchronize, world.aside)
-        owner = Owner(world, ptr)
-        world.end_captures()
-        world.kernels.fill(stream.handle, ptr, 0, 256)
+        aside = world.asides[stream.device]
+        with world.context(stream.device):
+            ptr = int(sure(cuda.cuMemAllocAsync, 1024, aside))
+            sure(cuda.cuStreamSynchronize, aside)
+            owner = Owner(world, ptr, stream.device)
+            world.end_captures()
+            tools(stream.device)[1].fill(stream.handle, ptr, 0, 256)
         home = stream if rng.random() < .75 else None
         if home is None:
-            sure(cuda.cuStreamSynchronize, stream.handle)
+            with world.context(stream.device):
+                sure(cuda.cuStreamSynchronize, stream.handle)
         try:
-            block = world.runtime.adopt(ptr, 1024, world.argument(stream, rng) if home else None, owner=owner)
+            block = world.runtime_of(stream).adopt(ptr, 1024, world.argument(stream, rng) if home else None,
+                                                   owner=owner)
         except BaseException:
             world.synchronize()                         # the owner is dropped now, and frees elsewhere
             raise
@@ -52,7 +56,7 @@ def alias(world: World, rng: Random) -> None:
     """Adopting a part of a block gives that block."""
     with world.holding(rng) as item:
         world.say(f"runtime.adopt(inside {item}) is {item}")
-        block = world.runtime.adopt(item.ptr + 64, 64, owner=object())
+        block = world.runtime_of(item).adopt(item.ptr + 64, 64, owner=object())
         if block.id != item.id:
             world.violation(f"a part of {item} was adopted as generation {block.generation}")
 
@@ -63,5 +67,6 @@ def overlap(world: World, rng: Random) -> None:
     with world.holding(rng) as item:
         world.say(f"runtime.adopt(the end of {item} and more)")
         refused(world, StreamMisuseError,
-                lambda: world.runtime.adopt(item.ptr + item.nbytes // PARTS, item.nbytes, owner=object()),
+                lambda: world.runtime_of(item).adopt(item.ptr + item.nbytes // PARTS, item.nbytes,
+                                                     owner=object()),
                 f"memory that overlaps {item} in part")

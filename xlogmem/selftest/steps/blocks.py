@@ -18,17 +18,18 @@ def allocate(world: World, rng: Random) -> None:
         return
     nbytes = rng.choice(world.sizes)
     with world.on(rng) as stream:
+        runtime = world.runtime_of(stream)
         if rng.random() < .3:                           # often enough for the cache of the stream
             for _ in range(4):
-                world.runtime.allocate(nbytes, world.argument(stream, rng)).free()
-        block = world.runtime.allocate(nbytes, world.argument(stream, rng))
+                runtime.allocate(nbytes, world.argument(stream, rng)).free()
+        block = runtime.allocate(nbytes, world.argument(stream, rng))
         item = world.add_item(block, stream)
-        world.say(f"{item} = runtime.allocate({nbytes}, {stream})  # {item.ptr:#x}")
+        world.say(f"{item} = {world.name_of(stream.device)}.allocate({nbytes}, {stream})  # {item.ptr:#x}")
 
 
 @step
 def free(world: World, rng: Random) -> None:
-    """At any time, by any thread, on any stream."""
+    """At any time, by any thread, on any stream; after one of another device, at home."""
     item = world.take_item(rng)
     block, before = item.block, item.home
     elsewhere = not item.from_neighbour and (item.home is not None or item.adopted) and rng.random() < .5
@@ -36,7 +37,8 @@ def free(world: World, rng: Random) -> None:
     try:
         if elsewhere:
             stream = world.enter_stream(rng)
-            item.home = stream
+            if stream.device == item.device:
+                item.home = stream
         world.say(f"{item}.free({stream or ''})")
         assert block is not None
         block.free(world.argument(stream, rng) if stream else None)
@@ -73,18 +75,20 @@ def collect(world: World, rng: Random) -> None:
 @step
 def reap(world: World, rng: Random) -> None:
     blocking = rng.random() < .3
-    world.say(f"runtime.reap_pending(blocking={blocking})")
-    world.runtime.reap_pending(blocking=blocking)
+    device = world.draw_device(rng)
+    world.say(f"{world.name_of(device)}.reap_pending(blocking={blocking})")
+    world.runtimes[device].reap_pending(blocking=blocking)
 
 
 @step
 def trim(world: World, rng: Random) -> None:
     """A pool returns idle chunks upstream while other threads allocate and free."""
-    pool = find_layer(world.runtime.resource, PoolMemoryResource)
+    device = world.draw_device(rng)
+    pool = find_layer(world.runtimes[device].resource, PoolMemoryResource)
     if pool is None:
         raise NothingToDo
     keep = rng.choice([0, 0, 2 * max(world.sizes)])
-    world.say(f"runtime.resource.trim({keep})")
+    world.say(f"{world.name_of(device)}.resource.trim({keep})")
     pool.trim(keep)
 
 
@@ -95,9 +99,11 @@ def account(world: World, rng: Random) -> None:
     if world.depth or kind.failures or kind.captures or kind.gaps or kind.foreign or not world.protect:
         raise NothingToDo
     gc.collect()
-    world.runtime.reap_pending()
+    device = world.draw_device(rng)
+    runtime = world.runtimes[device]
+    runtime.reap_pending()
     live = sum(item.nbytes for item in world.all_items
-               if not item.adopted and (not item.gone or item.open or item.exports))
-    seen = world.runtime.live_bytes, world.runtime.pending_bytes, world.runtime.bytes_outstanding
+               if item.device == device and not item.adopted and (not item.gone or item.open or item.exports))
+    seen = runtime.live_bytes, runtime.pending_bytes, runtime.bytes_outstanding
     if seen != (live, 0, live):
         world.violation(f"live, pending and outstanding bytes are {seen}, not {(live, 0, live)}")

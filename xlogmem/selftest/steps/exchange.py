@@ -23,10 +23,13 @@ WORD = DTYPES["uint32"]
 
 def buffer_of(world: World, item: Item) -> Buffer:
     """A buffer over the whole of a block of the program."""
-    if world.state is None:
-        world.state = DeviceState(world.runtime)
+    runtime = world.runtime_of(item)
+    with world.lock:
+        state = world.states.get(item.device)
+        if state is None:
+            state = world.states[item.device] = DeviceState(runtime)
     assert item.block is not None
-    return make_buffer(DeviceSnapshot(world.state._status, world.runtime, 0), item.block, (item.nbytes // 4,), WORD)
+    return make_buffer(DeviceSnapshot(state._status, runtime, 0), item.block, (item.nbytes // 4,), WORD)
 
 
 def choose_idle(world: World, rng: Random, stream: ProgramStream, protected: bool = True) -> Item:
@@ -174,7 +177,7 @@ def offer(world: World, rng: Random) -> None:
             world.say(f"{item}.__cuda_array_interface__")
             item.quiet = True
             with world.lock:                            # it does not name a stream unregistered meanwhile
-                before = {stream: stream.registration for stream in (*world.streams, world.default)}
+                before = {stream: stream.registration for stream in (*world.streams, *world.defaults)}
             handle = buffer_of(world, item).__cuda_array_interface__["stream"]
             with world.lock:
                 named = [stream for stream, registration in before.items() if registration == stream.registration
@@ -200,8 +203,8 @@ def take(world: World, rng: Random) -> None:
         raise NothingToDo
     if not world.protect:
         raise NothingToDo
-    if world.state is None:
-        world.state = DeviceState(world.runtime)
+    if 0 not in world.states:
+        world.states[0] = DeviceState(world.runtime)
     theirs = world.stream_of_neighbour()
     world.end_captures()
     with world.lock:
@@ -214,7 +217,7 @@ def take(world: World, rng: Random) -> None:
         world.kernels.fill(theirs.handle, block.ptr, 7, 256)
     with world.on(rng) as stream:
         world.say(f"from_dlpack(a buffer of another runtime, stream={stream})")
-        ours = from_dlpack(buffer, stream=world.argument(stream, rng), state=world.state).access()
+        ours = from_dlpack(buffer, stream=world.argument(stream, rng), state=world.states[0]).access()
         assert ours is not None
         item = world.add_item(ours, None, 7)
         world.say(f"{item} is that buffer  # {item.ptr:#x}")

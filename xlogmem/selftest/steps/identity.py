@@ -23,7 +23,7 @@ def empty(world: World, rng: Random) -> None:
         if stream in world.capturing or not world.protect:
             raise NothingToDo
         world.say(f"with use({stream}, write=<no bytes>): pass")
-        with LaunchRecorder(world.argument(stream, rng), runtime=world.runtime).write(Empty()):
+        with LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream)).write(Empty()):
             pass
 
 
@@ -32,7 +32,7 @@ def look_up(world: World, rng: Random) -> None:
     """An address inside a block is that block's; live blocks are found, freed ones are not."""
     with world.holding(rng) as item:
         world.say(f"runtime.find_block({item})")
-        found = world.runtime.find_block(item.ptr + rng.randrange(item.nbytes))
+        found = world.runtime_of(item).find_block(item.ptr + rng.randrange(item.nbytes))
         if found != item.id:
             world.violation(f"the address of {item} (generation {item.id.generation}) is {found}'s")
 
@@ -50,7 +50,7 @@ def stale(world: World, rng: Random) -> None:
         if world.kind.foreign and stream.kind != "own":  # naming it queries the driver, which may refuse too
             raise NothingToDo
         world.say(f"use and free of generation {identity.generation}, which is freed")
-        recorder = LaunchRecorder(stream.argument, runtime=world.runtime)
+        recorder = LaunchRecorder(stream.argument, runtime=world.runtime_of(stream))
 
         def again() -> None:
             recorder.read(identity if rng.random() < .5 else block)

@@ -71,7 +71,7 @@ def export_to_library(world: World, rng: Random) -> None:
 def work_by_interface(world: World, rng: Random, item: Item, name: str, exporter: Any) -> None:
     """On the stream that the interface names, whichever that is; the array is dropped at once."""
     library, handle = world.libraries[name], exporter.__cuda_array_interface__["stream"]
-    named = [stream for stream in (*world.streams, world.default) if world.usable(stream)
+    named = [stream for stream in (*world.streams, *world.defaults) if world.usable(stream)
              and stream.handle in (handle, handle - 1 if handle == 1 else handle)]
     if named:
         stream = library.named(handle)
@@ -93,10 +93,11 @@ def adopt_array(world: World, rng: Random) -> None:
         item = world.add_item(world.runtime.adopt(array, None, theirs.argument), theirs, value)
         world.say(f"{item} = runtime.adopt(an array of {name}, {theirs})  # {ptr:#x}")
         return
-    if world.state is None:
-        world.state = DeviceState(world.runtime)
+    if 0 not in world.states:
+        world.states[0] = DeviceState(world.runtime)
     with world.on(rng) as stream:
-        imported = from_dlpack(array, stream=world.argument(stream, rng), producer=theirs.argument, state=world.state)
+        imported = from_dlpack(array, stream=world.argument(stream, rng), producer=theirs.argument,
+                               state=world.states[0])
         taken = imported.access()
         assert taken is not None
         item = world.add_item(taken, None, value)
@@ -122,7 +123,7 @@ def use_array(world: World, rng: Random) -> None:
             if access != READ:
                 handed = world.handed(name, array, theirs)
                 handed.read(0, NBYTES)
-                world.kernels.count_unequal(theirs.handle, world.words + 4 * theirs.number, handed.at, value,
+                world.kernels.count_unequal(theirs.handle, world.word_of(theirs), handed.at, value,
                                             NBYTES // 4)
                 del handed
         del array
@@ -142,7 +143,7 @@ def worked(world: World, rng: Random, stream: ProgramStream, at: int, access: st
     """Kernels of the program on an array that has this value; returns the one that it has then."""
     world.delay_at_times(rng, stream)
     if access != WRITE:
-        world.kernels.count_unequal(stream.handle, world.words + 4 * stream.number, at, value, NBYTES // 4)
+        world.kernels.count_unequal(stream.handle, world.word_of(stream), at, value, NBYTES // 4)
     if access == READ:
         return value
     other = world.other_value()

@@ -23,7 +23,7 @@ def add_stream(world: World, rng: Random) -> None:
         world.forget(stream)
     world.say(f"del {stream}")
     drop_last_reference(world, stream)
-    world.add_own(rng)
+    world.add_own(rng, stream.device)
 
 
 def drop_last_reference(world: World, stream: ProgramStream) -> None:
@@ -48,20 +48,24 @@ def new_stream(world: World, rng: Random) -> None:
 def unregister(world: World, rng: Random) -> None:
     stream = world.reserve_stream(rng, *FOREIGN)
     with world.lock:
-        successors = [other for other in world.streams if world.usable(other) and other.thread is None]
+        successors = [other for other in world.streams if world.usable(other) and other.thread is None
+                      and other.device == stream.device]
         successor = rng.choice([None, *successors])
         if successor:
             successor.busy += 1
-    world.say(f"runtime.unregister_stream({stream}, successor={successor})")
+    world.say(f"{world.name_of(stream.device)}.unregister_stream({stream}, successor={successor})")
     try:
-        world.runtime.unregister_stream(stream.argument, successor=successor.argument if successor else None)
+        world.runtime_of(stream).unregister_stream(stream.argument,
+                                                   successor=successor.argument if successor else None)
     except BaseException:
+        if len(world.devices) > 1:                      # FINDINGS F5: some devices may have unregistered it already
+            world.end_registration(stream, None)
         stream.closing = False
         raise
     finally:
         if successor:
             world.leave_stream(successor)
-    world.end_registration(stream, successor or world.default)
+    world.end_registration(stream, successor or world.defaults[stream.device])
     stream.library_stream = None
     if stream.kind in ("legacy", "thread"):             # registered again at the next use
         stream.discipline = "opaque"
@@ -82,9 +86,9 @@ def discipline(world: World, rng: Random) -> None:
     """Other rules for the same stream: unrecorded work that the old ones allowed stays possible."""
     stream = world.reserve_stream(rng, *FOREIGN)
     chosen = rng.choice(["ordinary", "opaque", "sealed"])
-    world.say(f"runtime.register_stream({stream}, discipline={chosen!r})")
+    world.say(f"{world.name_of(stream.device)}.register_stream({stream}, discipline={chosen!r})")
     try:
-        registered = world.runtime.register_stream(world.argument(stream, rng), discipline=chosen)
+        registered = world.runtime_of(stream).register_stream(world.argument(stream, rng), discipline=chosen)
         if registered.discipline != chosen:
             world.violation(f"{stream} was registered as {chosen}, and is {registered.discipline}")
         with world.lock:
@@ -95,6 +99,10 @@ def discipline(world: World, rng: Random) -> None:
             stream.discipline = chosen
         if stream.kind == "raw":
             stream.library_stream = registered
+    except BaseException:
+        if len(world.devices) > 1:                      # FINDINGS F5: it may have changed all the same
+            world.end_registration(stream, None)
+        raise
     finally:
         stream.closing = False
 
@@ -115,8 +123,10 @@ def many_streams(world: World, rng: Random) -> None:
     """Enough registrations for a sweep."""
     if world.depth:
         raise NothingToDo
+    device = world.draw_device(rng)
     world.say("register 36 streams and drop them")
     made = []
-    for _ in range(36):
-        made.append(ForeignStream(int(sure(cuda.cuStreamCreate, 1))))
-        world.runtime.register_stream(made[-1])
+    with world.context(device):
+        for _ in range(36):
+            made.append(ForeignStream(int(sure(cuda.cuStreamCreate, 1))))
+            world.runtimes[device].register_stream(made[-1])

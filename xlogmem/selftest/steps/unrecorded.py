@@ -72,13 +72,14 @@ def record(world: World, rng: Random) -> None:
 def record_after(world: World, rng: Random, stream: ProgramStream, claim: Claim) -> None:
     item = claim.item
     world.synchronize()
+    world.make_accessible(item, stream)
     world.say(f"synchronize; launch on {stream}: {describe([claim])}; record")
     world.launch(rng, stream, [claim])
     try:
         if rng.random() < .5:
-            world.runtime.record_block_use(item.id, world.argument(stream, rng))
+            world.runtime_of(item).record_block_use(item.id, world.argument(stream, rng))
         else:
-            world.runtime.finish_block_use(item.id, world.argument(stream, rng), ACCESS[claim.access])
+            world.runtime_of(item).finish_block_use(item.id, world.argument(stream, rng), ACCESS[claim.access])
     except BaseException:                               # perhaps not recorded: then the program orders it
         world.synchronize()
         raise

@@ -42,7 +42,8 @@ def prepare_window(world: World, rng: Random) -> Window:
     recorder = None
     try:
         if world.protect:
-            recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime, handback=handback,
+            recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream),
+                                      handback=handback,
                                       mode=rng.choice(["strict", "permissive"]),
                                       on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
             register(world, recorder, claims, rng)
@@ -96,9 +97,8 @@ def finish_window(world: World, window: Window, how: str) -> None:
             item = claim.item
             if stream is not item.stream and window.handback == "writes":
                 item.quiet = True
-            if (stream.discipline == "opaque" and claim.access != READ
-                    and claim.alone and claim.use == item.uses):
-                item.last_opaque = stream, stream.registration
+            if claim.access != READ and claim.alone and claim.use == item.uses:
+                item.last_opaque = stream, stream.registration  # it may be opaque now, or become so
         handed_back = [claim.item for claim in window.claims if claim.access != READ and claim.alone
                        and claim.use == claim.item.uses and is_handed_back(claim.item, window)]
     trouble = True
@@ -216,7 +216,7 @@ def single(world: World, rng: Random) -> None:
     launched = False
     try:
         if world.protect:
-            world.runtime.prepare_block_use(item.id, world.argument(stream, rng), access)
+            world.runtime_of(item).prepare_block_use(item.id, world.argument(stream, rng), access)
         item.last_opaque = None
         launched = True
         world.say(f"prepare_block_use({item}, {stream}, {claims[0].access}); launch; finish_block_use")
@@ -231,7 +231,7 @@ def finish_single(world: World, rng: Random, item: Item, stream: ProgramStream, 
     """A finish is never refused, but naming a foreign stream queries the driver, which may fail: then once more."""
     for attempt in range(8):
         try:
-            world.runtime.finish_block_use(item.id, world.argument(stream, rng), access)
+            world.runtime_of(item).finish_block_use(item.id, world.argument(stream, rng), access)
             return
         except UseAfterFreeError:
             item.quiet = True

@@ -23,8 +23,8 @@ ROOM = 12                                   # blocks of one thread, before the o
 class Blocks(Streams):
     """The layer that knows blocks; what is *held* is not freed meanwhile."""
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
-        super().__init__(kind, simulator, protect, threads)
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
+        super().__init__(kind, simulator, protect, threads, devices)
         self.items: list[Item] = []
         self.all_items: weakref.WeakSet[Item] = weakref.WeakSet()
         self.exported: list[Item] = []      # that consumers have, freed or not

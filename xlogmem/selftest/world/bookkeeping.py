@@ -26,11 +26,14 @@ __all__ = ["Bookkeeping", "refused"]
 class Bookkeeping:
     """The lowest layer of a `World`."""
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
         self.kind, self.simulator, self.protect, self.threads = kind, simulator, protect, threads
         self.fails = kind.failures and simulator is not None    # driver calls are made to fail
         self.lock = threading.RLock()
-        self.primary, self.kernels = tools()
+        self.devices = range(devices)
+        self.kernels = tools()[1]           # of device 0
+        for device in self.devices[1:]:
+            tools(device)
         self.armed: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self.resource_fails = 0             # calls of resources written in Python that are still to fail
         self.owners = 0                     # of adopted memory, alive
@@ -43,8 +46,9 @@ class Bookkeeping:
         self.numbers: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def context(self) -> Iterator[None]:
-        sure(cuda.cuCtxPushCurrent, self.primary)
+    def context(self, device: int = 0) -> Iterator[None]:
+        """The device is the current one inside."""
+        sure(cuda.cuCtxPushCurrent, tools(device)[0])
         try:
             yield
         finally:
@@ -92,9 +96,13 @@ class Bookkeeping:
             return self.fails
         if isinstance(error, (OutOfDeviceMemoryError, OutOfBudgetError)) and self.limited:
             return True
-        if isinstance(error, DriverError):
-            return self.fails and error.code in CODES
         crowded = self.threads > 1 or self.kind.gaps
+        if "Set changed size" in str(error) and self.threads > 1:      # FINDINGS F2
+            return True
+        if isinstance(error, DriverError):
+            if crowded and "querying whether device" in str(error):       # FINDINGS F1: freed meanwhile
+                return True
+            return self.fails and error.code in CODES
         if isinstance(error, UseAfterFreeError):
             return crowded
         if isinstance(error, StreamMisuseError):

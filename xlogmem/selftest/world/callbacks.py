@@ -18,9 +18,10 @@ __all__ = ["Owner", "Scripted"]
 class Owner:
     """Holds memory that the runtime adopted, and frees it in stream order once the runtime drops the owner."""
 
-    def __init__(self, world: Streams, ptr: int) -> None:
+    def __init__(self, world: Streams, ptr: int, device: int = 0) -> None:
         self.world = world
         self.ptr = ptr
+        self.device = device
         self.item: Item | None = None
         with world.lock:
             world.owners += 1
@@ -28,7 +29,7 @@ class Owner:
     def __del__(self) -> None:
         world = self.world
         try:
-            with world.context(), world.lock:           # the stream is not closed meanwhile
+            with world.context(self.device), world.lock:           # the stream is not closed meanwhile
                 world.owners -= 1
                 item = self.item
                 home = item.home if item else None
@@ -36,7 +37,7 @@ class Owner:
                     world.synchronize()                 # on which stream the runtime frees is unknown
                     home = None
                 world.end_captures()
-                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.aside)
+                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.asides[self.device])
             world.in_gap("owner")
         except BaseException as error:
             world.surprise(error)

@@ -12,7 +12,7 @@ __all__ = ["CODES", "ForeignStream", "Injected", "NothingToDo", "sure", "tools"]
 
 CODES = (999, 2, 500)                       # of injected failures: unknown, out of memory, not found; none is sticky
 
-_loaded: list[tuple[Any, Kernels]] = []
+_loaded: dict[int, tuple[Any, Kernels]] = {}
 
 
 class NothingToDo(Exception):
@@ -36,14 +36,14 @@ class ForeignStream:
         cuda.cuStreamDestroy(self.handle)
 
 
-def tools() -> tuple[Any, Kernels]:
-    """The primary context and the kernels, once for the process: compiling those takes longer than a program."""
-    if not _loaded:
-        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))
+def tools(ordinal: int = 0) -> tuple[Any, Kernels]:
+    """A device's primary context and kernels, once for the process: compiling those takes longer than a program."""
+    if ordinal not in _loaded:
+        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal))))
         check(cuda.cuCtxPushCurrent(primary))
-        _loaded.append((primary, Kernels()))
+        _loaded[ordinal] = primary, Kernels()
         check(cuda.cuCtxPopCurrent())
-    return _loaded[0]
+    return _loaded[ordinal]
 
 
 def sure(call: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from xlogmem._kernels import check
 from xlogmem.selftest.libraries import Handed
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.blocks import Blocks
-from xlogmem.selftest.world.calls import NothingToDo, sure
+from xlogmem.selftest.world.calls import NothingToDo, sure, tools
 from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Item, ProgramStream
 from xlogmem.selftest.world.streams import WORDS
 
@@ -27,26 +27,29 @@ class Claims(Blocks):
     (`claim_idle`); `launch` queues the kernels of claims.
     """
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
-        super().__init__(kind, simulator, protect, threads)
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
+        super().__init__(kind, simulator, protect, threads, devices)
         self.values = 0                     # patterns so far
-        self.words = 0                      # address of a word for each stream: surprises are counted there
+        self.words: list[int] = []          # by device: words for its streams, where surprises are counted
         self.scratch_area = 0
         self.scratched = 0
 
     def allocate_areas(self) -> None:
-        self.words = int(check(cuda.cuMemAlloc(4 * WORDS)))
+        for device in self.devices:
+            with self.context(device):
+                self.words.append(int(check(cuda.cuMemAlloc(4 * WORDS))))
+                self.asides.append(int(check(cuda.cuStreamCreate(1))))
+                tools(device)[1].fill(self.asides[device], self.words[device], 0, WORDS)
+                check(cuda.cuStreamSynchronize(self.asides[device]))
         if self.kind.situations:
             self.scratch_area = int(check(cuda.cuMemAlloc(SCRATCH)))
-        self.aside = int(check(cuda.cuStreamCreate(1)))
-        self.kernels.fill(self.aside, self.words, 0, WORDS)
-        check(cuda.cuStreamSynchronize(self.aside))
 
     def free_areas(self) -> None:
-        check(cuda.cuMemFree(self.words))
+        for words, aside in zip(self.words, self.asides, strict=True):
+            check(cuda.cuMemFree(words))
+            check(cuda.cuStreamDestroy(aside))
         if self.scratch_area:
             check(cuda.cuMemFree(self.scratch_area))
-        check(cuda.cuStreamDestroy(self.aside))
 
     # ------------------------------------------------------------------------------------------ claims
     def next_value(self, item: Item) -> int:
@@ -59,12 +62,13 @@ class Claims(Blocks):
         self.values += 1
         return (0x85EBCA6B + self.values * 40503) & 0xFFFFFFFF
 
-    def claim(self, rng: Random, stream: ProgramStream, how_many: int) -> list[Claim]:
+    def claim(self, rng: Random, stream: ProgramStream, how_many: int, except_device: int = -1) -> list[Claim]:
         claims: list[Claim] = []
         with self.lock:
             for _ in range(how_many):
                 choice = [item for item in self.items
-                          if not item.held and all(claim.item is not item for claim in claims)]
+                          if not item.held and item.device != except_device
+                          and all(claim.item is not item for claim in claims)]
                 if not choice:
                     break
                 item = rng.choice(choice)
@@ -139,8 +143,16 @@ class Claims(Blocks):
         self.end_capture(stream)
         if stream.kind == "legacy":         # not allowed while a blocking stream captures
             self.end_captures()
-        self.delay_at_times(rng, stream)
+        with self.context(stream.device):
+            self.delay_at_times(rng, stream)
+            self.start_kernels(stream, claims, handed)
+
+    def start_kernels(self, stream: ProgramStream, claims: list[Claim], handed: Handed | None) -> None:
+        kernels = tools(stream.device)[1]
+        surprises = self.word_of(stream)
         for claim in claims:
+            if not self.protect:
+                self.make_accessible(claim.item, stream)
             size = claim.item.nbytes // PARTS
             for i, value in zip(claim.parts, claim.values, strict=True):
                 at, words = claim.item.ptr + i * size, size // 4
@@ -149,20 +161,37 @@ class Claims(Blocks):
                     if claim.access != WRITE:
                         handed.read(i * size, size)
                 if claim.access == READ:
-                    self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, value, words)
+                    kernels.count_unequal(stream.handle, surprises, at, value, words)
                 elif claim.access == WRITE:
-                    self.kernels.fill(stream.handle, at, value, words)
+                    kernels.fill(stream.handle, at, value, words)
                 else:
                     old = claim.item.parts[i].value or 0
-                    self.kernels.count_unequal(stream.handle, self.words + 4 * stream.number, at, old, words)
-                    self.kernels.add(stream.handle, at, (value - old) & 0xFFFFFFFF, words)
+                    kernels.count_unequal(stream.handle, surprises, at, old, words)
+                    kernels.add(stream.handle, at, (value - old) & 0xFFFFFFFF, words)
                 if handed is not None and claim.access != READ:
                     handed.write(i * size, size)
+
+    def make_accessible(self, item: Item, stream: ProgramStream) -> None:
+        """For work that no recorder knows of beforehand: the program itself opens the memory to another device."""
+        if item.device == stream.device:
+            return
+        with self.context(item.device):
+            pool = cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, item.ptr)
+            if int(pool[0]) == 0 and int(pool[1]):
+                access = cuda.CUmemAccessDesc()
+                access.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                access.location.id = stream.device
+                access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                sure(cuda.cuMemPoolSetAccess, pool[1], [access], 1)
 
     def delay_at_times(self, rng: Random, stream: ProgramStream) -> None:
         """Make what follows on the stream late, on a GPU."""
         if not self.simulator and rng.random() < .3:
-            self.kernels.delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
+            tools(stream.device)[1].delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
+
+    def word_of(self, stream: ProgramStream) -> int:
+        """The address where the kernels on a stream count surprises."""
+        return self.words[stream.device] + 4 * stream.number
 
     def scratch(self, nbytes: int) -> int:
         """Memory that no other kernel writes to."""
@@ -172,7 +201,11 @@ class Claims(Blocks):
     def surprises(self) -> int:
         """Words that were not what was written last, once everything queued is done."""
         count = min(WORDS, self.numbers["stream"] + 1)
-        seen = (ctypes.c_uint32 * count)()
-        sure(cuda.cuMemcpyDtoHAsync, ctypes.addressof(seen), self.words, ctypes.sizeof(seen), self.aside)
-        sure(cuda.cuStreamSynchronize, self.aside)
-        return sum(seen)
+        total = 0
+        for device, (words, aside) in enumerate(zip(self.words, self.asides, strict=True)):
+            seen = (ctypes.c_uint32 * count)()
+            with self.context(device):
+                sure(cuda.cuMemcpyDtoHAsync, ctypes.addressof(seen), words, ctypes.sizeof(seen), aside)
+                sure(cuda.cuStreamSynchronize, aside)
+            total += sum(seen)
+        return total

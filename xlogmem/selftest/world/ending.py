@@ -14,7 +14,7 @@ from xlogmem.blocks import unfinished_runtimes
 from xlogmem.errors import XlogmemError
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.world.adaptors import miscounted
-from xlogmem.selftest.world.calls import Injected, sure
+from xlogmem.selftest.world.calls import Injected
 from xlogmem.selftest.world.models import Window
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["alive", "end"]
 
 
-def alive(simulator: Any) -> dict[str, int]:
+def alive(simulator: Any, devices: int = 1) -> dict[str, int]:
     """What could leak: how much there is of it now."""
     gc.collect()
-    counts = {"events": _driver.live_events()[0]}
+    counts = {f"events of device {device}": _driver.live_events(device)[0] for device in range(devices)}
     if simulator:
         counts |= {"bytes of device memory": simulator.live_bytes(), "streams": simulator.live_streams()}
     return counts
@@ -77,53 +77,56 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
 
 
 def count_adaptors(world: World) -> None:
-    outstanding = world.runtime.bytes_outstanding
-    for text in miscounted(world.runtime.resource, world.runtime.live_bytes, outstanding):
-        world.violation(text)
+    for runtime in world.runtimes:
+        outstanding = runtime.bytes_outstanding
+        for text in miscounted(runtime.resource, runtime.live_bytes, outstanding):
+            world.violation(text)
 
 
 def check_counters(world: World) -> None:
     gc.collect()
-    runtime = world.runtime
     count_adaptors(world)
-    reap(world)
-    if runtime.lost:
-        world.violation("the device was given up")
-    counters = runtime.counters()
-    world.happened.update(deferred_frees=counters["deferred_frees"], waits=counters["waits"],
-                          elided_waits=counters["known"] + counters["covered"], records=counters["records"],
-                          conflict_waits=counters["conflict_waits"], cached=counters["cached"])
-    if (runtime.bytes_outstanding or counters["live_blocks"] or world.owners
-            or counters["allocations"] != counters["frees"]):
-        world.violation(f"left at the end: {runtime.live_bytes} bytes live, {runtime.pending_bytes} "
-                        f"pending, {counters['live_blocks']} blocks, {world.owners} owners; "
-                        f"{counters['allocations']} allocations, {counters['frees']} frees")
+    for runtime in world.runtimes:
+        reap(world, runtime)
+    for runtime in world.runtimes:
+        if runtime.lost:
+            world.violation("the device was given up")
+        counters = runtime.counters()
+        world.happened.update(deferred_frees=counters["deferred_frees"], waits=counters["waits"],
+                              elided_waits=counters["known"] + counters["covered"], records=counters["records"],
+                              conflict_waits=counters["conflict_waits"], cached=counters["cached"])
+        if (runtime.bytes_outstanding or counters["live_blocks"] or world.owners
+                or counters["allocations"] != counters["frees"]):
+            world.violation(f"left at the end: {runtime.live_bytes} bytes live, {runtime.pending_bytes} "
+                            f"pending, {counters['live_blocks']} blocks, {world.owners} owners; "
+                            f"{counters['allocations']} allocations, {counters['frees']} frees")
     count_adaptors(world)
 
 
-def reap(world: World) -> None:
+def reap(world: World, runtime: DeviceRuntime) -> None:
     """Frees that failed are tried again; then nothing may be in the way."""
     for attempt in range(6):
         try:
-            world.runtime.reap_pending()
+            runtime.reap_pending()
             break
         except (XlogmemError, Injected) as error:
             if attempt == 5 or not world.excuses(error):
                 raise
-    world.runtime.reap_pending()
+    runtime.reap_pending()
 
 
 def unregister_foreign(world: World) -> None:
     for stream in [stream for stream in world.streams if stream.kind in ("raw", "object")]:
-        world.runtime.register_stream(stream.argument)  # the program may have unregistered it, and used it no more
-        world.runtime.unregister_stream(stream.argument)
+        runtime = world.runtime_of(stream)
+        runtime.register_stream(stream.argument)        # the program may have unregistered it, and used it no more
+        runtime.unregister_stream(stream.argument)
         world.destroy(stream)
         stream.library_stream = None
     world.streams.clear()
 
 
 def check_contents(world: World, races: list[str]) -> None:
-    sure(cuda.cuCtxSynchronize)
+    world.synchronize()
     if world.guard is not None:
         world.guard.check()
         for found in world.found_by_guard:
@@ -140,16 +143,18 @@ def check_contents(world: World, races: list[str]) -> None:
 def look_for_leaks(world: World) -> None:
     world.close_libraries()
     world.free_areas()
-    for name in ("state", "neighbour_state", "runtime", "guard", "neighbour", "neighbour_stream", "default",
-                 "all_items", "armed"):
+    world.leave_process()
+    for name in ("states", "neighbour_state", "runtime", "runtimes", "guard", "neighbour", "neighbour_stream",
+                 "defaults", "all_items", "armed"):
         delattr(world, name)
     gc.collect()
     if unfinished_runtimes():                           # of this program: a finalizer puts off what would end captures
-        DeviceRuntime().reap_pending()
+        for device in world.devices:
+            DeviceRuntime(device).reap_pending()
         gc.collect()
-    check(cuda.cuCtxSynchronize())
+    world.synchronize()
     for _ in range(20):                                 # threads that just ended release their parts late
-        after = alive(world.simulator)
+        after = alive(world.simulator, len(world.devices))
         if after == world.before:
             break
         time.sleep(.01)

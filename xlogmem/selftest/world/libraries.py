@@ -19,8 +19,8 @@ class Libraries(Claims):
 
     sizes: tuple[int, ...]
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
-        super().__init__(kind, simulator, protect, threads)
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
+        super().__init__(kind, simulator, protect, threads, devices)
         self.libraries: dict[str, Library] = {}
         self.streams_of: dict[str, list[ProgramStream]] = {}
         self.enabled: set[str] = set()      # their names

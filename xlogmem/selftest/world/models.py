@@ -21,8 +21,9 @@ class ProgramStream:
     there: the program does not close a stream meanwhile.
     """
 
-    def __init__(self, number: int, kind: str, argument: Any, handle: int, discipline: str) -> None:
+    def __init__(self, number: int, kind: str, argument: Any, handle: int, discipline: str, device: int = 0) -> None:
         self.number = number
+        self.device = device
         self.kind = kind
         self.argument = argument
         self.handle = handle
@@ -31,7 +32,7 @@ class ProgramStream:
         self.busy = 0
         self.closing = False
         self.gone = False
-        self.library_stream: Any = None     # the Stream that registering a raw handle returned
+        self.library_stream: Any = None     # the Stream that registering a handle returned
         self.thread = threading.get_ident() if kind == "thread" else None
 
     def __repr__(self) -> str:
@@ -52,6 +53,7 @@ class Item:
 
     def __init__(self, number: int, block: DeviceBlock, stream: ProgramStream | None) -> None:
         self.number = number
+        self.device = block.device_id
         self.block: DeviceBlock | None = block
         self.id: BlockId = block.id
         self.ptr = block.ptr

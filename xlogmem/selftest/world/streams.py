@@ -15,7 +15,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.bookkeeping import Bookkeeping
 from xlogmem.selftest.world.calls import ForeignStream, NothingToDo, sure
-from xlogmem.selftest.world.models import ProgramStream
+from xlogmem.selftest.world.models import Item, ProgramStream
 
 __all__ = ["WORDS", "Streams"]
 
@@ -28,20 +28,29 @@ class Streams(Bookkeeping):
     A stream is *entered* while the program uses it, and *reserved* by the step that closes it: one excludes the other.
     """
 
-    runtime: DeviceRuntime
+    runtime: DeviceRuntime                  # of device 0
     neighbour: DeviceRuntime | None
 
-    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int) -> None:
-        super().__init__(kind, simulator, protect, threads)
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
+        super().__init__(kind, simulator, protect, threads, devices)
+        self.runtimes: list[DeviceRuntime] = []         # by device
+        self.defaults: list[ProgramStream] = []
         self.streams: list[ProgramStream] = []
         self.to_destroy: list[ProgramStream] = []
         self.capturing: list[ProgramStream] = []
         self.neighbour_stream: ProgramStream | None = None
-        self.aside = 0                      # a stream that no step chooses
+        self.asides: list[int] = []         # streams that no step chooses, by device
+
+    def runtime_of(self, what: ProgramStream | Item) -> DeviceRuntime:
+        """The runtime of the device that a stream or a block belongs to."""
+        return self.runtimes[what.device]
+
+    def draw_device(self, rng: Random) -> int:
+        return rng.choice(self.devices) if len(self.devices) > 1 else 0
 
     def add_stream(self, kind: str, argument: Any, handle: int, discipline: str,
-                   closing: bool = False) -> ProgramStream:
-        stream = ProgramStream(self.next_number("stream"), kind, argument, handle, discipline)
+                   closing: bool = False, device: int = 0) -> ProgramStream:
+        stream = ProgramStream(self.next_number("stream"), kind, argument, handle, discipline, device)
         if stream.number >= WORDS:
             raise NothingToDo
         stream.closing = closing
@@ -49,25 +58,32 @@ class Streams(Bookkeeping):
             self.streams.append(stream)
         return stream
 
-    def add_own(self, rng: Random) -> None:
+    def add_own(self, rng: Random, device: int = 0) -> None:
         discipline = rng.choice(self.kind.disciplines)
-        acquired = self.runtime.acquire_stream(discipline=discipline, priority=rng.choice([0, 0, -1]))
-        stream = self.add_stream("own", acquired, acquired.handle, discipline)
-        self.say(f"{stream} = runtime.acquire_stream(discipline={discipline!r})")
+        acquired = self.runtimes[device].acquire_stream(discipline=discipline, priority=rng.choice([0, 0, -1]))
+        stream = self.add_stream("own", acquired, acquired.handle, discipline, device=device)
+        self.say(f"{stream} = {self.name_of(device)}.acquire_stream(discipline={discipline!r})")
+
+    def name_of(self, device: int) -> str:
+        """The runtime of a device, in the script."""
+        return f"runtimes[{device}]" if len(self.devices) > 1 else "runtime"
 
     def add_foreign(self, rng: Random) -> None:
         """A stream created outside xlogmem, registered with a discipline or without."""
         self.end_captures()                 # a handle that came back unregisters its old stream, which synchronizes
-        handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
+        device = self.draw_device(rng)
+        with self.context(device):
+            handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
         raw = rng.random() < .5
         stream = self.add_stream("raw" if raw else "object", handle if raw else ForeignStream(handle), handle,
-                                 "ordinary", closing=True)
+                                 "ordinary", closing=True, device=device)
         discipline = rng.choice([None, None, "ordinary", "opaque", "sealed"])
-        self.say(f"{stream} = {stream.kind} stream; runtime.register_stream({stream}, discipline={discipline!r})")
+        self.say(f"{stream} = {stream.kind} stream; {self.name_of(device)}.register_stream({stream}, "
+                 f"discipline={discipline!r})")
         try:
             for attempt in range(5):        # a failure, or the old registration of a handle that came back is busy
                 try:
-                    registered = self.runtime.register_stream(stream.argument, discipline=discipline)
+                    registered = self.runtimes[device].register_stream(stream.argument, discipline=discipline)
                     break
                 except XlogmemError as error:
                     if attempt == 4 or not self.excuses(error):
@@ -146,19 +162,23 @@ class Streams(Bookkeeping):
 
     def argument(self, stream: ProgramStream, rng: Random) -> Any:
         """One of the arguments that mean this stream."""
+        if len(self.devices) > 1 and stream.kind in ("legacy", "thread"):       # their handles mean the current device
+            return self.runtimes[stream.device].register_stream(stream.argument)
         own = stream.library_stream
         return own if own is not None and rng.random() < .3 else stream.argument
 
     # ------------------------------------------------------------------------------------------ captures
     def begin_capture(self, stream: ProgramStream) -> None:
-        sure(cuda.cuStreamBeginCapture, stream.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        with self.context(stream.device):
+            sure(cuda.cuStreamBeginCapture, stream.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
         self.capturing.append(stream)
 
     def end_capture(self, stream: ProgramStream) -> None:
         if stream not in self.capturing:
             return
         self.capturing.remove(stream)
-        result = cuda.cuStreamEndCapture(stream.handle)
+        with self.context(stream.device):
+            result = cuda.cuStreamEndCapture(stream.handle)
         if int(result[0]):
             self.violation(f"the capture on {stream} was invalidated: {result[0].name}")
         else:
@@ -169,5 +189,8 @@ class Streams(Bookkeeping):
             self.end_capture(stream)
 
     def synchronize(self) -> None:
+        """Of all devices."""
         self.end_captures()
-        sure(cuda.cuCtxSynchronize)
+        for device in self.devices:
+            with self.context(device):
+                sure(cuda.cuCtxSynchronize)

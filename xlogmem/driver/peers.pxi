@@ -1,0 +1,124 @@
+# Peers: which device may touch the memory of another one.
+#
+# Memory of `cuMemAlloc` is opened to a context as a whole (`cuCtxEnablePeerAccess`), that of a pool to a device, pool
+# by pool (`cuMemPoolSetAccess`).  What the driver answers was seen on two H100s: CU_POINTER_ATTRIBUTE_ACCESS_FLAGS says
+# that all is allowed, whatever is; CU_POINTER_ATTRIBUTE_DEVICE_POINTER fails without access, and for memory of another
+# device's pool always.  So pools are queried themselves.
+
+cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
+                        Failure* failure) except -1 nogil:
+    """What work of a device may do with memory of another: `CUmemAccess_flags`.  May be called during a capture."""
+    cdef cy.CUmemoryPool pool = NULL
+    flags[0] = 0
+    pool_of_pointer(ptr, &pool)
+    if pool != NULL:
+        return pool_access_of(pool, ordinal, flags, failure)
+    return pointer_access_of(context, ptr, flags, failure)
+
+
+cdef int pool_access_of(cy.CUmemoryPool pool, int ordinal, unsigned int* flags, Failure* failure) except -1 nogil:
+    cdef cy.CUmemAccess_flags allowed = cy.CU_MEM_ACCESS_FLAGS_PROT_NONE
+    cdef cy.CUmemLocation location
+    location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = ordinal
+    if _check(failure, "cuMemPoolGetAccess", cy.cuMemPoolGetAccess(&allowed, pool, &location)):
+        return 1
+    flags[0] = <unsigned int>allowed
+    return 0
+
+
+cdef int pointer_access_of(cy.CUcontext context, cy.CUdeviceptr ptr, unsigned int* flags,
+                           Failure* failure) except -1 nogil:
+    """Of memory that no pool has: all or nothing."""
+    cdef cy.CUdeviceptr seen = 0
+    cdef cy.CUresult result
+    cdef Scope scope
+    if enter_context(context, &scope, failure):
+        return 1
+    result = cy.cuPointerGetAttribute(&seen, cy.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, ptr)
+    leave_context(&scope)
+    if result == cy.CUDA_ERROR_INVALID_VALUE:
+        return 0
+    flags[0] = <unsigned int>cy.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return _check(failure, "cuPointerGetAttribute", result)
+
+
+cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) except -1 nogil:
+    """Let work of a device read and write all memory of a pool, present and future."""
+    return set_pool_access(pool, ordinal, True, failure)
+
+
+cdef int set_pool_access(cy.CUmemoryPool pool, int ordinal, bint is_open, Failure* failure) except -1 nogil:
+    cdef cy.CUmemAccessDesc access
+    memset(&access, 0, sizeof(access))
+    access.location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
+    access.location.id = ordinal
+    access.flags = cy.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if is_open else cy.CU_MEM_ACCESS_FLAGS_PROT_NONE
+    return _check(failure, "cuMemPoolSetAccess", cy.cuMemPoolSetAccess(pool, &access, 1))
+
+
+def can_access_peer(int ordinal, int peer):
+    """Whether the hardware lets work of a device touch memory of another one.  Raises DriverError."""
+    cdef Context context = context_of(ordinal)
+    cdef Context other = context_of(peer)
+    cdef Failure failure
+    cdef int can = 0, failed
+    with nogil:
+        failed = _check(&failure, "cuDeviceCanAccessPeer",
+                        cy.cuDeviceCanAccessPeer(&can, context.device, other.device))
+    if failed:
+        raise_failure(&failure, f"querying whether device {ordinal} can access device {peer}")
+    return bool(can)
+
+
+def open_to_peer(int ordinal, int peer):
+    """Let work of a device touch the memory of another one: what `cuMemAlloc` returns there, and the device's default
+    and current pool.  Raises DriverError."""
+    set_peer_access(ordinal, peer, True)
+
+
+def close_to_peer(int ordinal, int peer):
+    """The end of `open_to_peer`."""
+    set_peer_access(ordinal, peer, False)
+
+
+cdef int set_peer_access(int ordinal, int peer, bint is_open) except -1:
+    cdef Context context = context_of(ordinal)
+    cdef Context other = context_of(peer)
+    cdef Failure failure
+    cdef int failed
+    with nogil:
+        failed = (set_memory_access(context.handle, other.handle, is_open, &failure)
+                  or set_pools_access(other.device, ordinal, is_open, &failure))
+    if failed:
+        raise_failure(&failure, f"{'giving' if is_open else 'taking from'} device {ordinal} access to the memory of "
+                                f"device {peer}")
+    return 0
+
+
+cdef int set_memory_access(cy.CUcontext context, cy.CUcontext peer, bint is_open, Failure* failure) except -1 nogil:
+    cdef cy.CUresult result
+    cdef Scope scope
+    if enter_context(context, &scope, failure):
+        return 1
+    result = cy.cuCtxEnablePeerAccess(peer, 0) if is_open else cy.cuCtxDisablePeerAccess(peer)
+    leave_context(&scope)
+    if result in (cy.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cy.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED):
+        return 0
+    return _check(failure, "cuCtxEnablePeerAccess" if is_open else "cuCtxDisablePeerAccess", result)
+
+
+cdef int set_pools_access(cy.CUdevice device, int ordinal, bint is_open, Failure* failure) except -1 nogil:
+    """Of the pools that have memory of a device without having been made by a program, if it has pools."""
+    cdef cy.CUmemoryPool pool = NULL
+    cdef int supported = 0
+    if _check(failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
+            &supported, cy.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device)):
+        return 1
+    if not supported:
+        return 0
+    if (_check(failure, "cuDeviceGetDefaultMemPool", cy.cuDeviceGetDefaultMemPool(&pool, device))
+            or set_pool_access(pool, ordinal, is_open, failure)):
+        return 1
+    return (_check(failure, "cuDeviceGetMemPool", cy.cuDeviceGetMemPool(&pool, device))
+            or set_pool_access(pool, ordinal, is_open, failure))

@@ -1,0 +1,282 @@
+# Launches across devices: memory of one device that is used on a stream of another.
+#
+# Each runtime keeps its own memory in order.  So a launch has a recorder in every runtime whose blocks it names: the
+# one that the program holds, and in `together` those of other devices, on the same CUDA stream as these know it
+# (foreign/remote.pxi).  All are opened, in the order of their devices, before the launch, and filed after it.  Two
+# launches that name blocks of the same devices wait for each other in that order, so never in a circle.
+#
+# Work that has no access to the memory would end its context.  So access is looked at before anything is opened, block
+# by block, or once for a resource that hands out memory of one kind.
+
+cdef object all_runtimes = None             # existing_runtimes of runtime.py
+cdef set enabled_peers = set()              # (device, peer), as the program wants it
+
+
+def note_peers(int ordinal, int peer):
+    """The program has enabled the access of a device to another one's memory; pools are opened when they are met."""
+    enabled_peers.add((ordinal, peer))
+
+
+def forget_peers(int ordinal, int peer):
+    """The program has ended that: access is queried again."""
+    cdef Core core
+    enabled_peers.discard((ordinal, peer))
+    for core in all_runtimes():
+        core.accessible &= ~(<uint64_t>1 << (ordinal & 63))
+
+
+# ---------------------------------------------------------------------------------------------- whose block it is
+cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
+    """The recorder for a block of another device; None for anything else."""
+    cdef Core core = None
+    cdef Ordering ordering
+    if isinstance(what, DeviceBlock):
+        core = (<DeviceBlock>what).core
+        if core is None and (<DeviceBlock>what).stream is not None:     # of no bytes
+            ordering = (<DeviceBlock>what).stream.ordering
+            core = ordering.core() if ordering.core is not None else None
+    elif isinstance(what, BlockView):
+        core = (<BlockView>what).core
+    elif isinstance(what, BlockId):
+        ordering = (<BlockId>what).ordering             # None: forged
+        core = ordering.core() if ordering is not None and ordering.core is not None else None
+    if core is None or core is recorder.runtime or core.ordinal == recorder.runtime.ordinal:
+        return None
+    return recorder_in(recorder, core)
+
+
+cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
+    """The recorder of the same launch in the runtime of another device."""
+    cdef LaunchRecorder other
+    cdef Together together = begin_together(recorder, recorder.stream)
+    for other in together.others:
+        if other.runtime is core:
+            return other
+    if together.named is not None and core.ordinal == together.own_stream.ordering.context.ordinal:
+        other = record_on(core.stream_of(together.named))       # its own device may have several runtimes
+    else:
+        other = record_on(core.stream_for_use(together.own_stream))
+    other.together = None                               # it is one of several itself
+    other.is_part = True
+    other.on_untracked = recorder.on_untracked
+    other.window.is_strict = recorder.window.is_strict
+    other.window.on_conflict = recorder.window.on_conflict
+    other.window.hand_back = recorder.window.hand_back
+    together.others.append(other)
+    return other
+
+
+cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1:
+    """The launch is nothing but copies by the driver, which need no access, on this stream of either device."""
+    begin_together(recorder, own_stream)
+    recorder.together.own_stream = own_stream
+    recorder.together.copies = True
+    return 0
+
+
+cdef Together begin_together(LaunchRecorder recorder, Stream stream):
+    """The launch is one across devices, if it is not yet."""
+    if recorder.together is None:
+        recorder.together = Together.__new__(Together)
+        recorder.together.others = []
+        recorder.together.own_stream = stream
+    return recorder.together
+
+
+cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
+    """Memory that the recorder's runtime does not track: does one of another device?  False: nothing was done."""
+    cdef Core core
+    cdef Found found
+    cdef Resolved known
+    for core in all_runtimes():
+        if core.ordinal == recorder.runtime.ordinal or extent.ordinal not in (-1, core.ordinal):
+            continue
+        known = core.find_extent(extent, &found)
+        if known == UNTRACKED:
+            continue
+        if known == BEYOND and recorder.on_untracked == IGNORE_UNTRACKED:
+            return add_tracked_in(recorder_in(recorder, core), extent, access) == 0
+        if known == BEYOND:
+            return recorder.reject(access, f"{type(named).__name__} is not in one block of device {core.ordinal}: "
+                                   f"{describe_beyond(&found, extent)}. Make one of its size, or adopt all of it") == 0
+        if known == READ_ONLY_HERE:
+            refuse_writing(extent, access, named)
+        recorder.refuse_late(access)
+        add_found(recorder_in(recorder, core), &found, access)
+        return True
+    if recorder.on_untracked != ADOPT_UNTRACKED:
+        return False
+    ordinal = extent.ordinal if extent.ordinal != -1 else device_of_memory(extent.ptr)
+    if ordinal in (-1, recorder.runtime.ordinal):
+        return False
+    return note_adoption(recorder_in(recorder, process_runtime(ordinal)), what, extent, access, named) == 0
+
+
+cdef int device_of_memory(uint64_t ptr) noexcept:
+    """-1: the driver does not say."""
+    cdef Failure ignored
+    cdef int ordinal = -1, failed
+    with nogil:
+        failed = pointer_device(ptr, &ordinal, &ignored)
+    return -1 if failed else ordinal
+
+
+# ---------------------------------------------------------------------------------------------- access
+cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except -1:
+    """Raise if the device of a remote stream may not touch a block as the launch does."""
+    cdef Core core = recorder.runtime
+    cdef uint64_t bit = <uint64_t>1 << (recorder.stream.state.device & 63)
+    cdef Request* request
+    cdef uint64_t ptr = 0
+    cdef size_t i
+    cdef bint adopted = False
+    for i in range(recorder.window.requests.size()):
+        request = &recorder.window.requests[i]
+        if not place_of(core, request, &ptr, &adopted) or (core.accessible & bit and not adopted):
+            continue                                    # stale: the preflight says so
+        if refuse_inaccessible_block(recorder, request, ptr, own_stream) and not adopted and hands_out_one_kind(core):
+            core.accessible |= bit
+    return 0
+
+
+cdef str describe_request(Core core, Request* request):
+    """For an error: which block it is."""
+    words = described(core, request.generation, f"generation {request.generation}")
+    return words or f"generation {request.generation}"
+
+
+cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) noexcept:
+    """Where a block is, if it is still that block."""
+    cdef Block* block
+    cdef bint there = False
+    with nogil:
+        core.state.order.lock.lock()
+        block = core.state.blocks[request.slot] if request.slot < core.state.blocks.size() else NULL
+        if block != NULL:
+            bring_in_locked(&core.state, block, request.generation)
+            there = is_still_locked(&core.state, block, request.generation)
+        if there:
+            ptr[0], adopted[0] = block.ptr, block.adopted
+        core.state.order.lock.unlock()
+    return there
+
+
+cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, uint64_t ptr,
+                                    Stream own_stream) except -1:
+    """Whether the device may write the block, too."""
+    cdef StreamState* stream = recorder.stream.state
+    cdef int device = stream.device, ordinal = recorder.runtime.ordinal, failed, access = request.access
+    cdef unsigned int needed = READ_ACCESS if access == READ else READ_WRITE_ACCESS
+    cdef unsigned int allowed = 0
+    cdef cy.CUmemoryPool pool = NULL
+    cdef Failure failure
+    cdef bint enabled = (device, ordinal) in enabled_peers
+    cdef bint adopted
+    with nogil:
+        failed = peer_access_of(stream.context, device, ptr, &allowed, &failure)
+        if not failed and allowed & needed != needed and enabled:
+            pool_of_pointer(ptr, &pool)
+            if pool != NULL:
+                failed = (pool_open_to(pool, device, &failure)
+                          or peer_access_of(stream.context, device, ptr, &allowed, &failure))
+    if (failed or allowed & needed != needed) and not place_of(recorder.runtime, request, &ptr, &adopted):
+        return False                                    # another thread has freed it: the preflight says so
+    if failed:
+        fail_elsewhere(device, &failure)
+        raise_failure(&failure, f"querying whether device {device} can access memory of device {ordinal}")
+    if allowed & needed == needed:
+        return allowed == READ_WRITE_ACCESS
+    what = (f"{METHODS[access]}: device {device}, to which {own_stream!r} belongs, has no access to "
+            f"the block of {describe_request(recorder.runtime, request)} on device {ordinal}")
+    if not can_access_peer(device, ordinal):
+        raise StreamMisuseError(f"{what}, and these devices are not peers: copy it there, as Buffer.copy_from does")
+    raise StreamMisuseError(f"{what}: call xlogmem.enable_peer_access({device}, {ordinal}) first"
+                            + (", which did not open this memory" if enabled else ""))
+
+
+cdef bint hands_out_one_kind(Core core) except -1:
+    """Whether one block of the resource is as accessible as any other."""
+    return isinstance([*layers_of(core.resource)][-1], (AsyncMemoryResource, DirectMemoryResource))
+
+
+# ---------------------------------------------------------------------------------------------- together
+cdef int open_everywhere(LaunchRecorder recorder) except -1:
+    """`open` of a launch across devices: all windows, or none."""
+    cdef list opened = []
+    cdef LaunchRecorder other
+    recorder.refuse_busy()
+    for other in recorder.together.others:
+        other.window.moved |= recorder.window.moved
+    try:
+        for other in in_order(recorder):
+            if other.unsettled is not None:
+                other.settle()                          # adopted memory is looked at, too
+        for other in in_order(recorder):
+            if other.stream.state.remote and not recorder.together.copies:
+                refuse_inaccessible(other, recorder.together.own_stream)
+        for other in in_order(recorder):
+            other.open_here()
+            opened.append(other)
+    except BaseException:
+        for other in opened:
+            close_again(other)
+        raise
+    return 0
+
+
+cdef list in_order(LaunchRecorder recorder):
+    """The recorders of a launch, by their devices and runtimes: in the same order in every thread."""
+    return sorted([recorder, *recorder.together.others], key=place_in_order)
+
+
+def place_in_order(LaunchRecorder recorder):
+    return recorder.runtime.ordinal, <size_t><void*>recorder.runtime
+
+
+cdef int close_again(LaunchRecorder recorder) except -1:
+    """Nothing was launched, because another window of the launch could not be opened; a second try may follow."""
+    cdef Core core = recorder.runtime
+    cdef Failure ignored
+    cdef bint more
+    recorder.preflighted = False
+    if recorder.window.is_open:
+        with nogil:
+            core.state.order.lock.lock()
+            more = file_window_locked(&core.state, recorder.window, NOT_PREPARED)
+            core.state.order.lock.unlock()
+            if more:
+                finish_rest(&core.state, recorder.window, &ignored)
+        core.drop_owners()
+    return 0
+
+
+cdef int finish_everywhere(LaunchRecorder recorder, Outcome outcome) except -1:
+    """`finish`: all are filed, whatever one of them says; then the first error is raised, with the others as notes."""
+    cdef LaunchRecorder other
+    cdef object first = None
+    if recorder.done:
+        return recorder.finish_here(outcome)            # which refuses it
+    for other in in_order(recorder):
+        try:
+            other.finish_here(outcome)
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"and: {error}")
+    if first is not None:
+        raise first
+    return 0
+
+
+cdef bint has_uses(LaunchRecorder recorder) noexcept:
+    """Whether anything was registered, on whichever device."""
+    cdef Py_ssize_t i
+    if recorder.window == NULL:
+        return False
+    if recorder.unsettled is not None or not recorder.window.requests.empty():
+        return True
+    for i in range(PyList_GET_SIZE(recorder.together.others) if recorder.together is not None else 0):
+        if has_uses(<LaunchRecorder>PyList_GET_ITEM(recorder.together.others, i)):
+            return True
+    return False
