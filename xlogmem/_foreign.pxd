@@ -41,8 +41,10 @@ cdef class StreamRegistry:
     cdef Stream register_remote(self, Stream stream)
     cdef Stream at_home(self, Stream stream)
     cdef int leave_ended(self) except -1
-    cdef int leave_remote(self, Stream stream) except -1
+    cdef int leave_elsewhere(self, Stream stream) except -1
+    cdef list entries_of(self, Stream stream)
     cdef int update_others(self, Stream stream, int discipline) except -1
+    cdef int restore_others(self, Stream stream, int discipline) except -1
     cdef int disown_elsewhere(self) except -1
     cdef Stream default(self)
     cdef Owner keep(self, Stream stream, object what)

@@ -20,6 +20,7 @@ Streams of other devices are registered too, where blocks of this one are used o
 Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
 known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
 """
+import contextlib
 import warnings
 import weakref
 
@@ -57,8 +58,10 @@ from xlogmem._order cimport (
     ORDINARY,
     change_discipline_unlocks,
     disown_locked,
+    enter_stream,
     fail_elsewhere,
     is_other_threads_default,
+    leave_stream,
     leave_stream_locked,
     own_stream_locked,
     register_stream_locked,

@@ -14,6 +14,8 @@ explanations: list[Callable[[Core], str | None]]
 _Trackable: TypeAlias = object
 _What: TypeAlias = object
 
+class Together: ...
+
 @final
 class LaunchRecorder:
     def __init__(

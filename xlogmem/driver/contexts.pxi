@@ -37,16 +37,12 @@ cdef Context context_of(int ordinal):
     context = contexts.get(ordinal)
     if context is not None:
         return context
-    count = device_count()
-    if not 0 <= ordinal < count:
-        raise DriverError(f"device ordinal {ordinal} is out of range: this process sees {count} device(s)")
     context = Context.__new__(Context)
     context.ordinal = ordinal
+    device_of_ordinal(ordinal, &context.device)
     with nogil:
-        failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&context.device, ordinal))
-        if not failed:
-            failed = _check(&failure, "cuDevicePrimaryCtxRetain",
-                            cy.cuDevicePrimaryCtxRetain(&context.handle, context.device))
+        failed = _check(&failure, "cuDevicePrimaryCtxRetain",
+                        cy.cuDevicePrimaryCtxRetain(&context.handle, context.device))
     if failed:
         raise_failure(&failure, f"opening device {ordinal}")
     return contexts.setdefault(ordinal, context)

@@ -1,5 +1,19 @@
 # What is known of a device before anything is done on it, and its memory.
 
+cdef int device_of_ordinal(int ordinal, cy.CUdevice* device) except -1:
+    """The driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is none."""
+    cdef Failure failure
+    cdef int failed
+    initialize()
+    count = device_count()
+    if not 0 <= ordinal < count:
+        raise DriverError(f"device ordinal {ordinal} is out of range: this process sees {count} device(s)")
+    with nogil:
+        failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(device, ordinal))
+    if failed:
+        raise_failure(&failure, f"opening device {ordinal}")
+    return 0
+
 
 def describe_device(int ordinal):
     """Name, UUID (16 bytes) and bytes of memory of a device.  Needs no context and makes none."""

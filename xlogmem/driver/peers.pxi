@@ -58,14 +58,15 @@ cdef int set_pool_access(cy.CUmemoryPool pool, int ordinal, bint is_open, Failur
 
 
 def can_access_peer(int ordinal, int peer):
-    """Whether the hardware lets work of a device touch memory of another one.  Raises DriverError."""
-    cdef Context context = context_of(ordinal)
-    cdef Context other = context_of(peer)
+    """Whether the hardware lets work of a device touch memory of another one.  Makes no context.  Raises
+    DriverError."""
+    cdef cy.CUdevice device, other
     cdef Failure failure
     cdef int can = 0, failed
+    device_of_ordinal(ordinal, &device)
+    device_of_ordinal(peer, &other)
     with nogil:
-        failed = _check(&failure, "cuDeviceCanAccessPeer",
-                        cy.cuDeviceCanAccessPeer(&can, context.device, other.device))
+        failed = _check(&failure, "cuDeviceCanAccessPeer", cy.cuDeviceCanAccessPeer(&can, device, other))
     if failed:
         raise_failure(&failure, f"querying whether device {ordinal} can access device {peer}")
     return bool(can)

@@ -204,10 +204,13 @@ cdef int was_destroyed(StreamState* stream, bint* gone, Failure* failure) except
     """Whether its handle means another stream by now, or none.  A stream that is capturing is taken for the same."""
     cdef bint capturing = False
     cdef uint64_t number = 0
+    cdef Scope scope
     if <size_t>stream.handle <= PER_THREAD:
         return 0
-    if stream_is_capturing(stream.handle, &capturing, failure) or (
-            not capturing and stream_id(stream.handle, &number, failure)):
+    if enter_stream(stream, &scope, failure):
+        return 1
+    if leave_stream(stream, &scope, stream_is_capturing(stream.handle, &capturing, failure) or (
+            not capturing and stream_id(stream.handle, &number, failure)), failure):
         gone[0] = failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE
         return not gone[0]
     gone[0] = not capturing and number != stream.driver_id

@@ -161,15 +161,30 @@ cdef class StreamRegistry:
             return stream
         return handle_of(<Ordering>entry.held[0], <StreamState*><size_t>entry.remote[1])
 
-    cdef int leave_remote(self, Stream stream) except -1:
-        """A stream of another device is unregistered there, by whichever runtime knows it."""
+    cdef int leave_elsewhere(self, Stream stream) except -1:
+        """A stream of this runtime is unregistered: those of other devices do not touch it again.  Refused by all, if
+        one of them has a use of it open."""
+        cdef StreamRegistry other
         cdef Owner entry
-        for entry in list(self.by_remote.values()):
-            if (<bint>entry.state.alive and entry.state.handle == stream.state.handle
-                    and entry.state.context == stream.ordering.state.context
-                    and entry.state.driver_id == stream.state.driver_id):
-                self.unregister(handle_of(self.ordering, entry.state), self.default())
+        if stream.state.remote:
+            return 0
+        known = [(other, entry) for other in other_registries(self) for entry in other.entries_of(stream)]
+        for other, entry in known:
+            if entry.state.windows:
+                raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
+                                        f"{other.ordering.context.ordinal}: finish that use first")
+        for other, entry in known:
+            if <bint>entry.state.alive:
+                other.unregister(handle_of(other.ordering, entry.state), other.default())
         return 0
+
+    cdef list entries_of(self, Stream stream):
+        """By which a stream of another device is known here, whichever runtime there it was named by."""
+        cdef Owner entry
+        return [entry for entry in list(self.by_remote.values())
+                if <bint>entry.state.alive and entry.state.handle == stream.state.handle
+                and entry.state.context == stream.ordering.state.context
+                and entry.state.driver_id == stream.state.driver_id]
 
     cdef int leave_ended(self) except -1:
         """Streams of runtimes that have ended, which nothing uses any more, may go."""
@@ -267,6 +282,7 @@ cdef class StreamRegistry:
     cdef Stream with_discipline(self, Stream stream, int discipline):
         """The same stream, with this discipline from now on (-1: as it is)."""
         cdef OrderState* order = &self.ordering.state
+        cdef int former = stream.state.discipline
         cdef Failure failure
         cdef Scope scope
         cdef int failed
@@ -278,6 +294,7 @@ cdef class StreamRegistry:
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
                                     "another")
+        self.update_others(stream, discipline)          # first: if they refuse it, nothing has changed
         with nogil:
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
@@ -288,18 +305,37 @@ cdef class StreamRegistry:
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
+            self.restore_others(stream, former)
             raise_failure(&failure, "changing its discipline", order.lost)
-        self.update_others(stream, discipline)
+        self.update_others(stream, discipline)          # another thread may have used it there meanwhile
         return stream
 
     cdef int update_others(self, Stream stream, int discipline) except -1:
         """Runtimes of other devices that know the stream: it has this discipline from now on."""
         cdef StreamRegistry other
         cdef Owner entry
+        cdef int former = stream.state.discipline
         for other in other_registries(self) if not stream.state.remote else ():
             entry = other.by_remote.get(remote_key(stream))
-            if entry is not None and entry.state.alive:
+            if entry is None or not <bint>entry.state.alive:
+                continue
+            try:
                 other.with_discipline(handle_of(other.ordering, entry.state), discipline)
+            except (StreamMisuseError, DriverError):
+                self.restore_others(stream, former)
+                raise
+        return 0
+
+    cdef int restore_others(self, Stream stream, int discipline) except -1:
+        """A change was refused: what has it already gets the former discipline again, or at the next use, which looks
+        what the stream has at home."""
+        cdef StreamRegistry other
+        cdef Owner entry
+        for other in other_registries(self) if not stream.state.remote else ():
+            entry = other.by_remote.get(remote_key(stream))
+            if entry is not None and <bint>entry.state.alive:
+                with contextlib.suppress(StreamMisuseError, DriverError):
+                    other.with_discipline(handle_of(other.ordering, entry.state), discipline)
         return 0
 
     cdef Stream known_as(self, object what):
@@ -333,21 +369,18 @@ cdef class StreamRegistry:
     cdef int unregister(self, Stream stream, Stream successor) except -1:
         """From now on `successor` frees the blocks that would have been freed there."""
         cdef Failure failure
-        cdef StreamRegistry other
         cdef Owner entry
         cdef int failed
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own: drop it instead")
         if not stream.registered:
             raise StreamMisuseError(f"{stream!r} is not registered")
-        for other in other_registries(self) if not stream.state.remote else ():
-            other.leave_remote(stream)
+        self.leave_elsewhere(stream)
         with nogil:
             failed = unregister_foreign(&self.ordering.state, stream.state, successor.state, &failure)
         if failed:
             raise_failure(&failure, "unregistering it", self.ordering.state.lost)
-        for other in other_registries(self) if not stream.state.remote else ():
-            other.leave_remote(stream)                  # another thread may have registered it there meanwhile
+        self.leave_elsewhere(stream)                    # another thread may have used it there meanwhile
         entry = self.by_number.get(stream.id)
         if entry is not None:
             self.drop_owner(entry)

@@ -122,7 +122,7 @@ def visit(world: World, rng: Random) -> None:
         if shared is not None:
             runtime.register_stream(shared.argument, discipline=shared.discipline)
         use_as_visitor(world, rng, runtime, stream)
-        if stream.kind == "raw" or (stream.kind == "object" and rng.random() < .5):     # FINDINGS F3
+        if stream.kind in ("raw", "object") and rng.random() < .5:
             world.say(f"that runtime.unregister_stream({stream})")
             runtime.unregister_stream(stream.argument)
     finally:

@@ -58,7 +58,7 @@ def unregister(world: World, rng: Random) -> None:
         world.runtime_of(stream).unregister_stream(stream.argument,
                                                    successor=successor.argument if successor else None)
     except BaseException:
-        if len(world.devices) > 1:                      # FINDINGS F5: some devices may have unregistered it already
+        if len(world.devices) > 1 and world.fails:      # the memory of some devices may have left it already
             world.end_registration(stream, None)
         stream.closing = False
         raise
@@ -99,10 +99,6 @@ def discipline(world: World, rng: Random) -> None:
             stream.discipline = chosen
         if stream.kind == "raw":
             stream.library_stream = registered
-    except BaseException:
-        if len(world.devices) > 1:                      # FINDINGS F5: it may have changed all the same
-            world.end_registration(stream, None)
-        raise
     finally:
         stream.closing = False
 

@@ -97,11 +97,7 @@ class Bookkeeping:
         if isinstance(error, (OutOfDeviceMemoryError, OutOfBudgetError)) and self.limited:
             return True
         crowded = self.threads > 1 or self.kind.gaps
-        if "Set changed size" in str(error) and self.threads > 1:      # FINDINGS F2
-            return True
         if isinstance(error, DriverError):
-            if crowded and "querying whether device" in str(error):       # FINDINGS F1: freed meanwhile
-                return True
             return self.fails and error.code in CODES
         if isinstance(error, UseAfterFreeError):
             return crowded
