@@ -70,7 +70,8 @@ cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) e
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
 cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
                      Failure* failure) except -1 nogil
-cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil
+cdef int pool_end(cy.CUmemoryPool pool, cy.CUcontext context, Failure* failure) except -1 nogil
+cdef int destroy_ended_pools(Failure* failure) except -1 nogil
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                        Failure* failure) except -1 nogil

@@ -49,5 +49,6 @@ include "driver/devices.pxi"            # what a device is called, and its memor
 include "driver/events.pxi"             # spare events; recording and waiting on the host
 include "driver/streams.pxi"            # creating, identifying, waiting on the device
 include "driver/memory.pxi"             # allocating, freeing, pointers, copies
+include "driver/pools.pxi"              # memory pools of xlogmem's own
 include "driver/peers.pxi"              # which device may touch another one's memory
 include "driver/kernels.pxi"            # kernels of xlogmem's own

@@ -62,6 +62,7 @@ def see_another(runtime: DeviceRuntime) -> None:
 def come_and_go() -> None:
     other = DeviceRuntime()
     read_on(other.acquire_stream(), other.allocate(64))
+    other.synchronize()
 
 
 def run_out_of_memory(x: FourStreams) -> None:

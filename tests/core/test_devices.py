@@ -295,6 +295,7 @@ def test_devices_that_are_not_peers(devices, driver, monkeypatch):
     a.free()
 
 
+@pytest.mark.simulator                                  # drivers do not support it (580.159: CUDA_ERROR_NOT_SUPPORTED)
 def test_memory_that_may_only_be_read(devices):
     """A program opens its pool for reading: what is read is not taken for what may be written."""
     x = devices(peers=False)

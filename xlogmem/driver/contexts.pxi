@@ -53,7 +53,9 @@ def forget_context(int ordinal):
 
     Objects that were made before keep the old context.
     """
-    contexts.pop(ordinal, None)
+    cdef Context former = contexts.pop(ordinal, None)
+    if former is not None:
+        forget_ended_pools(former.handle)
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:

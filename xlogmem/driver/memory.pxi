@@ -1,4 +1,4 @@
-# Memory: the synchronous allocator, memory pools, what an address belongs to, and copies.
+# Memory: the synchronous allocator, allocations in memory pools, what an address belongs to, and copies.
 #
 # Allocating and freeing is done in relaxed capture mode.  The functions named `plainly` leave the mode alone: their
 # callers stand in for a resource in C, which is called in the mode that the thread has.  Copies and fills are
@@ -16,35 +16,6 @@ cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
     cdef cy.CUresult result = cy.cuMemFree(ptr)
     restore_capture(mode)
     return _check(failure, "cuMemFree", result)
-
-
-cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
-                     Failure* failure) except -1 nogil:
-    """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device."""
-    cdef cy.CUmemPoolProps properties
-    memset(&properties, 0, sizeof(properties))
-    properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
-    properties.location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = device
-    if _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties)):
-        return 1
-    if _check(failure, "cuMemPoolSetAttribute", cy.cuMemPoolSetAttribute(
-            pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
-        cy.cuMemPoolDestroy(pool[0])
-        return 1
-    return 0
-
-
-cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemPoolDestroy", cy.cuMemPoolDestroy(pool))
-
-
-cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil:
-    cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuMemPoolTrimTo(pool, keep)
-    restore_capture(mode)
-    return _check(failure, "cuMemPoolTrimTo", result)
 
 
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,

@@ -7,11 +7,12 @@ from libc.stdint cimport UINT64_MAX, uint64_t
 from xlogmem._driver cimport (
     Scope,
     context_of,
+    destroy_ended_pools,
     enter_context,
     leave_context,
     pool_allocate,
     pool_create,
-    pool_destroy,
+    pool_end,
     pool_free,
     pool_trim,
     process_is_closing,
@@ -36,7 +37,7 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
 
 
 cdef int trim(void* self, Failure* failure) except -1 nogil:
-    return pool_trim(<cy.CUmemoryPool>self, 0, failure)
+    return destroy_ended_pools(failure) or pool_trim(<cy.CUmemoryPool>self, 0, failure)
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
@@ -62,8 +63,12 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Notes
     -----
-    Memory and frees are ordered on the stream given to the call.  Thread-safe.
+    Memory and frees are ordered on the stream given to the call.  Thread-safe.  A resource may be dropped at any time: its
+    pool is destroyed when the frees that are pending in it are complete, by whoever next makes, drops or trims a resource
+    of this kind.
     """
+
+    cdef cy.CUcontext handle                # of its context
 
     def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
@@ -81,20 +86,20 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
+                destroy_ended_pools(&failure)       # what fails here is of no concern to this one
                 failed = pool_create(self.context.device, threshold, &pool, &failure)
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"creating a memory pool on device {ordinal}")
-        self.table.self = pool
+        self.table.self, self.handle = pool, self.context.handle
         self.table.order = STREAM_ORDERED
         self.table.allocate = allocate
         self.table.deallocate = deallocate
         self.table.trim = trim
 
     def __dealloc__(self):
-        """The driver destroys the pool once all frees that are enqueued are complete (CUDA driver API,
-        cuMemPoolDestroy)."""
+        """Once all frees are complete the pool is destroyed; that is not waited for."""
         cdef Failure ignored
         if self.table.self != NULL and not process_is_closing():
             with nogil:
-                pool_destroy(<cy.CUmemoryPool>self.table.self, &ignored)
+                pool_end(<cy.CUmemoryPool>self.table.self, self.handle, &ignored)

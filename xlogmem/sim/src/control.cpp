@@ -75,7 +75,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
     set_policy(policy_from_name(policy), seed);
     d.config.fills = true;
     reset_memory();
-    d.engine.clear_findings();
+    clear_reports();
     d.stream_handles.restart_if_empty();
     d.events.restart_if_empty();
 }
@@ -162,7 +162,7 @@ EXPORT void xsim_find_sites(u32 (*function)()) { site_of_caller = function; }
 
 EXPORT void xsim_clear_races() {
     Lock lock(driver().mutex);
-    driver().engine.clear_findings();
+    clear_reports();
 }
 
 EXPORT u64 xsim_calls(const char* name) {

@@ -254,9 +254,20 @@ void trim_to_thresholds() {
     memory().pools.each([](Pool* pool, u64) { trim_pool(pool, pool->threshold); });
 }
 
+namespace {
+
+bool is_pending(const Pool* pool) {
+    for (auto& entry : pool->free)
+        if (!std::all_of(entry.second.begin(), entry.second.end(), happened)) return true;
+    return false;
+}
+
+}  // namespace
+
 // Live blocks keep a destroyed pool going; the last free ends it.
 void destroy_pool(Pool* pool) {
     if (!pool->destroyed) memory().pools.remove(pool->handle);
+    if (!pool->destroyed && is_pending(pool)) report_early_pool();
     pool->destroyed = true;
     if (pool->live_blocks) return;
     DeviceMemory& own = memory().devices[pool->device];

@@ -152,8 +152,19 @@ void report_dead(check::Kind kind) {
 std::string findings_as_json() { return check::as_json(engine(), stream_notes()); }
 std::string omissions_as_json() { return check::omissions_as_json(engine(), stream_notes()); }
 
+namespace {
+unsigned early_pools = 0;
+}
+
+void report_early_pool() { early_pools++; }
+
+void clear_reports() {
+    early_pools = 0;
+    engine().clear_findings();
+}
+
 std::vector<std::string> race_reports() {
-    std::vector<std::string> texts;
+    std::vector<std::string> texts(early_pools, "EARLY POOL: cuMemPoolDestroy was called while frees were pending");
     for (const check::Finding& finding : engine().findings().all()) texts.push_back(text_of(finding));
     return texts;
 }

@@ -32,6 +32,11 @@ check::Time watch_launch(Stream* stream, const check::Graph& graph);
 // The call in progress was given a handle that has been destroyed.
 void report_dead(check::Kind kind);
 
+// A pool was destroyed while frees into it were pending, which the driver's documentation allows, and which makes drivers
+// hang or crash (seen with 580.159).
+void report_early_pool();
+void clear_reports();
+
 std::vector<std::string> race_reports();
 std::string findings_as_json();
 std::string omissions_as_json();
