@@ -4,6 +4,9 @@ A kernel of one device reads memory of the other.  By hand, with cuda-bindings, 
 that wrote, and a wait on the stream that reads; with xlogmem it is a `use`, first of a block that has just been written
 on its own device (one record, one wait), then of one that the stream is ordered after already (neither).  Nothing is
 launched: the figures are of the host, per turn, the median of several runs and the least, in one process and in turn.
+
+Then buffers are copied from one device to the other, by `Buffer.copy_from` and by cuMemcpyPeerAsync alone: small ones,
+for what a call costs, and large ones, for the bytes per second.
 """
 from __future__ import annotations
 
@@ -72,6 +75,31 @@ def candidates(streams: list[xlogmem.Stream], blocks: list[xlogmem.DeviceBlock])
             "read a block of its own device": read_own}
 
 
+def copies(stream: xlogmem.Stream, nbytes: int, count: int, runs: int) -> dict[str, float]:
+    """Seconds of one copy to the stream's device from device 0, the median, by name; `count` are queued at once."""
+    source = xlogmem.get_device_state(0).empty(nbytes, "u1")
+    target = xlogmem.get_device_state(1).empty(nbytes, "u1", stream)
+    source.fill(1)
+    target.fill(0, stream)
+    contexts = [check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal)))) for ordinal in (0, 1)]
+    handle = cuda.CUstream(stream.handle)
+    functions: dict[str, Callable[[], object]] = {
+        "cuMemcpyPeerAsync": lambda: cuda.cuMemcpyPeerAsync(target.ptr, contexts[1], source.ptr, contexts[0], nbytes,
+                                                            handle),
+        "Buffer.copy_from": lambda: target.copy_from(source, stream)}
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(runs):
+        for name, function in functions.items():
+            stream.synchronize()
+            begin = time.perf_counter()
+            for _ in range(count):
+                function()
+            stream.synchronize()
+            times[name].append((time.perf_counter() - begin) / count)
+    assert (target.to_numpy() == 1).all()
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=20_000)
@@ -105,6 +133,12 @@ def main() -> int:
     for name, values in times.items():
         median = statistics.median(values)
         print(f"{name:50} {median:9.0f} ns  {median / base:5.2f} x by hand   (least {min(values):.0f})")
+    result["seconds of a copy"] = {}
+    for nbytes, count in ((4096, 2000), (1 << (22 if xlogmem.is_simulated() else 28), 20)):
+        seconds = copies(streams[1], nbytes, count, options.runs)
+        result["seconds of a copy"][nbytes] = seconds
+        print(f"{nbytes:,} bytes to the other device: " + ", ".join(
+            f"{name} {taken * 1e6:.2f} us ({nbytes / taken / 1e9:.2f} GB/s)" for name, taken in seconds.items()))
     if options.json:
         with open(options.json, "w") as file:
             json.dump(result, file, indent=1)

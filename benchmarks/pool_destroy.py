@@ -1,10 +1,11 @@
 """Whether the driver survives that memory pools are destroyed while frees into them are pending:
 python benchmarks/pool_destroy.py [--seconds N] [--json FILE]
 
-cuMemPoolDestroy may be called then, its documentation says, and returns at once.  Here nothing but driver calls are made:
-a pool is made, memory of it allocated, written behind a delay, freed, and the pool destroyed, at once or after the device
-was synchronized; on one device, and where there are two, with an event of the other that the stream waits for.  Each
-case runs in a process of its own, which may crash or hang.  No assertion: it reports, and a driver may be right.
+cuMemPoolDestroy may be called then, its documentation says, and returns at once. Here nothing but driver calls are
+made: a pool is made, memory of it allocated, written behind a delay, freed, and the pool destroyed, at once or after
+the device was synchronized; on one device, and where there are two, with an event of the other that the stream waits
+for. Each case runs in a process of its own, which may crash or hang. No assertion: it reports, and a driver may be
+right.
 
 Drivers that are not are why xlogmem destroys its pools when nothing is pending in them (xlogmem/driver/pools.pxi).
 """
@@ -127,8 +128,8 @@ def main() -> int:
         print(f"{row['case']:50} {row['ended']} after {row['turns']:,} turns")
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"machine": device_name(0), "driver": driver_version(), "commit": os.environ.get("XLOGMEM_COMMIT"),
-                       "cases": rows}, file, indent=1)
+            json.dump({"machine": device_name(0), "driver": driver_version(), "cases": rows,
+                       "commit": os.environ.get("XLOGMEM_COMMIT")}, file, indent=1)
     return 0
 
 

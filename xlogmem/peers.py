@@ -26,7 +26,7 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
 
     Notes
     -----
-    Asks the hardware (``cuDeviceCanAccessPeer``).  Copies need no access: the driver finds a way between any two
+    Makes no context (``cuDeviceCanAccessPeer``).  Copies need no access: the driver finds a way between any two
     devices.  Thread-safe.
     """
     return _driver.can_access_peer(*parse_pair(device_id, peer_id))

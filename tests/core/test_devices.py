@@ -269,8 +269,8 @@ def test_memory_without_access_is_refused_with_the_pair(devices, driver):
     a, b = x.allocate(0), x.allocate(1)
     before = x.runtimes[0].counters(), x.runtimes[1].counters()
     with pytest.raises(StreamMisuseError, match=(
-            r"device 1.* has no access to the block of generation \d+ \(256 bytes, allocated on stream 1\) on device 0: "
-            r"call xlogmem.enable_peer_access\(1, 0\) first")):
+            r"device 1.* has no access to the block of generation \d+ \(256 bytes, allocated on stream 1\) on "
+            r"device 0: call xlogmem.enable_peer_access\(1, 0\) first")):
         use(T, read=a, write=b).preflight()
     with pytest.raises(StreamMisuseError, match=r"enable_peer_access\(0, 1\)"):
         use(S, read=[a, b]).preflight()

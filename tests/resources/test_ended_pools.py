@@ -72,7 +72,7 @@ def test_a_shortage_takes_what_has_ended(driver):
 
 
 @pytest.mark.parametrize("call", ["cuMemPoolSetAttribute", "cuMemPoolTrimTo", "cuMemPoolGetAttribute"])
-def test_a_driver_that_fails_meanwhile_is_asked_again(driver, call):
+def test_a_driver_that_fails_meanwhile_is_called_again(driver, call):
     look_again()
     runtime = DeviceRuntime()
     destroyed = driver.calls("cuMemPoolDestroy")

@@ -63,9 +63,9 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Notes
     -----
-    Memory and frees are ordered on the stream given to the call.  Thread-safe.  A resource may be dropped at any time: its
-    pool is destroyed when the frees that are pending in it are complete, by whoever next makes, drops or trims a resource
-    of this kind.
+    Memory and frees are ordered on the stream given to the call.  Thread-safe.  A resource may be dropped at any time:
+    its pool is destroyed when the frees that are pending in it are complete, as soon as another resource of this kind
+    is made, dropped or trimmed.
     """
 
     cdef cy.CUcontext handle                # of its context
