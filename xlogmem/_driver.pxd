@@ -68,9 +68,9 @@ cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
-cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
+cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
                      Failure* failure) except -1 nogil
-cdef int pool_end(cy.CUmemoryPool pool, cy.CUcontext context, Failure* failure) except -1 nogil
+cdef int pool_end(cy.CUmemoryPool pool, Failure* failure) except -1 nogil
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
@@ -87,6 +87,8 @@ cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1
 cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
                         Failure* failure) except -1 nogil
 cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) except -1 nogil
+cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1
+cdef bint is_peer_enabled(int ordinal, int peer)
 
 cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil

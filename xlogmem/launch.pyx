@@ -53,6 +53,7 @@ from xlogmem._core cimport (
     take_window,
 )
 from xlogmem._driver cimport (
+    is_peer_enabled,
     peer_access_of,
     pointer_device,
     pool_of_pointer,

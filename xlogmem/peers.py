@@ -6,7 +6,7 @@ from typing import SupportsIndex
 from xlogmem import _driver
 from xlogmem._units import parse_ordinal
 from xlogmem.errors import StreamMisuseError
-from xlogmem.launch import forget_peers, note_peers
+from xlogmem.launch import forget_peers
 
 __all__ = ["can_access_peer", "disable_peer_access", "enable_peer_access"]
 
@@ -51,17 +51,17 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
 
     Notes
     -----
-    Opens what ``cuMemAlloc`` returns there (``cuCtxEnablePeerAccess``) and the device's default and current memory pool
-    (``cuMemPoolSetAccess``, since pools do not heed the former).  Other pools of that device, RMM's and those of
-    `AsyncMemoryResource`, are opened when `use` first meets memory of theirs.  One direction; call it twice for both.
-    It stays enabled, and a repeated call does nothing.  Thread-safe; the current context stays as it is.
+    Opens what ``cuMemAlloc`` returns there (``cuCtxEnablePeerAccess``), the device's default and current memory pool and
+    those of each `AsyncMemoryResource`, which are there and which come (``cuMemPoolSetAccess``, since pools do not heed
+    the former).  Other pools of that device, as RMM's, are opened when `use` first meets memory of theirs.  Call it
+    before other threads allocate there.  One direction; call it twice for both.  It stays enabled, and a repeated call
+    opens what was added.  Thread-safe; the current context stays as it is.
     """
     device, peer = parse_pair(device_id, peer_id)
     if not _driver.can_access_peer(device, peer):
         raise StreamMisuseError(f"device {device} cannot access the memory of device {peer}: they are not peers. Copy "
                                 "it, as Buffer.copy_from does, through the host if need be")
     _driver.open_to_peer(device, peer)
-    note_peers(device, peer)
 
 
 def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None:
@@ -85,8 +85,9 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
     open.  Nothing happens if the access was not enabled.  Thread-safe.
     """
     device, peer = parse_pair(device_id, peer_id)
-    forget_peers(device, peer)
+    forget_peers(device)
     _driver.close_to_peer(device, peer)
+    forget_peers(device)                                # another thread may have looked meanwhile
 
 
 def parse_pair(device_id: SupportsIndex, peer_id: SupportsIndex) -> tuple[int, int]:

@@ -55,7 +55,7 @@ def forget_context(int ordinal):
     """
     cdef Context former = contexts.pop(ordinal, None)
     if former is not None:
-        forget_ended_pools(former.handle)
+        forget_own_pools(former.handle)
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:

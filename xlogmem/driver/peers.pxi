@@ -5,6 +5,14 @@
 # that all is allowed, whatever is; CU_POINTER_ATTRIBUTE_DEVICE_POINTER fails without access, and for memory of another
 # device's pool always.  So pools are queried themselves.
 
+cdef set enabled_peers = set()              # (device, peer), as the program wants it
+
+
+cdef bint is_peer_enabled(int ordinal, int peer):
+    """Whether the program has given a device access to the memory of another one."""
+    return (ordinal, peer) in enabled_peers
+
+
 cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
                         Failure* failure) except -1 nogil:
     """What work of a device may do with memory of another: `CUmemAccess_flags`.  May be called during a capture."""
@@ -48,6 +56,18 @@ cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) excep
     return set_pool_access(pool, ordinal, True, failure)
 
 
+cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1:
+    """A new pool of a device, to those that have access to its memory.  Raises DriverError."""
+    cdef Failure failure
+    cdef int device, failed
+    for device in [device for device, peer in enabled_peers if peer == ordinal]:
+        with nogil:
+            failed = pool_open_to(pool, device, &failure)
+        if failed:
+            raise_failure(&failure, f"giving device {device} access to a memory pool of device {ordinal}")
+    return 0
+
+
 cdef int set_pool_access(cy.CUmemoryPool pool, int ordinal, bint is_open, Failure* failure) except -1 nogil:
     cdef cy.CUmemAccessDesc access
     memset(&access, 0, sizeof(access))
@@ -73,13 +93,19 @@ def can_access_peer(int ordinal, int peer):
 
 
 def open_to_peer(int ordinal, int peer):
-    """Let work of a device touch the memory of another one: what `cuMemAlloc` returns there, and the device's default
-    and current pool.  Raises DriverError."""
-    set_peer_access(ordinal, peer, True)
+    """Let work of a device touch the memory of another one: what `cuMemAlloc` returns there, and the pools that are the
+    device's default, its current one, and xlogmem's own, now and later.  Raises DriverError."""
+    enabled_peers.add((ordinal, peer))                  # first: a pool that is made meanwhile is opened
+    try:
+        set_peer_access(ordinal, peer, True)
+    except DriverError:
+        enabled_peers.discard((ordinal, peer))
+        raise
 
 
 def close_to_peer(int ordinal, int peer):
     """The end of `open_to_peer`."""
+    enabled_peers.discard((ordinal, peer))
     set_peer_access(ordinal, peer, False)
 
 
@@ -90,7 +116,8 @@ cdef int set_peer_access(int ordinal, int peer, bint is_open) except -1:
     cdef int failed
     with nogil:
         failed = (set_memory_access(context.handle, other.handle, is_open, &failure)
-                  or set_pools_access(other.device, ordinal, is_open, &failure))
+                  or set_pools_access(other.device, ordinal, is_open, &failure)
+                  or open_own_pools(other.handle, ordinal, is_open, &failure))
     if failed:
         raise_failure(&failure, f"{'giving' if is_open else 'taking from'} device {ordinal} access to the memory of "
                                 f"device {peer}")

@@ -6,23 +6,28 @@
 # that no pending operation needs.  Until then it keeps nothing at a synchronization of the device, and the next call
 # that makes, ends or trims a pool looks again.
 
-cdef struct EndedPool:
+cdef struct OwnPool:
     cy.CUmemoryPool pool
     cy.CUcontext context
 
 
-cdef cppclass EndedPools:
+cdef cppclass OwnPools:
     mutex lock                          # a leaf: no driver call under it
-    vector[EndedPool] waiting
+    vector[OwnPool] live                # which a resource has
+    vector[OwnPool] ended               # and not destroyed yet
+    uint32_t users                      # calls that work on a copy of `live`: none is destroyed meanwhile
 
-cdef EndedPools* ended_pools = make_new[EndedPools]()       # never destroyed: threads may outlive the interpreter
-take_at_forks(&ended_pools.lock, LEAF_LOCK)
+cdef OwnPools* own_pools = make_new[OwnPools]()         # never destroyed: threads may outlive the interpreter
+own_pools.users = 0
+take_at_forks(&own_pools.lock, LEAF_LOCK)
 
 
-cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
+cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
                      Failure* failure) except -1 nogil:
-    """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device."""
+    """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device.  `pool_end` is
+    called for it.  The context is the device's, and current."""
     cdef cy.CUmemPoolProps properties
+    cdef OwnPool own
     memset(&properties, 0, sizeof(properties))
     properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
@@ -34,6 +39,10 @@ cdef int pool_create(cy.CUdevice device, uint64_t release_threshold, cy.CUmemory
             pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
         cy.cuMemPoolDestroy(pool[0])
         return 1
+    own.pool, own.context = pool[0], context
+    own_pools.lock.lock()
+    own_pools.live.push_back(own)
+    own_pools.lock.unlock()
     return 0
 
 
@@ -44,31 +53,53 @@ cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -
     return _check(failure, "cuMemPoolTrimTo", result)
 
 
-cdef int pool_end(cy.CUmemoryPool pool, cy.CUcontext context, Failure* failure) except -1 nogil:
+cdef int pool_end(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
     """The pool is not used again, but for frees that are enqueued or still to come: destroy it, now or later.  Does not
-    wait.  Fails if one that could be destroyed was not."""
-    cdef EndedPool ended
+    wait.  Fails if one that could be destroyed was not.  Nothing, if its device was reset meanwhile."""
     cdef uint64_t none = 0
-    cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuMemPoolSetAttribute(pool, cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none)
-    restore_capture(mode)
-    ended.pool, ended.context = pool, context
-    ended_pools.lock.lock()
-    ended_pools.waiting.push_back(ended)
-    ended_pools.lock.unlock()
+    cdef cy.CUstreamCaptureMode mode
+    cdef cy.CUresult result = cy.CUDA_SUCCESS
+    if is_own_pool(pool):
+        mode = relax_capture()
+        result = cy.cuMemPoolSetAttribute(pool, cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none)
+        restore_capture(mode)
+        note_end(pool)
     return destroy_ended_pools(failure) or _check(failure, "cuMemPoolSetAttribute", result)
+
+
+cdef bint is_own_pool(cy.CUmemoryPool pool) noexcept nogil:
+    cdef bint found = False
+    cdef size_t i
+    own_pools.lock.lock()
+    for i in range(own_pools.live.size()):
+        found |= own_pools.live[i].pool == pool
+    own_pools.lock.unlock()
+    return found
+
+
+cdef void note_end(cy.CUmemoryPool pool) noexcept nogil:
+    cdef size_t i
+    own_pools.lock.lock()
+    for i in range(own_pools.live.size()):
+        if own_pools.live[i].pool == pool:
+            own_pools.ended.push_back(own_pools.live[i])
+            own_pools.live[i] = own_pools.live.back()
+            own_pools.live.pop_back()
+            break
+    own_pools.lock.unlock()
 
 
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil:
     """Those in which nothing is pending any more.  Does not wait.  Fails if one could not be destroyed."""
-    cdef vector[EndedPool] looked_at, left
+    cdef vector[OwnPool] looked_at, left
     cdef size_t i
     cdef bint empty
     cdef int failed = 0
-    ended_pools.lock.lock()
-    looked_at = ended_pools.waiting
-    ended_pools.waiting.clear()
-    ended_pools.lock.unlock()
+    own_pools.lock.lock()
+    if own_pools.users == 0:
+        looked_at = own_pools.ended
+        own_pools.ended.clear()
+    own_pools.lock.unlock()
     for i in range(looked_at.size()):
         empty = False
         if trim_ended(&looked_at[i], &empty) or not empty:
@@ -76,14 +107,14 @@ cdef int destroy_ended_pools(Failure* failure) except -1 nogil:
         elif pool_destroy(looked_at[i].pool, failure):
             failed = 1
     if not left.empty():
-        ended_pools.lock.lock()
+        own_pools.lock.lock()
         for i in range(left.size()):
-            ended_pools.waiting.push_back(left[i])
-        ended_pools.lock.unlock()
+            own_pools.ended.push_back(left[i])
+        own_pools.lock.unlock()
     return failed
 
 
-cdef int trim_ended(EndedPool* ended, bint* empty) except -1 nogil:
+cdef int trim_ended(OwnPool* ended, bint* empty) except -1 nogil:
     cdef Failure ignored                            # a later call looks again
     cdef Scope scope
     cdef int failed
@@ -111,14 +142,37 @@ cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
     return _check(failure, "cuMemPoolDestroy", result)
 
 
-cdef int forget_ended_pools(cy.CUcontext context) except -1 nogil:
+cdef int open_own_pools(cy.CUcontext context, int peer, bint is_open, Failure* failure) except -1 nogil:
+    """Give work of another device access to all pools of a context that there are, or take it away."""
+    cdef vector[OwnPool] pools
+    cdef size_t i
+    cdef int failed = 0
+    own_pools.lock.lock()
+    pools = own_pools.live
+    own_pools.users += 1
+    own_pools.lock.unlock()
+    for i in range(pools.size()):
+        if pools[i].context == context and not failed:
+            failed = set_pool_access(pools[i].pool, peer, is_open, failure)
+    own_pools.lock.lock()
+    own_pools.users -= 1
+    own_pools.lock.unlock()
+    return failed
+
+
+cdef int forget_own_pools(cy.CUcontext context) except -1 nogil:
     """The device was reset, and its pools with it."""
-    cdef size_t i, kept = 0
-    ended_pools.lock.lock()
-    for i in range(ended_pools.waiting.size()):
-        if ended_pools.waiting[i].context != context:
-            ended_pools.waiting[kept] = ended_pools.waiting[i]
-            kept += 1
-    ended_pools.waiting.resize(kept)
-    ended_pools.lock.unlock()
+    own_pools.lock.lock()
+    forget_pools_of(&own_pools.live, context)
+    forget_pools_of(&own_pools.ended, context)
+    own_pools.lock.unlock()
     return 0
+
+
+cdef void forget_pools_of(vector[OwnPool]* pools, cy.CUcontext context) noexcept nogil:
+    cdef size_t i, kept = 0
+    for i in range(pools.size()):
+        if pools[0][i].context != context:
+            pools[0][kept] = pools[0][i]
+            kept += 1
+    pools.resize(kept)

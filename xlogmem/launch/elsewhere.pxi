@@ -9,18 +9,11 @@
 # by block, or once for a resource that hands out memory of one kind.
 
 cdef object all_runtimes = None             # existing_runtimes of runtime.py
-cdef set enabled_peers = set()              # (device, peer), as the program wants it
 
 
-def note_peers(int ordinal, int peer):
-    """The program has enabled the access of a device to another one's memory; pools are opened when they are met."""
-    enabled_peers.add((ordinal, peer))
-
-
-def forget_peers(int ordinal, int peer):
-    """The program has ended that: access is queried again."""
+def forget_peers(int ordinal):
+    """The program takes accesses away from a device: they are queried again."""
     cdef Core core
-    enabled_peers.discard((ordinal, peer))
     for core in all_runtimes():
         core.accessible &= ~(<uint64_t>1 << (ordinal & 63))
 
@@ -170,7 +163,7 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
     cdef unsigned int allowed = 0
     cdef cy.CUmemoryPool pool = NULL
     cdef Failure failure
-    cdef bint enabled = (device, ordinal) in enabled_peers
+    cdef bint enabled = is_peer_enabled(device, ordinal)
     cdef bint adopted
     with nogil:
         failed = peer_access_of(stream.context, device, ptr, &allowed, &failure)

@@ -14,6 +14,7 @@ from xlogmem._driver cimport (
     pool_create,
     pool_end,
     pool_free,
+    pool_open_to_peers,
     pool_trim,
     process_is_closing,
 )
@@ -68,8 +69,6 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     is made, dropped or trimmed.
     """
 
-    cdef cy.CUcontext handle                # of its context
-
     def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
@@ -87,11 +86,12 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
                 destroy_ended_pools(&failure)       # what fails here is of no concern to this one
-                failed = pool_create(self.context.device, threshold, &pool, &failure)
+                failed = pool_create(self.context.handle, self.context.device, threshold, &pool, &failure)
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"creating a memory pool on device {ordinal}")
-        self.table.self, self.handle = pool, self.context.handle
+        self.table.self = pool                          # from here on its end is taken care of
+        pool_open_to_peers(pool, self.context.ordinal)
         self.table.order = STREAM_ORDERED
         self.table.allocate = allocate
         self.table.deallocate = deallocate
@@ -102,4 +102,4 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         cdef Failure ignored
         if self.table.self != NULL and not process_is_closing():
             with nogil:
-                pool_end(<cy.CUmemoryPool>self.table.self, self.handle, &ignored)
+                pool_end(<cy.CUmemoryPool>self.table.self, &ignored)

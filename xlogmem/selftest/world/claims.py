@@ -182,7 +182,8 @@ class Claims(Blocks):
                 access.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
                 access.location.id = stream.device
                 access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                sure(cuda.cuMemPoolSetAccess, pool[1], [access], 1)
+                if sure(cuda.cuMemPoolGetAccess, pool[1], access.location) != access.flags:
+                    sure(cuda.cuMemPoolSetAccess, pool[1], [access], 1)
 
     def delay_at_times(self, rng: Random, stream: ProgramStream) -> None:
         """Make what follows on the stream late, on a GPU."""
