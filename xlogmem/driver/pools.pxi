@@ -1,10 +1,10 @@
 # Memory pools of xlogmem's own: made, trimmed, and destroyed once nothing is pending in them.
 #
-# The driver's documentation allows that a pool is destroyed while frees into it are pending.  Driver 580.159 then
-# hangs or crashes, sooner or later, in that call or in a later one (benchmarks/pool_destroy.py: nothing but driver
-# calls; seen on H100s).  So a pool that has ended is destroyed when nothing backs it any more: trimming releases all
-# that no pending operation needs.  Until then it keeps nothing at a synchronization of the device, and the next call
-# that makes, ends or trims a pool looks again.
+# The driver's documentation allows that a pool is destroyed while frees into it are pending.  Driver 580.159 hangs or
+# crashes then, sooner or later, in that call or in a later one, where the process uses two devices
+# (benchmarks/pool_destroy.py: nothing but driver calls). So a pool that has ended is destroyed when nothing backs it
+# any more: trimming releases all that no pending operation needs.  Until then it keeps nothing at a synchronization
+# of the device, and the next call that makes, ends or trims a pool looks again.
 
 cdef struct OwnPool:
     cy.CUmemoryPool pool
