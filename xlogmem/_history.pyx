@@ -24,7 +24,6 @@ from xlogmem._failures cimport Failure
 from xlogmem._labels cimport end_keeping_tags, keep_tags, largest_tag, tags_by_number
 from xlogmem._locks cimport mutex
 
-from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic_ns, time_ns
 
 __all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]

@@ -340,7 +340,7 @@ def test_runtimes_that_come_and_go_meanwhile(driver):
 
 def test_four_thousand_runtimes_later_a_number_is_another_one(tmp_path):
     """It has more bits than its field in the file: the others are beside the access."""
-    done = python(str(HELPERS / "many_runtimes.py"), str(tmp_path))
+    done = python(str(HELPERS / "many_runtimes.py"), str(tmp_path), PYTHONPATH=str(HELPERS))
     assert (done.returncode, done.stderr) == (0, "")
 
 

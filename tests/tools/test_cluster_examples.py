@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from places import HELPERS, ROOT
 
+import xlogmem
+
 FOLDER = ROOT / "examples/cluster"
 POLICIES = ("eager", "max", "seeded")
 # Of an odd number of rounds each receiver that is late has a next launch to wait for, however long that takes.
@@ -29,8 +31,10 @@ TRIED = [pytest.param(kind.values[0], program, marks=kind.marks, id=f"{kind.id}-
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("XLOGMEM_")}
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    """As people run the examples, with the xlogmem that is under test."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith("XLOGMEM_") and name != "PYTHONSAFEPATH"}
+    path = os.pathsep.join(filter(None, [str(Path(xlogmem.__file__).parents[1]), kept.get("PYTHONPATH")]))
     return kept | {"PYTHONPATH": path, "XLOGMEM_SIM_QUIET": "1", "UCX_LOG_LEVEL": "error"} | more
 
 

@@ -10,6 +10,7 @@ cdef extern from "<pthread.h>" nogil:
 cdef enum:
     ALL_STACKS = 0xFFFFFFFF
 
+cdef object quoted = None               # json's function, from the first recording on: importing xlogmem brings no json
 cdef object text_of_stack = None
 cdef atomic[uint32_t]* stacks_written = make_new[atomic[uint32_t]]()    # numbers up to this one; never destroyed
 stacks_written.store(ALL_STACKS)
@@ -28,7 +29,9 @@ pthread_atfork(before_fork, NULL, in_child)
 
 cdef int begin_records(object stack_text) except -1:
     """Tags and stacks that there are already, and from now on."""
-    global text_of_stack
+    global quoted, text_of_stack
+    from json.encoder import encode_basestring_ascii as quoted
+
     keep_tags(write_tag)
     if not ring.has_file():
         return 0
