@@ -69,8 +69,8 @@ cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) exc
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
 cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
-                     Failure* failure) except -1 nogil
-cdef int pool_end(cy.CUmemoryPool pool, Failure* failure) except -1 nogil
+                     uint64_t* number, Failure* failure) except -1 nogil
+cdef int pool_end(uint64_t number, Failure* failure) except -1 nogil
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,

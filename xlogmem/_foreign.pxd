@@ -23,7 +23,7 @@ cdef class Owner:
     cdef Ordering ordering
     cdef StreamState* state     # not deleted meanwhile: this counts as one of its handles
     cdef object held
-    cdef object remote          # the key of a remote stream; else None
+    cdef dict names             # of a remote stream: by their keys, what names it and keeps it alive; else None
 
 
 cdef class StreamRegistry:
@@ -42,6 +42,9 @@ cdef class StreamRegistry:
     cdef Stream at_home(self, Stream stream)
     cdef int leave_ended(self) except -1
     cdef int leave_elsewhere(self, Stream stream) except -1
+    cdef int abandon_elsewhere(self, Stream stream) except -1
+    cdef int leave_name(self, Owner entry, Stream stream) except -1
+    cdef int abandon(self, Owner entry, tuple key) except -1
     cdef list entries_of(self, Stream stream)
     cdef int update_others(self, Stream stream, int discipline) except -1
     cdef int restore_others(self, Stream stream, int discipline) except -1

@@ -17,6 +17,7 @@ cdef class Together:
     cdef Stream own_stream      # the stream, as a runtime of its own device knows it
     cdef object named           # the object that the program gave for it, if that was another one
     cdef bint copies            # nothing but copies by the driver, which need no access
+    cdef bint opening           # a preflight is under way, perhaps in another thread
 
 
 cdef class LaunchRecorder:

@@ -51,11 +51,11 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
 
     Notes
     -----
-    Opens what ``cuMemAlloc`` returns there (``cuCtxEnablePeerAccess``), the device's default and current memory pool and
-    those of each `AsyncMemoryResource`, which are there and which come (``cuMemPoolSetAccess``, since pools do not heed
-    the former).  Other pools of that device, as RMM's, are opened when `use` first meets memory of theirs.  Call it
-    before other threads allocate there.  One direction; call it twice for both.  It stays enabled, and a repeated call
-    opens what was added.  Thread-safe; the current context stays as it is.
+    Opens what ``cuMemAlloc`` returns there (``cuCtxEnablePeerAccess``), the device's default and current memory pool
+    and those of each `AsyncMemoryResource`, which are there and which come (``cuMemPoolSetAccess``, since pools do
+    not heed the former). Other pools of that device, as RMM's, are opened when `use` first meets memory of theirs.
+    Call it before other threads allocate there.  One direction; call it twice for both.  It stays enabled, and a
+    repeated call opens what was added.  Thread-safe; the current context stays as it is.
     """
     device, peer = parse_pair(device_id, peer_id)
     if not _driver.can_access_peer(device, peer):

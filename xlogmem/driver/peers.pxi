@@ -95,11 +95,13 @@ def can_access_peer(int ordinal, int peer):
 def open_to_peer(int ordinal, int peer):
     """Let work of a device touch the memory of another one: what `cuMemAlloc` returns there, and the pools that are the
     device's default, its current one, and xlogmem's own, now and later.  Raises DriverError."""
+    cdef bint added = (ordinal, peer) not in enabled_peers
     enabled_peers.add((ordinal, peer))                  # first: a pool that is made meanwhile is opened
     try:
         set_peer_access(ordinal, peer, True)
     except DriverError:
-        enabled_peers.discard((ordinal, peer))
+        if added:
+            enabled_peers.discard((ordinal, peer))
         raise
 
 

@@ -9,6 +9,8 @@
 cdef struct OwnPool:
     cy.CUmemoryPool pool
     cy.CUcontext context
+    uint64_t number             # after a reset of the device a new pool may have the handle of an old one
+    bint taken                  # of an ended one: a call is looking at it
 
 
 cdef cppclass OwnPools:
@@ -16,16 +18,17 @@ cdef cppclass OwnPools:
     vector[OwnPool] live                # which a resource has
     vector[OwnPool] ended               # and not destroyed yet
     uint32_t users                      # calls that work on a copy of `live`: none is destroyed meanwhile
+    uint64_t count                      # so far
 
 cdef OwnPools* own_pools = make_new[OwnPools]()         # never destroyed: threads may outlive the interpreter
-own_pools.users = 0
+own_pools.users = own_pools.count = 0
 take_at_forks(&own_pools.lock, LEAF_LOCK)
 
 
 cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
-                     Failure* failure) except -1 nogil:
+                     uint64_t* number, Failure* failure) except -1 nogil:
     """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device.  `pool_end` is
-    called for it.  The context is the device's, and current."""
+    called for it, with its number.  The context is the device's, and current."""
     cdef cy.CUmemPoolProps properties
     cdef OwnPool own
     memset(&properties, 0, sizeof(properties))
@@ -39,8 +42,10 @@ cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_
             pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
         cy.cuMemPoolDestroy(pool[0])
         return 1
-    own.pool, own.context = pool[0], context
+    own.pool, own.context, own.taken = pool[0], context, False
     own_pools.lock.lock()
+    own_pools.count += 1
+    own.number = number[0] = own_pools.count
     own_pools.live.push_back(own)
     own_pools.lock.unlock()
     return 0
@@ -53,76 +58,89 @@ cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -
     return _check(failure, "cuMemPoolTrimTo", result)
 
 
-cdef int pool_end(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
+cdef int pool_end(uint64_t number, Failure* failure) except -1 nogil:
     """The pool is not used again, but for frees that are enqueued or still to come: destroy it, now or later.  Does not
     wait.  Fails if one that could be destroyed was not.  Nothing, if its device was reset meanwhile."""
-    cdef uint64_t none = 0
-    cdef cy.CUstreamCaptureMode mode
-    cdef cy.CUresult result = cy.CUDA_SUCCESS
-    if is_own_pool(pool):
-        mode = relax_capture()
-        result = cy.cuMemPoolSetAttribute(pool, cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none)
-        restore_capture(mode)
-        note_end(pool)
-    return destroy_ended_pools(failure) or _check(failure, "cuMemPoolSetAttribute", result)
-
-
-cdef bint is_own_pool(cy.CUmemoryPool pool) noexcept nogil:
-    cdef bint found = False
     cdef size_t i
     own_pools.lock.lock()
     for i in range(own_pools.live.size()):
-        found |= own_pools.live[i].pool == pool
-    own_pools.lock.unlock()
-    return found
-
-
-cdef void note_end(cy.CUmemoryPool pool) noexcept nogil:
-    cdef size_t i
-    own_pools.lock.lock()
-    for i in range(own_pools.live.size()):
-        if own_pools.live[i].pool == pool:
+        if own_pools.live[i].number == number:
             own_pools.ended.push_back(own_pools.live[i])
             own_pools.live[i] = own_pools.live.back()
             own_pools.live.pop_back()
             break
     own_pools.lock.unlock()
+    return destroy_ended_pools(failure)
 
 
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil:
     """Those in which nothing is pending any more.  Does not wait.  Fails if one could not be destroyed."""
-    cdef vector[OwnPool] looked_at, left
-    cdef size_t i
+    cdef OwnPool ended
+    cdef uint64_t last = 0
     cdef bint empty
     cdef int failed = 0
-    own_pools.lock.lock()
-    if own_pools.users == 0:
-        looked_at = own_pools.ended
-        own_pools.ended.clear()
-    own_pools.lock.unlock()
-    for i in range(looked_at.size()):
+    while take_ended(last, &ended):
+        last = ended.number
         empty = False
-        if trim_ended(&looked_at[i], &empty) or not empty:
-            left.push_back(looked_at[i])            # its device may be lost, or its context gone
-        elif pool_destroy(looked_at[i].pool, failure):
+        if trim_ended(&ended, &empty) or not empty:
+            put_back(last, True)                    # its device may be lost, or its context gone
+        elif put_back(last, False) and pool_destroy(ended.pool, failure):
             failed = 1
-    if not left.empty():
-        own_pools.lock.lock()
-        for i in range(left.size()):
-            own_pools.ended.push_back(left[i])
-        own_pools.lock.unlock()
     return failed
 
 
+cdef bint take_ended(uint64_t last, OwnPool* ended) noexcept nogil:
+    """The next after that number, which no other call looks at."""
+    cdef size_t i
+    cdef bint found = False
+    own_pools.lock.lock()
+    for i in range(own_pools.ended.size() if own_pools.users == 0 else 0):
+        if own_pools.ended[i].number > last and not own_pools.ended[i].taken and (
+                not found or own_pools.ended[i].number < ended.number):
+            ended[0] = own_pools.ended[i]
+            found = True
+    for i in range(own_pools.ended.size() if found else 0):
+        own_pools.ended[i].taken |= own_pools.ended[i].number == ended.number
+    own_pools.lock.unlock()
+    return found
+
+
+cdef bint put_back(uint64_t number, bint stays) noexcept nogil:
+    """The end of `take_ended`.  False: the device was reset meanwhile, and the pool is gone."""
+    cdef size_t i
+    cdef bint found = False
+    own_pools.lock.lock()
+    for i in range(own_pools.ended.size()):
+        if own_pools.ended[i].number == number:
+            found = True
+            own_pools.ended[i].taken = False
+            if not stays:
+                own_pools.ended[i] = own_pools.ended.back()
+                own_pools.ended.pop_back()
+            break
+    own_pools.lock.unlock()
+    return found
+
+
 cdef int trim_ended(OwnPool* ended, bint* empty) except -1 nogil:
+    """Take its memory back but for what is pending, and that once it is complete."""
     cdef Failure ignored                            # a later call looks again
     cdef Scope scope
     cdef int failed
     if enter_context(ended.context, &scope, &ignored):
         return 1
-    failed = pool_trim(ended.pool, 0, &ignored) or pool_is_empty(ended.pool, empty, &ignored)
+    failed = (pool_keep(ended.pool, 0, &ignored) or pool_trim(ended.pool, 0, &ignored)
+              or pool_is_empty(ended.pool, empty, &ignored))
     leave_context(&scope)
     return failed
+
+
+cdef int pool_keep(cy.CUmemoryPool pool, uint64_t nbytes, Failure* failure) except -1 nogil:
+    """How much it keeps at a synchronization of the device."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemPoolSetAttribute(pool, cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nbytes)
+    restore_capture(mode)
+    return _check(failure, "cuMemPoolSetAttribute", result)
 
 
 cdef int pool_is_empty(cy.CUmemoryPool pool, bint* empty, Failure* failure) except -1 nogil:

@@ -123,7 +123,8 @@ cdef class StreamRegistry:
             found = handle_of(self.ordering, entry.state)
         else:
             found = self.register_remote(stream)
-        return self.with_discipline(found, discipline_now(&stream.ordering.state, stream.state))
+        return self.with_discipline(found, strictest(self.by_remote.get(remote_key(stream)), stream.ordering,
+                                                     discipline_now(&stream.ordering.state, stream.state)))
 
     cdef Stream register_remote(self, Stream stream):
         cdef StreamRegistry other = stream.ordering.registry() if stream.ordering.registry is not None else None
@@ -133,7 +134,9 @@ cdef class StreamRegistry:
         cdef Remote remote
         cdef Failure failure
         cdef int failed
-        held = (stream.ordering, entry.held if entry is not None else None, uncored(stream) if stream.foreign else None)
+        cdef dict names = {}
+        key = remote_key(stream)
+        name = (stream.ordering, entry.held if entry is not None else None, uncored(stream) if stream.foreign else None)
         remote.context, remote.events, remote.device = context.handle, &context.events, context.ordinal
         remote.handle, remote.thread, remote.number = stream.state.handle, stream.state.thread, stream.id
         remote.discipline = <Discipline>discipline_now(&stream.ordering.state, stream.state)
@@ -146,9 +149,11 @@ cdef class StreamRegistry:
         if failed:
             raise_failure(&failure, f"registering {stream!r}", self.ordering.state.lost)
         found = counted_handle(self.ordering, state)
-        entry = self.keep(found, held)
-        entry.remote = remote_key(stream)
-        self.by_remote[entry.remote] = entry
+        entry = self.keep(found, names)
+        if entry.names is None:                         # else another runtime there has named it before
+            entry.names = names
+        entry.names[key] = name
+        self.by_remote[key] = entry
         if not stream.registered:                       # meanwhile, by another thread, which may not have seen this
             self.unregister(found, self.default())
             raise StreamMisuseError(f"{stream!r} was unregistered")
@@ -157,9 +162,10 @@ cdef class StreamRegistry:
     cdef Stream at_home(self, Stream stream):
         """The handle by which programs know a stream: of a remote one, that of its own device's runtime."""
         cdef Owner entry = self.by_number.get(stream.id) if stream is not None and stream.state.remote else None
-        if entry is None or entry.remote is None:
+        if entry is None or not entry.names:
             return stream
-        return handle_of(<Ordering>entry.held[0], <StreamState*><size_t>entry.remote[1])
+        key, name = min(entry.names.items(), key=names_ended)           # one that has not, if there is any
+        return handle_of(<Ordering>name[0], <StreamState*><size_t>key[1])
 
     cdef int leave_elsewhere(self, Stream stream) except -1:
         """A stream of this runtime is unregistered: those of other devices do not touch it again.  Refused by all, if
@@ -174,8 +180,52 @@ cdef class StreamRegistry:
                 raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
                                         f"{other.ordering.context.ordinal}: finish that use first")
         for other, entry in known:
-            if <bint>entry.state.alive:
-                other.unregister(handle_of(other.ordering, entry.state), other.default())
+            other.leave_name(entry, stream)
+        return 0
+
+    cdef int leave_name(self, Owner entry, Stream stream) except -1:
+        """A runtime of another device unregisters a stream.  If a second one there has named it too, it stays."""
+        gone = [key for key in entry.names if key[0] == id(stream.ordering)]
+        if [key for key, name in entry.names.items() if key not in gone and not has_ended(<Ordering>name[0])]:
+            for key in gone:
+                entry.names.pop(key, None)
+                self.by_remote.pop(key, None)
+        elif <bint>entry.state.alive:
+            self.unregister(handle_of(self.ordering, entry.state), self.default())
+        return 0
+
+    cdef int abandon_elsewhere(self, Stream stream) except -1:
+        """It was unregistered here, and is not refused any more: what another thread has used elsewhere meanwhile goes,
+        or is not touched again once that use is finished."""
+        cdef StreamRegistry other
+        cdef Owner entry
+        for other in other_registries(self) if not stream.state.remote else ():
+            for entry in other.entries_of(stream):
+                try:
+                    other.leave_name(entry, stream)
+                except (StreamMisuseError, DriverError):
+                    for key in [key for key in entry.names if key[0] == id(stream.ordering)]:
+                        other.abandon(entry, key)
+        return 0
+
+    cdef int abandon(self, Owner entry, tuple key) except -1:
+        """What named a stream of another device ends: if nothing else names it, the stream is not touched again.
+        Without a driver call, as this is for finalizers."""
+        cdef OrderState* order = &self.ordering.state
+        cdef bint others = len(entry.names) > 1
+        cdef bint owned = bool([name for other, name in entry.names.items() if other != key and name[1] is not None])
+        cdef bint left
+        with nogil:
+            order.lock.lock()
+            if not owned:
+                entry.state.unowned.store(True)
+            left = <bint>entry.state.alive and entry.state.windows == 0 and entry.state.busy == 0 and not others
+            if left:
+                leave_stream_locked(order, entry.state)
+            order.lock.unlock()
+        if left or others:                              # else what keeps the stream alive is needed until it is not used
+            self.by_remote.pop(key, None)
+            entry.names.pop(key, None)
         return 0
 
     cdef list entries_of(self, Stream stream):
@@ -190,7 +240,8 @@ cdef class StreamRegistry:
         """Streams of runtimes that have ended, which nothing uses any more, may go."""
         cdef Owner entry
         for entry in list(self.by_remote.values()):
-            if has_ended(<Ordering>entry.held[0]) and <bint>entry.state.alive and entry.state.handles.load() == 1:
+            if <bint>entry.state.alive and entry.state.handles.load() == 1 and all(
+                    [has_ended(<Ordering>name[0]) for name in entry.names.values()]):
                 try:
                     self.unregister(handle_of(self.ordering, entry.state), self.default())
                 except (StreamMisuseError, DriverError):
@@ -201,20 +252,11 @@ cdef class StreamRegistry:
         """The runtime ends, and with it the reason why a program would not destroy a foreign stream: other runtimes do
         not touch it again.  Without a driver call, as this is for finalizers."""
         cdef StreamRegistry other
-        cdef OrderState* order
         cdef Owner entry
         for other in other_registries(self):
-            for entry in list(other.by_remote.values()):
-                if entry.held[0] is not self.ordering or entry.remote[2] is None or (
-                        <size_t>entry.state.handle <= PER_THREAD):
-                    continue
-                order = &other.ordering.state
-                with nogil:
-                    order.lock.lock()
-                    entry.state.unowned.store(True)
-                    if entry.state.alive and entry.state.windows == 0 and entry.state.busy == 0:
-                        leave_stream_locked(order, entry.state)
-                    order.lock.unlock()
+            for key, entry in list(other.by_remote.items()):
+                if key[0] == id(self.ordering) and key[2] is not None and <size_t>entry.state.handle > PER_THREAD:
+                    other.abandon(entry, key)
         return 0
 
     cdef Stream default(self):
@@ -307,7 +349,7 @@ cdef class StreamRegistry:
         if failed:
             self.restore_others(stream, former)
             raise_failure(&failure, "changing its discipline", order.lost)
-        self.update_others(stream, discipline)          # another thread may have used it there meanwhile
+        self.restore_others(stream, discipline)         # another thread may have used it there meanwhile
         return stream
 
     cdef int update_others(self, Stream stream, int discipline) except -1:
@@ -320,22 +362,24 @@ cdef class StreamRegistry:
             if entry is None or not <bint>entry.state.alive:
                 continue
             try:
-                other.with_discipline(handle_of(other.ordering, entry.state), discipline)
+                other.with_discipline(handle_of(other.ordering, entry.state),
+                                      strictest(entry, self.ordering, discipline))
             except (StreamMisuseError, DriverError):
                 self.restore_others(stream, former)
                 raise
         return 0
 
     cdef int restore_others(self, Stream stream, int discipline) except -1:
-        """A change was refused: what has it already gets the former discipline again, or at the next use, which looks
-        what the stream has at home."""
+        """Runtimes of other devices get this discipline now, or at the next use there, which looks what the stream has
+        at home."""
         cdef StreamRegistry other
         cdef Owner entry
         for other in other_registries(self) if not stream.state.remote else ():
             entry = other.by_remote.get(remote_key(stream))
             if entry is not None and <bint>entry.state.alive:
                 with contextlib.suppress(StreamMisuseError, DriverError):
-                    other.with_discipline(handle_of(other.ordering, entry.state), discipline)
+                    other.with_discipline(handle_of(other.ordering, entry.state),
+                                          strictest(entry, self.ordering, discipline))
         return 0
 
     cdef Stream known_as(self, object what):
@@ -343,9 +387,10 @@ cdef class StreamRegistry:
         cdef cy.CUstream handle
         cdef StreamState* found
         cdef Owner entry
-        for entry in list(self.by_remote.values()):     # its own runtime may have ended
-            if <bint>entry.state.alive and (entry.held[1] is what or entry.remote == (
-                    remote_key(<Stream>what) if isinstance(what, Stream) else None)):
+        key = remote_key(<Stream>what) if isinstance(what, Stream) else None
+        for known, entry in list(self.by_remote.items()):               # its own runtime may have ended
+            if <bint>entry.state.alive and (known == key if key is not None else (
+                    what is not None and entry.names[known][1] is what)):
                 return handle_of(self.ordering, entry.state)
         if isinstance(what, Stream):
             return <Stream>what if (<Stream>what).state != NULL and (
@@ -380,10 +425,10 @@ cdef class StreamRegistry:
             failed = unregister_foreign(&self.ordering.state, stream.state, successor.state, &failure)
         if failed:
             raise_failure(&failure, "unregistering it", self.ordering.state.lost)
-        self.leave_elsewhere(stream)                    # another thread may have used it there meanwhile
         entry = self.by_number.get(stream.id)
         if entry is not None:
             self.drop_owner(entry)
+        self.abandon_elsewhere(stream)                  # another thread may have used it there meanwhile
         return 0
 
     cdef int keep_owner(self, Stream stream, object what) except -1:
@@ -419,8 +464,9 @@ cdef class StreamRegistry:
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)
-        if self.by_remote.get(entry.remote) is entry:
-            del self.by_remote[entry.remote]
+        for key in entry.names if entry.names is not None else ():
+            if self.by_remote.get(key) is entry:
+                del self.by_remote[key]
         if <size_t>entry.state.handle > LEGACY:
             with nogil:
                 self.ordering.state.lock.lock()

@@ -32,6 +32,22 @@ cdef object remote_key(Stream stream):
     return id(stream.ordering), <size_t>stream.state, stream.id if stream.foreign else None
 
 
+def names_ended(item):
+    """For `min`: whether the runtime of a name, as Owner.names has it, has ended."""
+    return has_ended(<Ordering>item[1][0])
+
+
+cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
+    """Of the disciplines of a stream in the runtimes of its device: this one is that of one of them."""
+    cdef Ordering ordering
+    for key, name in entry.names.items() if entry is not None else ():
+        ordering = name[0]
+        if ordering is not given and not has_ended(ordering) and (
+                discipline_now(&ordering.state, <StreamState*><size_t>key[1]) == OPAQUE):
+            return OPAQUE
+    return discipline
+
+
 cdef int identify_remote(OrderState* order, const Remote* remote, StreamState** found,
                          Failure* failure) except -1 nogil:
     """The registration of a remote stream, which gets one more handle.  Without lock and context."""

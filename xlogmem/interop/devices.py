@@ -28,6 +28,7 @@ from xlogmem.interop.buffers import (
     make_buffer,
     mark_lost,
 )
+from xlogmem.launch import forget_peers
 from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
 
 __all__ = ["DeviceState", "Watch", "get_device_state"]
@@ -201,7 +202,8 @@ class DeviceState:
             time.sleep(0.001)
 
     def _runtime_for_new_context(self, given: DeviceRuntime | None) -> DeviceRuntime:
-        """The one that was given, or a new one."""
+        """The one that was given, or a new one.  The access to peers ended with the old context."""
+        forget_peers(self.device_id)
         if given is None:
             forget_context(self.device_id)
             return DeviceRuntime(self.device_id)

@@ -197,23 +197,43 @@ cdef int open_everywhere(LaunchRecorder recorder) except -1:
     """`open` of a launch across devices: all windows, or none."""
     cdef list opened = []
     cdef LaunchRecorder other
-    recorder.refuse_busy()
-    for other in recorder.together.others:
-        other.window.moved |= recorder.window.moved
+    refuse_opening(recorder)
+    recorder.together.opening = True
     try:
-        for other in in_order(recorder):
-            if other.unsettled is not None:
-                other.settle()                          # adopted memory is looked at, too
-        for other in in_order(recorder):
-            if other.stream.state.remote and not recorder.together.copies:
-                refuse_inaccessible(other, recorder.together.own_stream)
-        for other in in_order(recorder):
-            other.open_here()
-            opened.append(other)
+        open_in_order(recorder, opened)
     except BaseException:
         for other in opened:
             close_again(other)
         raise
+    finally:
+        recorder.together.opening = False
+    return 0
+
+
+cdef int refuse_opening(LaunchRecorder recorder) except -1:
+    """Of a launch across devices, of which one window after the other is opened."""
+    cdef LaunchRecorder other
+    if recorder.together.opening:
+        raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
+    recorder.refuse_busy()
+    for other in recorder.together.others:
+        other.refuse_busy()
+    return 0
+
+
+cdef int open_in_order(LaunchRecorder recorder, list opened) except -1:
+    cdef LaunchRecorder other
+    for other in recorder.together.others:
+        other.window.moved |= recorder.window.moved
+    for other in in_order(recorder):
+        if other.unsettled is not None:
+            other.settle()                          # adopted memory is looked at, too
+    for other in in_order(recorder):
+        if other.stream.state.remote and not recorder.together.copies:
+            refuse_inaccessible(other, recorder.together.own_stream)
+    for other in in_order(recorder):
+        other.open_here()
+        opened.append(other)
     return 0
 
 
@@ -247,6 +267,7 @@ cdef int finish_everywhere(LaunchRecorder recorder, Outcome outcome) except -1:
     """`finish`: all are filed, whatever one of them says; then the first error is raised, with the others as notes."""
     cdef LaunchRecorder other
     cdef object first = None
+    refuse_opening(recorder)
     if recorder.done:
         return recorder.finish_here(outcome)            # which refuses it
     for other in in_order(recorder):

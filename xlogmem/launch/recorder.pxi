@@ -110,6 +110,8 @@ cdef class LaunchRecorder:
         """Refuse what is registered after the preflight.  Looked at again wherever code of others has run, which may
         have called it."""
         self.refuse_busy()
+        if self.together is not None and self.together.opening:
+            refuse_opening(self)
         if self.preflighted or self.done:
             raise StreamMisuseError(
                 f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "

@@ -59,12 +59,26 @@ cdef int fail_elsewhere(int device, Failure* failure) except -1 nogil:
     return 1
 
 
+cdef int is_lost_elsewhere(StreamState* source, Fence* fence) except -1 nogil:
+    """Whether the device of a remote stream is lost.  Without the lock; the fence is pinned."""
+    cdef Failure seen
+    cdef Scope scope
+    cdef bint done = False
+    if enter_stream(source, &scope, &seen):
+        return is_loss_elsewhere(&seen)
+    return leave_stream(source, &scope, event_is_done(fence.event, &done, &seen), &seen) and is_loss_elsewhere(&seen)
+
+
+cdef bint is_loss_elsewhere(Failure* failure) noexcept nogil:
+    return failure.kind == RESOURCE_FAILED and failure.code == cy.CUDA_ERROR_CONTEXT_IS_DESTROYED
+
+
 cdef int fail_from_locked(OrderState* order, StreamState* source, Failure* failure) except -1 nogil:
-    """Nothing can be ordered after a stream.  If its device, which is another one, is lost, nothing has to be from now
-    on: its work has ended.  Returns 1."""
+    """A call in the context of a stream, or for its fence alone, failed.  If its device, which is another one, is lost,
+    nothing has to be ordered after it from now on: its work has ended.  Returns 1."""
     check(order.lock.held(), "the lock is held")
     fail_remote(source, failure)
-    if source.remote and failure.kind == RESOURCE_FAILED and failure.code == cy.CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    if source.remote and is_loss_elsewhere(failure):
         raise_clock(&order.host_clock, source.index, source.count)
     return 1
 

@@ -28,6 +28,7 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
     cdef bint is_timed = order.is_recorded and waits_are_timed()
     cdef TimedWait timed
     cdef Scope scope
+    cdef bint source_lost = False
     cdef int failed
     fence.pins += 1
     order.lock.unlock()
@@ -40,6 +41,8 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
         if unlikely(is_timed):
             end_timed(&timed, stream.handle)
         failed = leave_stream(stream, &scope, failed, failure)
+    if unlikely(failed) and source.remote:
+        source_lost = is_lost_elsewhere(source, fence)  # else it is the stream's device that has failed
     order.lock.lock()
     if not failed and unlikely(order.is_recorded):
         note_wait(order, stream, source, fence.position, &timed if is_timed else NULL)
@@ -49,7 +52,7 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
         order.counters.waits += 1
         merge_clock(&stream.clock, source, fence)
     unpin_locked(order, fence)
-    return failed and fail_from_locked(order, source, failure)
+    return fail_from_locked(order, source, failure) if source_lost else failed
 
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,

@@ -38,7 +38,9 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
 
 
 cdef int trim(void* self, Failure* failure) except -1 nogil:
-    return destroy_ended_pools(failure) or pool_trim(<cy.CUmemoryPool>self, 0, failure)
+    cdef Failure ignored                        # of a pool that has ended, which is of no concern to this one
+    destroy_ended_pools(&ignored)
+    return pool_trim(<cy.CUmemoryPool>self, 0, failure)
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
@@ -69,6 +71,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     is made, dropped or trimmed.
     """
 
+    cdef uint64_t number                    # of its pool
+
     def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
@@ -86,7 +90,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
                 destroy_ended_pools(&failure)       # what fails here is of no concern to this one
-                failed = pool_create(self.context.handle, self.context.device, threshold, &pool, &failure)
+                failed = pool_create(self.context.handle, self.context.device, threshold, &pool, &self.number,
+                                     &failure)
                 leave_context(&scope)
         if failed:
             raise_failure(&failure, f"creating a memory pool on device {ordinal}")
@@ -102,4 +107,4 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         cdef Failure ignored
         if self.table.self != NULL and not process_is_closing():
             with nogil:
-                pool_end(<cy.CUmemoryPool>self.table.self, &ignored)
+                pool_end(self.number, &ignored)

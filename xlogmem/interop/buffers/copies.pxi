@@ -305,6 +305,9 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         work.target_context = target.core.ordering.context.handle
         work.source_context = source.core.ordering.context.handle
         copy_together(recorder, recorder.stream if stream is None else target.core.streams.find_at_home(stream))
+        if recorder.together.own_stream.device_id not in (target.core.ordinal, source.core.ordinal):
+            raise StreamMisuseError(f"copying {source!r} to {target!r}: {recorder.together.own_stream!r} is on neither "
+                                    "of their devices. Name a stream of one of them")
     begin_call(source)                                  # a recovery of its device waits too
     try:
         add_use(recorder, target, WRITE, target)

@@ -1,0 +1,306 @@
+"""Launches across devices in trouble: devices that are lost or reset, calls of other threads in between, and streams that
+several runtimes of a device name.  What a reading with programs of its own found stays repaired."""
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from cuda.bindings import driver as cuda
+from places import HELPERS
+from sim_support import python
+from two_devices import Devices, current
+
+from xlogmem import (
+    AsyncMemoryResource,
+    DeviceRuntime,
+    DeviceState,
+    DirectMemoryResource,
+    LaunchRecorder,
+    StreamMisuseError,
+    disable_peer_access,
+    use,
+)
+from xlogmem._driver import device_count, forget_context
+from xlogmem._kernels import check
+
+pytestmark = [pytest.mark.simulator, pytest.mark.skipif(device_count() < 2, reason="needs two devices")]
+
+
+@pytest.fixture
+def devices():
+    made = []
+
+    def make(*arguments, **options) -> Devices:
+        made.append(Devices(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for x in made:
+        x.close()
+
+
+def wait_until_it_waits(runtime: DeviceRuntime) -> None:
+    """A thread waits for a window of this runtime that conflicts."""
+    while not runtime.counters()["conflict_waits"]:
+        time.sleep(.001)
+
+
+def run_with_three_devices(program: str) -> None:
+    """In a process that sees so many."""
+    done = python("-W", "error", "-c", f"""
+import xlogmem.sim
+driver = xlogmem.sim.install()
+from two_devices import Devices
+from xlogmem import DeviceLostError, DeviceState, DriverError, StreamMisuseError, use
+x = Devices(3)
+{program}
+""", XLOGMEM_SIM_DEVICES="3", PYTHONPATH=str(HELPERS))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def stream_of(ordinal: int) -> int:
+    with current(ordinal):
+        return int(check(cuda.cuStreamCreate(1)))
+
+
+def destroy(*handles: int) -> None:
+    for handle in handles:
+        check(cuda.cuStreamDestroy(handle))
+
+
+# ---------------------------------------------------------------------------------------------- lost devices
+def test_a_wait_that_fails_for_its_own_device_leaves_the_source_unseen():
+    """The stream's device fails, and not the one that it would have waited for: that one's work goes on."""
+    run_with_three_devices("""
+S, T, U = (streams[0] for streams in x.streams)
+a, b = x.allocate(0), x.allocate(0)
+with use(T, read=b):
+    pass
+driver.set_policy("max")
+with use(U, write=a):
+    x.write(U, a)
+driver.fail("cuStreamWaitEvent", code=700)
+try:
+    use(T, read=a).preflight()
+except DriverError as error:
+    assert "device 1 was lost" in str(error)
+with use(S, read_write=a):
+    x.add(S, a)
+assert not driver.races(), driver.races()
+""")
+
+
+def test_a_wait_that_fails_for_the_memorys_device_is_its_loss():
+    run_with_three_devices("""
+S, T = x.streams[0][0], x.streams[1][0]
+a = x.allocate(0)
+with use(T, write=a):
+    x.write(T, a)
+driver.fail("cuStreamWaitEvent", code=700)
+try:
+    use(S, read=a).preflight()
+except DeviceLostError:
+    assert x.runtimes[0].lost and not x.runtimes[1].lost
+else:
+    raise AssertionError("it was not refused")
+""")
+
+
+def test_a_reset_ends_the_access_that_was_seen(devices):
+    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    T, a = x.streams[1][0], x.allocate(0)
+    with use(T, read=a):
+        pass
+    state = DeviceState(x.runtimes[1])
+    with current(1):
+        check(cuda.cuCtxSynchronize())
+    state.mark_lost()
+    disable_in_driver(1, 0)
+    fresh = DeviceRuntime(1)
+    state.recover(fresh)
+    with pytest.raises(StreamMisuseError, match=r"device 1, .* has no access"):
+        use(fresh.acquire_stream(), read=a).preflight()
+
+
+def disable_in_driver(ordinal: int, peer: int) -> None:
+    """What the reset of a device does to its access."""
+    with current(peer):
+        context = check(cuda.cuCtxGetCurrent())
+    with current(ordinal):
+        check(cuda.cuCtxDisablePeerAccess(context))
+
+
+def test_a_reset_while_pools_are_looked_at(driver):
+    """Those of the device are gone, and nothing is done to them again."""
+    def looked_at() -> int:
+        before = driver.calls("cuMemPoolTrimTo")
+        AsyncMemoryResource(0)
+        return driver.calls("cuMemPoolTrimTo") - before
+
+    usual = looked_at()
+    driver.set_policy("max")
+    runtime = DeviceRuntime(1)
+    runtime.allocate(64).free()
+    del runtime
+    assert looked_at() > usual
+    for occasion in range(1, usual + 2):                    # one of them is the pool's
+        driver.on_call("cuMemPoolTrimTo", lambda: forget_context(1), occasion)
+    looked_at()
+    assert looked_at() == usual
+    with current(1):
+        check(cuda.cuCtxSynchronize())
+
+
+# ---------------------------------------------------------------------------------------------- other threads
+@pytest.mark.parametrize("call", ["commit", "cancel", "read"])
+def test_nothing_is_done_to_a_recorder_in_preflight(devices, call):
+    """One of its windows is open, and the other waits: all is as in a launch on one device."""
+    x = devices()
+    S, T = x.streams[0][1], x.streams[1][1]
+    a, b = x.allocate(0), x.allocate(1)
+    held = use(T, write=b)
+    held.preflight()
+    recorder = use(S, write=[a, b])
+    thread = threading.Thread(target=recorder.preflight)
+    thread.start()
+    wait_until_it_waits(x.runtimes[1])
+    with pytest.raises(StreamMisuseError, match="in preflight in another thread"):
+        getattr(recorder, call)(*([a] if call == "read" else []))
+    held.commit()
+    thread.join()
+    x.write(S, a)
+    recorder.commit()
+    with use(x.streams[0][0], read_write=a), use(T, write=b, on_conflict="raise"):
+        x.add(x.streams[0][0], a)
+
+
+def test_access_that_ends_during_a_use_is_queried_again(devices, driver):
+    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    T, a = x.streams[1][0], x.allocate(0)
+
+    def use_it() -> None:
+        with use(T, read=a):
+            pass
+
+    driver.on_call("cuCtxDisablePeerAccess", use_it)
+    disable_peer_access(1, 0)
+    with pytest.raises(StreamMisuseError, match="has no access"):
+        use(T, read=a).preflight()
+
+
+def test_a_discipline_that_another_threads_use_keeps_back(devices, driver):
+    """It is accepted at home, and holds elsewhere from the next use on."""
+    x = devices()
+    a, X, held = x.allocate(0), stream_of(1), []
+    handle = x.runtimes[1].register_stream(X, discipline="opaque")
+
+    def use_it() -> None:
+        recorder = use(handle, read=a)
+        recorder.preflight()
+        held.append(recorder)
+
+    driver.on_call("cuCtxPushCurrent", use_it, 1)
+    x.runtimes[1].register_stream(handle, discipline="ordinary")
+    assert handle.discipline == "ordinary"
+    for recorder in held:
+        recorder.commit()
+    assert LaunchRecorder(handle, runtime=x.runtimes[0]).stream.discipline == "ordinary"
+    x.runtimes[1].unregister_stream(handle)
+    destroy(X)
+
+
+def test_a_stream_that_is_used_elsewhere_while_it_goes(devices, driver):
+    x = devices()
+    a, X, held = x.allocate(0), stream_of(1), []
+    handle = x.runtimes[1].register_stream(X)
+
+    def use_it() -> None:
+        recorder = use(handle, read=a)
+        recorder.preflight()
+        held.append(recorder)
+
+    driver.on_call("cuEventRecord", use_it)
+    x.runtimes[1].unregister_stream(handle)
+    assert not handle.registered
+    for recorder in held:
+        recorder.commit()
+    destroy(X)
+    a.free()
+    x.runtimes[0].reap_pending()
+
+
+# ---------------------------------------------------------------------------------------------- names
+def test_nothing_is_no_name_of_a_stream(devices):
+    x = devices()
+    a = x.allocate(0)
+    with use(x.streams[1][0], read=a):
+        pass
+    with pytest.raises(TypeError, match="NoneType is not a CUDA stream"):
+        x.runtimes[0].unregister_stream(None)
+
+
+def test_a_stream_that_two_runtimes_of_its_device_have_named(devices, driver):
+    """The second one ends, and others come: none of their streams is taken for it."""
+    x = devices()
+    a = x.allocate(0)
+    many, other = [stream_of(1) for _ in range(20)], stream_of(1)
+    handles = [x.runtimes[1].register_stream(handle) for handle in many]
+    for handle in handles:
+        with use(handle, read=a):
+            pass
+    for handle in many:
+        visitor = DeviceRuntime(1)
+        with use(visitor.register_stream(handle), read=a):
+            pass
+        del visitor
+    driver.set_policy("max")
+    for _ in range(10):
+        visitor = DeviceRuntime(1)
+        named = visitor.register_stream(other)
+        with use(named, write=a):
+            x.write(named, a)
+        known = {LaunchRecorder(handle, runtime=x.runtimes[0]).stream.id for handle in handles}
+        assert LaunchRecorder(named, runtime=x.runtimes[0]).stream.id not in known
+        del visitor, named
+    with use(x.streams[0][0], read_write=a):
+        x.add(x.streams[0][0], a)
+    assert not driver.races()
+    for handle in handles:
+        x.runtimes[1].unregister_stream(handle)
+    check(cuda.cuCtxSynchronize())
+    del handles, handle
+    destroy(*many, other)
+
+
+def test_an_opaque_stream_stays_that_while_one_runtime_says_so(devices):
+    x = devices()
+    a, X = x.allocate(0), stream_of(1)
+    opaque = x.runtimes[1].register_stream(X, discipline="opaque")
+    with use(opaque, read=a):
+        pass
+    visitor = DeviceRuntime(1)
+    ordinary = visitor.register_stream(X, discipline="ordinary")
+    with use(ordinary, read=a):
+        pass
+    assert LaunchRecorder(ordinary, runtime=x.runtimes[0]).stream.discipline == "opaque"
+    x.runtimes[1].register_stream(opaque, discipline="ordinary")
+    assert LaunchRecorder(ordinary, runtime=x.runtimes[0]).stream.discipline == "ordinary"
+    visitor.unregister_stream(X)
+    x.runtimes[1].unregister_stream(X)
+    destroy(X)
+
+
+def test_a_copy_is_queued_on_a_stream_of_one_of_its_devices():
+    run_with_three_devices("""
+states = [DeviceState(runtime) for runtime in x.runtimes]
+source, target = states[0].full(64, 1, "u4"), states[1].full(64, 2, "u4")
+try:
+    target.copy_from(source, x.streams[2][0])
+except StreamMisuseError as error:
+    assert "is on neither of their devices" in str(error), error
+else:
+    raise AssertionError("it was not refused")
+target.copy_from(source, x.streams[0][0])
+assert (target.to_numpy() == 1).all()
+""")
