@@ -2,6 +2,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias, final
 
+from typing_extensions import disjoint_base
+
 from xlogmem.blocks import Core
 from xlogmem.streams import Stream, _StreamLike
 
@@ -14,6 +16,7 @@ explanations: list[Callable[[Core], str | None]]
 _Trackable: TypeAlias = object
 _What: TypeAlias = object
 
+@disjoint_base
 class Together: ...
 
 @final

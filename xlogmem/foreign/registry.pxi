@@ -223,7 +223,7 @@ cdef class StreamRegistry:
             if left:
                 leave_stream_locked(order, entry.state)
             order.lock.unlock()
-        if left or others:                              # else what keeps the stream alive is needed until it is not used
+        if left or others:                              # else what keeps it alive is needed while it is used
             self.by_remote.pop(key, None)
             entry.names.pop(key, None)
         return 0
