@@ -1,5 +1,5 @@
-"""Launches across devices in trouble: devices that are lost or reset, calls of other threads in between, and streams that
-several runtimes of a device name.  What a reading with programs of its own found stays repaired."""
+"""Launches across devices in trouble: devices that are lost or reset, calls of other threads in between, and streams
+that several runtimes of a device name.  What a reading with programs of its own found stays repaired."""
 from __future__ import annotations
 
 import threading
