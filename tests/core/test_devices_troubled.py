@@ -7,6 +7,7 @@ import time
 
 import pytest
 from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
 from places import HELPERS
 from sim_support import python
 from two_devices import Devices, current
@@ -304,3 +305,23 @@ else:
 target.copy_from(source, x.streams[0][0])
 assert (target.to_numpy() == 1).all()
 """)
+
+
+@pytest.mark.parametrize("kept", [0, 20])
+def test_streams_of_libraries_come_and_go(devices, driver, kept):
+    """What the program has dropped goes, on both devices; what it has keeps its registration."""
+    x = devices()
+    a, there, held = x.allocate(0), driver.live_streams(), []
+    for count in range(300):
+        with current(1):
+            stream = ForeignStream()
+        with use(x.runtimes[1].register_stream(stream), read=a):
+            pass
+        if count < kept:
+            held.append(stream)
+    assert driver.live_streams() - there < 200
+    for stream in held:
+        known = LaunchRecorder(x.runtimes[1].register_stream(stream), runtime=x.runtimes[0]).stream
+        assert known.id <= 4 * kept
+    held.clear()
+    del stream

@@ -494,4 +494,4 @@ cdef class StreamRegistry:
         """Opaque streams stay: unrecorded work may be enqueued there through a bare handle."""
         return (entry.state.handles.load() == 1 and <size_t>entry.state.handle != LEGACY
                 and discipline_now(&self.ordering.state, entry.state) != OPAQUE
-                and Py_REFCNT(<PyObject*>entry.held) == 1)
+                and (Py_REFCNT(<PyObject*>entry.held) == 1 if entry.names is None else not is_used_at_home(entry)))

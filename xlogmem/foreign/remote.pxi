@@ -37,6 +37,15 @@ def names_ended(item):
     return has_ended(<Ordering>item[1][0])
 
 
+cdef bint is_used_at_home(Owner entry):
+    """Whether a program has the object of a stream of another device.  There it is held, too."""
+    cdef int held_here = 3                              # by its own registry, in the name, and by `held`
+    for _, held, _ in entry.names.values():
+        if held is not None and Py_REFCNT(<PyObject*>held) > held_here:
+            return True
+    return False
+
+
 cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
     """Of the disciplines of a stream in the runtimes of its device: this one is that of one of them."""
     cdef Ordering ordering
