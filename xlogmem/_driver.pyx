@@ -13,6 +13,7 @@
 Nothing here depends on blocks, positions or uses.
 """
 import atexit
+import contextlib
 import os
 import threading
 
@@ -29,8 +30,9 @@ from xlogmem._units import parse_ordinal
 from xlogmem.errors import DriverError, DriverNotFoundError
 
 __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",
-           "device_count", "device_memory", "device_name", "driver_version", "forget_context", "initialize",
-           "is_simulated", "live_events", "open_to_peer", "supports_memory_pools", "synchronize_device", "trim_events"]
+           "device_count", "device_memory", "device_name", "driver_version", "forget_context", "forget_peer_access",
+           "initialize", "is_simulated", "live_events", "open_to_peer", "supports_memory_pools", "synchronize_device",
+           "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:

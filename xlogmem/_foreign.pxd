@@ -23,7 +23,7 @@ cdef class Owner:
     cdef Ordering ordering
     cdef StreamState* state     # not deleted meanwhile: this counts as one of its handles
     cdef object held
-    cdef dict names             # of a remote stream: by their keys, what names it and keeps it alive; else None
+    cdef dict names             # of a remote stream, by their keys: ordering, Owner or None, handle or None; else None
 
 
 cdef class StreamRegistry:

@@ -2,6 +2,7 @@
 that several runtimes of a device name.  What a reading with programs of its own found stays repaired."""
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -17,9 +18,11 @@ from xlogmem import (
     DeviceRuntime,
     DeviceState,
     DirectMemoryResource,
+    DriverError,
     LaunchRecorder,
     StreamMisuseError,
     disable_peer_access,
+    enable_peer_access,
     use,
 )
 from xlogmem._driver import device_count, forget_context
@@ -325,3 +328,68 @@ def test_streams_of_libraries_come_and_go(devices, driver, kept):
         assert known.id <= 4 * kept
     held.clear()
     del stream
+
+
+def test_a_bare_name_does_not_keep_a_stream_alive(devices, driver):
+    """The runtime that had its object unregisters it; another one has named it by its handle."""
+    x = devices()
+    a, visitor = x.allocate(0), DeviceRuntime(1)
+    with current(1):
+        stream = ForeignStream()
+    with use(x.runtimes[1].register_stream(stream), read=a):
+        pass
+    bare = visitor.register_stream(stream.handle)
+    with use(bare, write=a):
+        pass
+    x.runtimes[1].unregister_stream(stream)
+    with use(bare, read=a):
+        pass
+    with current(1):
+        check(cuda.cuCtxSynchronize())
+    del stream
+    with use(x.streams[0][0], read_write=a):
+        pass
+    assert not driver.races()
+
+
+def test_what_was_opaque_for_a_runtime_that_has_ended_is_used_on(devices):
+    """A window is open: the stream stays opaque until that is closed, and the next use is not refused."""
+    x = devices()
+    a, b, X, visitor = x.allocate(0), x.allocate(0), stream_of(1), DeviceRuntime(1)
+    ordinary = x.runtimes[1].register_stream(X, discipline="ordinary")
+    opaque = visitor.register_stream(X, discipline="opaque")
+    for named in (ordinary, opaque):
+        with use(named, read=a):
+            pass
+    recorder = use(ordinary, write=a)
+    recorder.preflight()
+    del opaque, named, visitor
+    with use(ordinary, write=b):
+        pass
+    assert x.runtimes[1].register_stream(X, discipline="ordinary").discipline == "ordinary"
+    recorder.commit()
+    assert LaunchRecorder(ordinary, runtime=x.runtimes[0]).stream.discipline == "ordinary"
+    x.runtimes[1].unregister_stream(X)
+    destroy(X)
+
+
+def test_access_that_ends_while_it_is_queried_is_not_seen(devices, driver):
+    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    T, a, b = x.streams[1][0], x.allocate(0), x.allocate(0)
+    for occasion in (1, 2, 3):
+        driver.on_call("cuPointerGetAttribute", lambda: disable_peer_access(1, 0), occasion, "after")
+    for block in (a, b):
+        with contextlib.suppress(StreamMisuseError):
+            use(T, read=block).preflight()
+    with pytest.raises(StreamMisuseError, match="has no access"):
+        use(T, write=b).preflight()
+
+
+def test_access_that_could_not_be_enabled_is_not_there(devices, driver):
+    x = devices(peers=False)
+    T, a = x.streams[1][0], x.allocate(0)
+    driver.fail("cuMemPoolSetAccess", code=999)
+    with pytest.raises(DriverError, match="giving device 1 access"):
+        enable_peer_access(1, 0)
+    with pytest.raises(StreamMisuseError, match="has no access"):
+        use(T, read=a).preflight()

@@ -56,8 +56,7 @@ def forget_context(int ordinal):
     cdef Context former = contexts.pop(ordinal, None)
     if former is not None:
         forget_own_pools(former.handle)
-    for pair in [pair for pair in enabled_peers if ordinal in pair]:
-        enabled_peers.discard(pair)
+    forget_peer_access(ordinal)
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:

@@ -65,7 +65,18 @@ cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1:
             failed = pool_open_to(pool, device, &failure)
         if failed:
             raise_failure(&failure, f"giving device {device} access to a memory pool of device {ordinal}")
+        if not is_peer_enabled(device, ordinal):        # the program has taken it away meanwhile
+            with nogil:
+                failed = set_pool_access(pool, device, False, &failure)
+            if failed:
+                raise_failure(&failure, f"taking from device {device} access to a memory pool of device {ordinal}")
     return 0
+
+
+def forget_peer_access(int ordinal):
+    """A device was reset: it has no access any more, nor has another one to its memory."""
+    for pair in [pair for pair in enabled_peers if ordinal in pair]:
+        enabled_peers.discard(pair)
 
 
 cdef int set_pool_access(cy.CUmemoryPool pool, int ordinal, bint is_open, Failure* failure) except -1 nogil:
@@ -102,6 +113,8 @@ def open_to_peer(int ordinal, int peer):
     except DriverError:
         if added:
             enabled_peers.discard((ordinal, peer))
+            with contextlib.suppress(DriverError):      # the first one is raised
+                set_peer_access(ordinal, peer, False)
         raise
 
 

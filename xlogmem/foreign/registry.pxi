@@ -3,6 +3,7 @@
 # The GIL guards the owners, without another lock: a thread that unregisters a stream may wait for a full queue, and the
 # others go on.  They may call the registry whenever the GIL is released, and so may finalizers, which the garbage
 # collector runs at any allocation.  So each change of a dictionary is one step, and is right whatever came before it.
+# What is iterated is a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection inside of it.
 
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
@@ -123,8 +124,14 @@ cdef class StreamRegistry:
             found = handle_of(self.ordering, entry.state)
         else:
             found = self.register_remote(stream)
-        return self.with_discipline(found, strictest(self.by_remote.get(remote_key(stream)), stream.ordering,
-                                                     discipline_now(&stream.ordering.state, stream.state)))
+        wanted = strictest(self.by_remote.get(remote_key(stream)), stream.ordering,
+                           discipline_now(&stream.ordering.state, stream.state))
+        try:
+            return self.with_discipline(found, wanted)
+        except StreamMisuseError:
+            if discipline_now(&self.ordering.state, found.state) != OPAQUE:
+                raise
+            return found                                # in use: it keeps the stricter one until then
 
     cdef Stream register_remote(self, Stream stream):
         cdef StreamRegistry other = stream.ordering.registry() if stream.ordering.registry is not None else None
@@ -136,7 +143,7 @@ cdef class StreamRegistry:
         cdef int failed
         cdef dict names = {}
         key = remote_key(stream)
-        name = (stream.ordering, entry.held if entry is not None else None, uncored(stream) if stream.foreign else None)
+        name = (stream.ordering, entry, uncored(stream) if stream.foreign and entry is None else None)
         remote.context, remote.events, remote.device = context.handle, &context.events, context.ordinal
         remote.handle, remote.thread, remote.number = stream.state.handle, stream.state.thread, stream.id
         remote.discipline = <Discipline>discipline_now(&stream.ordering.state, stream.state)
@@ -162,10 +169,14 @@ cdef class StreamRegistry:
     cdef Stream at_home(self, Stream stream):
         """The handle by which programs know a stream: of a remote one, that of its own device's runtime."""
         cdef Owner entry = self.by_number.get(stream.id) if stream is not None and stream.state.remote else None
-        if entry is None or not entry.names:
-            return stream
-        key, name = min(entry.names.items(), key=names_ended)           # one that has not, if there is any
-        return handle_of(<Ordering>name[0], <StreamState*><size_t>key[1])
+        cdef Stream found = stream
+        for key in list(entry.names) if entry is not None and entry.names is not None else ():
+            name = entry.names.get(key)
+            if name is not None:
+                found = handle_of(<Ordering>name[0], <StreamState*><size_t>key[1])
+                if not has_ended(<Ordering>name[0]):
+                    break
+        return found
 
     cdef int leave_elsewhere(self, Stream stream) except -1:
         """A stream of this runtime is unregistered: those of other devices do not touch it again.  Refused by all, if
@@ -185,11 +196,10 @@ cdef class StreamRegistry:
 
     cdef int leave_name(self, Owner entry, Stream stream) except -1:
         """A runtime of another device unregisters a stream.  If a second one there has named it too, it stays."""
-        gone = [key for key in entry.names if key[0] == id(stream.ordering)]
-        if [key for key, name in entry.names.items() if key not in gone and not has_ended(<Ordering>name[0])]:
+        gone = [key for key in list(entry.names) if key[0] == id(stream.ordering)]
+        if [key for key in list(entry.names) if key not in gone and not name_has_ended(entry.names.get(key))]:
             for key in gone:
-                entry.names.pop(key, None)
-                self.by_remote.pop(key, None)
+                self.abandon(entry, key)
         elif <bint>entry.state.alive:
             self.unregister(handle_of(self.ordering, entry.state), self.default())
         return 0
@@ -209,23 +219,28 @@ cdef class StreamRegistry:
         return 0
 
     cdef int abandon(self, Owner entry, tuple key) except -1:
-        """What named a stream of another device ends: if nothing else names it, the stream is not touched again.
-        Without a driver call, as this is for finalizers."""
+        """A name of a stream of another device ends.  If nothing else names it, it is not touched again; if nothing
+        else keeps it alive, it may be destroyed.  Without a driver call, as this is for finalizers."""
         cdef OrderState* order = &self.ordering.state
-        cdef bint others = len(entry.names) > 1
-        cdef bint owned = bool([name for other, name in entry.names.items() if other != key and name[1] is not None])
-        cdef bint left
+        cdef bint others, owned, needed = False
+        name = entry.names.pop(key, None)               # first: another thread may end another name meanwhile
+        self.by_remote.pop(key, None)
+        if name is None:
+            return 0
+        left = list(entry.names.values())
+        others, owned = bool(left), bool([other for other in left if other[1] is not None])
         with nogil:
             order.lock.lock()
-            if not owned:
-                entry.state.unowned.store(True)
-            left = <bint>entry.state.alive and entry.state.windows == 0 and entry.state.busy == 0 and not others
-            if left:
-                leave_stream_locked(order, entry.state)
+            if not owned and <size_t>entry.state.handle > PER_THREAD:
+                disown_locked(order, entry.state)
+            if entry.state.alive and not others:
+                needed = entry.state.windows != 0 or entry.state.busy != 0
+                if not needed:
+                    leave_stream_locked(order, entry.state)
             order.lock.unlock()
-        if left or others:                              # else what keeps it alive is needed while it is used
-            self.by_remote.pop(key, None)
-            entry.names.pop(key, None)
+        if needed:                                      # what keeps it alive, until it is not used
+            entry.names[key] = name
+            self.by_remote[key] = entry
         return 0
 
     cdef list entries_of(self, Stream stream):
@@ -241,7 +256,7 @@ cdef class StreamRegistry:
         cdef Owner entry
         for entry in list(self.by_remote.values()):
             if <bint>entry.state.alive and entry.state.handles.load() == 1 and all(
-                    [has_ended(<Ordering>name[0]) for name in entry.names.values()]):
+                    [name_has_ended(name) for name in list(entry.names.values())]):
                 try:
                     self.unregister(handle_of(self.ordering, entry.state), self.default())
                 except (StreamMisuseError, DriverError):
@@ -254,8 +269,10 @@ cdef class StreamRegistry:
         cdef StreamRegistry other
         cdef Owner entry
         for other in other_registries(self):
-            for key, entry in list(other.by_remote.items()):
-                if key[0] == id(self.ordering) and key[2] is not None and <size_t>entry.state.handle > PER_THREAD:
+            for key in list(other.by_remote):
+                entry = other.by_remote.get(key)
+                if entry is not None and key[0] == id(self.ordering) and key[2] is not None and (
+                        <size_t>entry.state.handle > PER_THREAD):
                     other.abandon(entry, key)
         return 0
 
@@ -331,7 +348,7 @@ cdef class StreamRegistry:
         if discipline == -1:
             return stream
         if name_discipline(order, stream.state, <Discipline>discipline):
-            self.update_others(stream, discipline)        # it may have got it without them
+            self.restore_others(stream, discipline)     # it may have got it without them
             return stream
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
@@ -388,9 +405,10 @@ cdef class StreamRegistry:
         cdef StreamState* found
         cdef Owner entry
         key = remote_key(<Stream>what) if isinstance(what, Stream) else None
-        for known, entry in list(self.by_remote.items()):               # its own runtime may have ended
-            if <bint>entry.state.alive and (known == key if key is not None else (
-                    what is not None and entry.names[known][1] is what)):
+        for known in list(self.by_remote):              # its own runtime may have ended
+            entry = self.by_remote.get(known)
+            if entry is not None and <bint>entry.state.alive and (known == key if key is not None else (
+                    is_named_by(entry.names.get(known), what))):
                 return handle_of(self.ordering, entry.state)
         if isinstance(what, Stream):
             return <Stream>what if (<Stream>what).state != NULL and (
@@ -464,7 +482,7 @@ cdef class StreamRegistry:
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)
-        for key in entry.names if entry.names is not None else ():
+        for key in list(entry.names) if entry.names is not None else ():
             if self.by_remote.get(key) is entry:
                 del self.by_remote[key]
         if <size_t>entry.state.handle > LEGACY:

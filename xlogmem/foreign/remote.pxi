@@ -32,25 +32,33 @@ cdef object remote_key(Stream stream):
     return id(stream.ordering), <size_t>stream.state, stream.id if stream.foreign else None
 
 
-def names_ended(item):
-    """For `min`: whether the runtime of a name, as Owner.names has it, has ended."""
-    return has_ended(<Ordering>item[1][0])
+cdef bint name_has_ended(tuple name):
+    """Whether the runtime of a name, as Owner.names has it, has ended; or the name itself."""
+    return name is None or has_ended(<Ordering>name[0])
 
 
 cdef bint is_used_at_home(Owner entry):
-    """Whether a program has the object of a stream of another device.  There it is held, too."""
-    cdef int held_here = 3                              # by its own registry, in the name, and by `held`
-    for _, held, _ in entry.names.values():
-        if held is not None and Py_REFCNT(<PyObject*>held) > held_here:
+    """Whether a program has the object of a stream of another device, which its own registry there holds."""
+    cdef Owner owner
+    for name in list(entry.names.values()):
+        owner = name[1]
+        if owner is not None and Py_REFCNT(<PyObject*>owner.held) > 1:
             return True
     return False
+
+
+cdef bint is_named_by(tuple name, object what):
+    """Whether this is the object that a name of a remote stream keeps alive."""
+    cdef Owner owner = name[1] if name is not None else None
+    return owner is not None and owner.held is what
 
 
 cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
     """Of the disciplines of a stream in the runtimes of its device: this one is that of one of them."""
     cdef Ordering ordering
-    for key, name in entry.names.items() if entry is not None else ():
-        ordering = name[0]
+    for key in list(entry.names) if entry is not None else ():
+        name = entry.names.get(key)
+        ordering = name[0] if name is not None else given
         if ordering is not given and not has_ended(ordering) and (
                 discipline_now(&ordering.state, <StreamState*><size_t>key[1]) == OPAQUE):
             return OPAQUE

@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import Any, SupportsIndex
 
-from xlogmem._driver import ProcessLock, forget_context
+from xlogmem._driver import ProcessLock, forget_context, forget_peer_access
 from xlogmem.blocks import Core
 from xlogmem.errors import StaleBufferError, StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
@@ -203,6 +203,7 @@ class DeviceState:
 
     def _runtime_for_new_context(self, given: DeviceRuntime | None) -> DeviceRuntime:
         """The one that was given, or a new one.  The access to peers ended with the old context."""
+        forget_peer_access(self.device_id)
         forget_peers(self.device_id)
         if given is None:
             forget_context(self.device_id)

@@ -11,9 +11,14 @@
 cdef object all_runtimes = None             # existing_runtimes of runtime.py
 
 
+cdef uint64_t accesses_changed = 0          # how often
+
+
 def forget_peers(int ordinal):
     """The program takes accesses away from a device: they are queried again."""
+    global accesses_changed
     cdef Core core
+    accesses_changed += 1                   # for queries that are under way in other threads
     for core in all_runtimes():
         core.accessible &= ~(<uint64_t>1 << (ordinal & 63))
 
@@ -119,6 +124,7 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
     """Raise if the device of a remote stream may not touch a block as the launch does."""
     cdef Core core = recorder.runtime
     cdef uint64_t bit = <uint64_t>1 << (recorder.stream.state.device & 63)
+    cdef uint64_t changed
     cdef Request* request
     cdef uint64_t ptr = 0
     cdef size_t i
@@ -127,7 +133,9 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
         request = &recorder.window.requests[i]
         if not place_of(core, request, &ptr, &adopted) or (core.accessible & bit and not adopted):
             continue                                    # stale: the preflight says so
-        if refuse_inaccessible_block(recorder, request, ptr, own_stream) and not adopted and hands_out_one_kind(core):
+        changed = accesses_changed
+        if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not adopted and hands_out_one_kind(core)
+                and changed == accesses_changed):
             core.accessible |= bit
     return 0
 
@@ -201,9 +209,12 @@ cdef int open_everywhere(LaunchRecorder recorder) except -1:
     recorder.together.opening = True
     try:
         open_in_order(recorder, opened)
-    except BaseException:
+    except BaseException as error:
         for other in opened:
-            close_again(other)
+            try:
+                close_again(other)
+            except BaseException as another:            # the windows that are left are closed all the same
+                error.add_note(f"and: {another}")
         raise
     finally:
         recorder.together.opening = False

@@ -52,7 +52,10 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
         order.counters.waits += 1
         merge_clock(&stream.clock, source, fence)
     unpin_locked(order, fence)
-    return fail_from_locked(order, source, failure) if source_lost else failed
+    if source_lost:                                     # nothing has to be ordered after it from now on
+        raise_clock(&order.host_clock, source.index, source.count)
+        fail_remote(source, failure)
+    return failed
 
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
