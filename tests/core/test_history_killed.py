@@ -132,10 +132,11 @@ def test_a_process_is_killed_in_the_middle(tmp_path):
 def test_a_recording_that_runs_is_read(tmp_path):
     path = tmp_path / "a.xlog"
     with recording_elsewhere(path):
-        for _ in range(20):
+        lengths = []
+        while max(lengths, default=0) <= 10:            # a reader that is held up may find all of it overwritten
             history = read(path)
             assert {event.tag for event in history} <= {None, "made before", "tag 0", "tag 1"}
-            assert len(history) > 10
+            lengths.append(len(history))
 
 
 def test_of_this_process_too_and_a_stop_makes_it_smaller(four, tmp_path):
