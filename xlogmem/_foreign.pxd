@@ -46,8 +46,7 @@ cdef class StreamRegistry:
     cdef int leave_name(self, Owner entry, Stream stream) except -1
     cdef int abandon(self, Owner entry, tuple key) except -1
     cdef list entries_of(self, Stream stream)
-    cdef int update_others(self, Stream stream, int discipline) except -1
-    cdef int restore_others(self, Stream stream, int discipline) except -1
+    cdef int update_others(self, Stream stream, int discipline, bint may_refuse) except -1
     cdef int disown_elsewhere(self) except -1
     cdef Stream default(self)
     cdef Owner keep(self, Stream stream, object what)

@@ -20,7 +20,6 @@ Streams of other devices are registered too, where blocks of this one are used o
 Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
 known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
 """
-import contextlib
 import warnings
 import weakref
 

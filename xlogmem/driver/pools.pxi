@@ -38,8 +38,7 @@ cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_
     properties.location.id = device
     if _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties)):
         return 1
-    if _check(failure, "cuMemPoolSetAttribute", cy.cuMemPoolSetAttribute(
-            pool[0], cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &release_threshold)):
+    if pool_keep(pool[0], release_threshold, failure):
         cy.cuMemPoolDestroy(pool[0])
         return 1
     own.pool, own.context, own.taken = pool[0], context, False

@@ -348,12 +348,12 @@ cdef class StreamRegistry:
         if discipline == -1:
             return stream
         if name_discipline(order, stream.state, <Discipline>discipline):
-            self.restore_others(stream, discipline)     # it may have got it without them
+            self.update_others(stream, discipline, False)       # it may have got it without them
             return stream
         if not stream.foreign:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own, which keep their discipline: acquire "
                                     "another")
-        self.update_others(stream, discipline)          # first: if they refuse it, nothing has changed
+        self.update_others(stream, discipline, True)    # first: if they refuse it, nothing has changed
         with nogil:
             failed = enter_context(order.context, &scope, &failure)
             if not failed:
@@ -364,13 +364,14 @@ cdef class StreamRegistry:
                 order.lock.unlock()
                 leave_context(&scope)
         if failed:
-            self.restore_others(stream, former)
+            self.update_others(stream, former, False)
             raise_failure(&failure, "changing its discipline", order.lost)
-        self.restore_others(stream, discipline)         # another thread may have used it there meanwhile
+        self.update_others(stream, discipline, False)   # another thread may have used it there meanwhile
         return stream
 
-    cdef int update_others(self, Stream stream, int discipline) except -1:
-        """Runtimes of other devices that know the stream: it has this discipline from now on."""
+    cdef int update_others(self, Stream stream, int discipline, bint may_refuse) except -1:
+        """Runtimes of other devices that know the stream: it has this discipline from now on.  If they may refuse it,
+        all have it or none; else those that would get it at the next use, which looks what the stream has at home."""
         cdef StreamRegistry other
         cdef Owner entry
         cdef int former = stream.state.discipline
@@ -382,21 +383,9 @@ cdef class StreamRegistry:
                 other.with_discipline(handle_of(other.ordering, entry.state),
                                       strictest(entry, self.ordering, discipline))
             except (StreamMisuseError, DriverError):
-                self.restore_others(stream, former)
-                raise
-        return 0
-
-    cdef int restore_others(self, Stream stream, int discipline) except -1:
-        """Runtimes of other devices get this discipline now, or at the next use there, which looks what the stream has
-        at home."""
-        cdef StreamRegistry other
-        cdef Owner entry
-        for other in other_registries(self) if not stream.state.remote else ():
-            entry = other.by_remote.get(remote_key(stream))
-            if entry is not None and <bint>entry.state.alive:
-                with contextlib.suppress(StreamMisuseError, DriverError):
-                    other.with_discipline(handle_of(other.ordering, entry.state),
-                                          strictest(entry, self.ordering, discipline))
+                if may_refuse:
+                    self.update_others(stream, former, False)
+                    raise
         return 0
 
     cdef Stream known_as(self, object what):
