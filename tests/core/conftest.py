@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from c_table import Hold
 from cuda.bindings import driver as cuda
+from two_devices import Devices
 
 from xlogmem import (
     MAX_DEVICE_ORDINALS,
@@ -38,3 +39,17 @@ def foreign():
     yield make
     for stream in made:
         check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.fixture
+def devices():
+    """Makes `Devices`, which are closed at the end."""
+    made = []
+
+    def make(*arguments, **options) -> Devices:
+        made.append(Devices(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for x in made:
+        x.close()

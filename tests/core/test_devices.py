@@ -33,19 +33,6 @@ RESOURCES = {"async": None, "direct": lambda ordinal: DirectMemoryResource(ordin
              "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
 
 
-@pytest.fixture
-def devices():
-    made = []
-
-    def make(*arguments, **options) -> Devices:
-        made.append(Devices(*arguments, **options))
-        return made[-1]
-
-    yield make
-    for x in made:
-        x.close()
-
-
 @pytest.fixture(params=RESOURCES)
 def two(devices, request):
     """Two devices, with each resource."""

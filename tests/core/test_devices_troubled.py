@@ -11,7 +11,7 @@ from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from places import HELPERS
 from sim_support import python
-from two_devices import Devices, current
+from two_devices import current
 
 from xlogmem import (
     AsyncMemoryResource,
@@ -29,19 +29,6 @@ from xlogmem._driver import device_count, forget_context
 from xlogmem._kernels import check
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(device_count() < 2, reason="needs two devices")]
-
-
-@pytest.fixture
-def devices():
-    made = []
-
-    def make(*arguments, **options) -> Devices:
-        made.append(Devices(*arguments, **options))
-        return made[-1]
-
-    yield make
-    for x in made:
-        x.close()
 
 
 def wait_until_it_waits(runtime: DeviceRuntime) -> None:
