@@ -64,11 +64,11 @@ def needed(library: str) -> Any:
 
 
 def main(description: str, run: Callable[[argparse.Namespace], dict[str, int]],
-         add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None) -> None:
+         add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None, mib: float = 16) -> None:
     """Parse, run, report.  `run` returns the number of wrong rounds, by what was wrong with them."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--mib", type=float, default=16, help="of the memory that is sent")
+    parser.add_argument("--mib", type=float, default=mib, help="of the memory that is sent")
     parser.add_argument("--without", action="store_true", help="leave the uses out, which goes wrong")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_options(parser)

@@ -22,6 +22,7 @@ from on_host import main, needed
 import xlogmem
 
 SLOW = 32                                               # fills before each write, and before each copy
+FILLED = 16                                             # times what is sent: of as much is each of them
 
 
 class Shuffle:
@@ -43,13 +44,14 @@ class Shuffle:
         self.shuffler = rapidsmpf.Shuffler(communicator, 0, rounds, self.resource)
         runtime = xlogmem.get_runtime()
         self.producer, self.packer = (runtime.acquire_stream() for _ in range(2))
-        self.source, self.scratch = (runtime.allocate(4 * self.words, self.producer) for _ in range(2))
-        self.of_packer = runtime.allocate(4 * self.words, self.packer)
+        self.source = runtime.allocate(4 * self.words, self.producer)
+        self.scratch = runtime.allocate(FILLED * 4 * self.words, self.producer)
+        self.of_packer = runtime.allocate(FILLED * 4 * self.words, self.packer)
         self.fill(self.source, rounds, self.producer)   # no round's number
         self.producer.synchronize()
 
     def fill(self, block: xlogmem.DeviceBlock, value: int, stream: xlogmem.Stream) -> None:
-        ok(cuda.cuMemsetD32Async(block.ptr, value, self.words, stream.handle))
+        ok(cuda.cuMemsetD32Async(block.ptr, value, block.nbytes // 4, stream.handle))
 
     def use(self, stream: Any, **what: Any) -> contextlib.AbstractContextManager[Any]:
         return xlogmem.use(stream, **what) if self.protected else contextlib.nullcontext()
@@ -99,4 +101,4 @@ def run(options: argparse.Namespace) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(__doc__.splitlines()[0], run)
+    main(__doc__.splitlines()[0], run, mib=1)           # rapidsmpf takes 30 ms to hand the host one MiB
