@@ -255,39 +255,3 @@ def test_a_forked_child_is_refused_before_the_lock():
     assert os.waitpid(child, 0)[1] == 0
     hold.free(ptr)
     hold.close()
-
-
-# ---------------------------------------------------------------------------------------- on a pool
-MIB = 1 << 20
-
-
-@pytest.mark.simulator
-def test_a_pool_waits_on_the_device_for_bare_handles_which_have_a_fence_for_sixteen_frees(foreign, driver):
-    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=64 * MIB))
-    hold, one, other = Hold(runtime), foreign(), foreign()
-    for _ in range(4):
-        for ptr in [hold.allocate(MIB, one) for _ in range(16)]:
-            hold.free(ptr, one)
-    assert driver.calls("cuEventRecord") == 1 + 4       # the first for the rest of the chunk
-    syncs = driver.calls("cuCtxSynchronize")
-    held = [hold.allocate(MIB, other) for _ in range(20)]
-    assert (driver.calls("cuStreamWaitEvent"), driver.calls("cuCtxSynchronize")) == (1, syncs)
-    for ptr in held:
-        hold.free(ptr, other)
-    hold.close()
-
-
-@pytest.mark.simulator
-@pytest.mark.parametrize("room", [True, False])
-def test_memory_of_a_bare_handle_without_a_fence_is_left_alone_while_there_is_other(foreign, driver, room):
-    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=8 * MIB,
-                                                        maximum_pool_size=None if room else 8 * MIB))
-    hold, one, other = Hold(runtime), foreign(), foreign()
-    hold.free(hold.allocate(8 * MIB, one), one)         # the stream may be destroyed from here on
-    syncs = driver.calls("cuCtxSynchronize")
-    ptr = hold.allocate(8 * MIB, other)
-    assert driver.calls("cuEventRecord") == 2           # for each chunk; where there is a maximum, for each free too
-    assert driver.calls("cuStreamWaitEvent") == (0 if room else 1)
-    assert driver.calls("cuCtxSynchronize") == syncs
-    hold.free(ptr, other)
-    hold.close()

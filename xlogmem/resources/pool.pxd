@@ -21,6 +21,13 @@ cdef enum PairState:
     BLOCKED                         # so, and only the host could wait for one of them when that was last tried
 
 
+cdef enum Demand:
+    # What a span has to be for the stream that asks.
+    ANY
+    REACHABLE                       # no host has to wait for it
+    ORDERED                         # nothing has to wait for it
+
+
 cdef struct Position:
     # One entry of a frontier.
     uint64_t position

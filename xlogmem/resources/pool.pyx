@@ -14,15 +14,15 @@ for spans that depend on several streams.
 
 Splitting a span copies its frontier; coalescing two takes the newest position of each stream.  Free neighbours are
 coalesced at once if they depend on the same streams.  Otherwise one stream's memory would come to wait for another's,
-so the *pair* is noted, and coalesced when nothing else fits; after that the pool expands.  What is left of a new chunk
-carries a position of the stream on which it was requested.  A chunk that is idle can be returned to upstream, on a
-stream that is ordered after its frontier.
+so the *pair* is noted, and coalesced when nothing else fits; after that the pool expands.  So is a pair of which only
+one *needs the host to wait*, because its stream may be destroyed and no fence covers it: coalesced, both would.  What
+is left of a new chunk carries a position of the stream on which it was requested.  A chunk that is idle can be returned
+to upstream, on a stream that is ordered after its frontier.
 
 To take ordered memory first, and to leave neighbours apart, saves waits and costs memory.  *Under pressure*, while
 several streams have more than half of a maximum in use, it is the other way round: ordered memory is taken if it is at
 most half larger than the request, and before a larger span is split, pairs are coalesced and the tightest fit is taken,
-ordered or not.  In all cases memory that *needs the host to wait*, because its stream may be destroyed and no fence
-covers it, comes last, after expanding.
+ordered or not.  In all cases memory that needs the host to wait comes last, after expanding.
 
 Everything here is guarded by the lock of the one runtime that has the pool, because positions mean nothing to another.
 The lock is dropped around driver calls and calls upstream; the span that such a call works on is held and on no free

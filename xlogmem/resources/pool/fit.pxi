@@ -43,41 +43,43 @@ cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* 
     cdef Span* best = NULL
     cdef Span* span
     if stream.index < pool.free_lists.size():
-        best = find_fit_locked(pool, pool.free_lists[stream.index], nbytes, NULL, SCAN_LIMIT)
-    span = find_fit_locked(pool, pool.ready, nbytes, NULL, SCAN_LIMIT)
+        best = find_fit_locked(pool, pool.free_lists[stream.index], nbytes, stream, ANY, SCAN_LIMIT)
+    span = find_fit_locked(pool, pool.ready, nbytes, stream, ANY, SCAN_LIMIT)
     if span != NULL and (best == NULL or span.nbytes < best.nbytes):
         best = span
-    span = find_fit_locked(pool, pool.mixed, nbytes, stream, SCAN_LIMIT)
+    span = find_fit_locked(pool, pool.mixed, nbytes, stream, ORDERED, SCAN_LIMIT)
     if span != NULL and (best == NULL or span.nbytes < best.nbytes):
         best = span
     if best == NULL:
-        best = find_fit_with_frontier_locked(pool, nbytes, stream, SCAN_LIMIT)
+        best = find_fit_with_frontier_locked(pool, nbytes, stream, ORDERED, SCAN_LIMIT)
     return best
 
 
-cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Any span that fits, NULL if there is none.
+cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """A span that fits, NULL if there is none: one that needs the host to wait if there is no other.
 
-    All spans of a crowded size class are looked at, then pairs are coalesced: first those that a stream can wait for,
-    at last those that need the host to wait.
+    All spans of a crowded size class are looked at, then pairs are coalesced: those that any stream can wait for, then
+    those that this one can.
     """
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* best = find_any_fit_locked(pool, nbytes)
+    cdef Span* best = find_reachable_fit_locked(pool, nbytes, stream)
     if best == NULL:
         retry_blocked_pairs_locked(pool)
-        if coalesce_reachable_pairs_locked(pool):
-            best = find_any_fit_locked(pool, nbytes)
-    if best == NULL and coalesce_all_pairs_locked(pool):
-        best = find_any_fit_locked(pool, nbytes)
-    return best
+        if coalesce_reachable_pairs_locked(pool, NULL):
+            best = find_reachable_fit_locked(pool, nbytes, stream)
+    if best == NULL:
+        retry_blocked_pairs_locked(pool)
+        if coalesce_reachable_pairs_locked(pool, stream):
+            best = find_reachable_fit_locked(pool, nbytes, stream)
+    return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, stream, ANY, NO_LIMIT)
 
 
-cdef Span* find_any_fit_locked(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Any span that fits as spans are now.  One that was coalesced may have no dependencies left, because the host has
-    seen them complete meanwhile."""
+cdef Span* find_reachable_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """Any span that fits as spans are now, and that the stream can wait for.  One that was coalesced may have no
+    dependencies left, because the host has seen them complete meanwhile."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, NULL, NO_LIMIT)
-    return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, NULL, NO_LIMIT)
+    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, stream, ANY, NO_LIMIT)
+    return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, stream, REACHABLE, NO_LIMIT)
 
 
 cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream,
@@ -86,12 +88,12 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
 
     `ordered` is the best span that the stream is ordered after: NULL, or too large for a pool under pressure.  Under
     pressure an ordered span of another stream is taken if it wastes little, and free neighbours are coalesced as long
-    as there are any.  A span that needs the host to wait is not preferred to an ordered one.
+    as there are any.  A span that needs the host to wait is not preferred to an ordered one, nor to any that does not.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best
     while is_under_pressure_locked(pool, nbytes):
-        best = find_fit_with_frontier_locked(pool, nbytes, stream, SCAN_LIMIT)
+        best = find_fit_with_frontier_locked(pool, nbytes, stream, ORDERED, SCAN_LIMIT)
         if best != NULL and (ordered == NULL or best.nbytes < ordered.nbytes):
             ordered = best
         if ordered != NULL and not wastes_memory(ordered, nbytes):
@@ -99,14 +101,15 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
         pool.requests_since_retry += 1
         if pool.requests_since_retry >= pool.blocked_count:
             retry_blocked_pairs_locked(pool)
-        if not coalesce_reachable_pairs_locked(pool):
+        if not coalesce_reachable_pairs_locked(pool, NULL):
             break
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
-    best = find_fit_with_frontier_locked(pool, nbytes, NULL, SCAN_LIMIT)
-    if ordered != NULL and (best == NULL or best.nbytes >= ordered.nbytes
-                            or needs_host_wait_locked(pool, best, stream)):
+    best = find_fit_with_frontier_locked(pool, nbytes, stream, ANY, SCAN_LIMIT)
+    if best != NULL and needs_host_wait_locked(pool, best, stream):
+        best = NULL
+    if ordered != NULL and (best == NULL or best.nbytes >= ordered.nbytes):
         return ordered
-    return best if best != NULL else find_by_full_scan_locked(pool, nbytes)
+    return best if best != NULL else find_by_full_scan_locked(pool, nbytes, stream)
 
 
 cdef inline Span* choose_between_locked(PoolState* pool, size_t nbytes, StreamState* stream,
@@ -131,7 +134,7 @@ cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* strea
     if (ordered == NULL or scarce) and empty_caches_locked(pool.order, <StreamState*>NULL if scarce else stream):
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
     found = choose_between_locked(pool, nbytes, stream, ordered)
-    if found == NULL and empty_caches_locked(pool.order, NULL):
+    if (found == NULL or needs_host_wait_locked(pool, found, stream)) and empty_caches_locked(pool.order, NULL):
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
         found = choose_between_locked(pool, nbytes, stream, ordered)
     return found

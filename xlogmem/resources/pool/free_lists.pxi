@@ -72,24 +72,27 @@ cdef inline bint fits_better(Span* span, Span* than) noexcept nogil:
     return than == NULL or span.nbytes < than.nbytes or (span.nbytes == than.nbytes and span.ptr < than.ptr)
 
 
-cdef Span* best_in_ring_locked(PoolState* pool, Span* newest, size_t nbytes, StreamState* stream,
-                               size_t limit) noexcept nogil:
-    """The best of up to `limit` spans of a ring.
+cdef inline bint will_do_locked(PoolState* pool, Span* span, StreamState* stream, Demand demand) noexcept nogil:
+    check(pool.order.lock.held(), "the lock is held")
+    if demand == ANY:
+        return True
+    return is_ordered_locked(pool, span, stream) if demand == ORDERED else not needs_host_wait_locked(pool, span, stream)
 
-    Any span will do if `stream` is NULL; then the newest are looked at.  Otherwise the stream has to be ordered after
-    it; then the oldest are, which are the likeliest to be.
-    """
+
+cdef Span* best_in_ring_locked(PoolState* pool, Span* newest, size_t nbytes, StreamState* stream, Demand demand,
+                               size_t limit) noexcept nogil:
+    """The best of up to `limit` spans of a ring: of the oldest where the stream has to be ordered after it, because
+    they are the likeliest to be, and of the newest otherwise."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = NULL
     cdef Span* span = newest
     cdef size_t i = 0
     while i < limit:
-        if stream != NULL:
+        if demand == ORDERED:
             span = span.previous
-        if span.nbytes >= nbytes and fits_better(span, best) and (
-                stream == NULL or is_ordered_locked(pool, span, stream)):
+        if span.nbytes >= nbytes and fits_better(span, best) and will_do_locked(pool, span, stream, demand):
             best = span
-        if stream == NULL:
+        if demand != ORDERED:
             span = span.next
         i += 1
         if span == newest:
@@ -111,12 +114,12 @@ cdef inline uint32_t next_size_class(FreeList* free_list, uint32_t size_class) n
     return row * COLUMNS + lowest(bits)
 
 
-cdef Span* find_fit_locked(PoolState* pool, FreeList* free_list, size_t nbytes, StreamState* stream,
+cdef Span* find_fit_locked(PoolState* pool, FreeList* free_list, size_t nbytes, StreamState* stream, Demand demand,
                            size_t limit) noexcept nogil:
-    """The best span of a free list, NULL if none is large enough.
+    """The best span of a free list that will do for the stream, NULL if none is large enough.
 
-    Unless `stream` is NULL, it has to be ordered after the span's frontier.  Of each size class up to `limit` spans are
-    looked at, so a span that would fit can be missed unless that is NO_LIMIT.
+    Of each size class up to `limit` spans are looked at, so a span that would fit can be missed unless that is
+    NO_LIMIT.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef uint32_t size_class = size_class_of(nbytes)
@@ -124,24 +127,24 @@ cdef Span* find_fit_locked(PoolState* pool, FreeList* free_list, size_t nbytes, 
     if free_list == NULL or free_list.rows == 0:
         return NULL
     if free_list.newest[size_class] != NULL:
-        best = best_in_ring_locked(pool, free_list.newest[size_class], nbytes, stream, limit)
+        best = best_in_ring_locked(pool, free_list.newest[size_class], nbytes, stream, demand, limit)
     while best == NULL:
         size_class = next_size_class(free_list, size_class)
         if size_class == 0:
             return NULL
-        best = best_in_ring_locked(pool, free_list.newest[size_class], nbytes, stream, limit)
+        best = best_in_ring_locked(pool, free_list.newest[size_class], nbytes, stream, demand, limit)
     return best
 
 
-cdef Span* find_fit_with_frontier_locked(PoolState* pool, size_t nbytes, StreamState* stream,
+cdef Span* find_fit_with_frontier_locked(PoolState* pool, size_t nbytes, StreamState* stream, Demand demand,
                                          size_t limit) noexcept nogil:
     """The best span of all free lists but `ready`; see `find_fit_locked`."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* best = find_fit_locked(pool, pool.mixed, nbytes, stream, limit)
+    cdef Span* best = find_fit_locked(pool, pool.mixed, nbytes, stream, demand, limit)
     cdef Span* span
     cdef size_t i
     for i in range(pool.free_lists.size()):
-        span = find_fit_locked(pool, pool.free_lists[i], nbytes, stream, limit)
+        span = find_fit_locked(pool, pool.free_lists[i], nbytes, stream, demand, limit)
         if span != NULL and fits_better(span, best):
             best = span
     return best

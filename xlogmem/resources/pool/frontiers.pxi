@@ -76,6 +76,17 @@ cdef bint needs_host_wait_locked(PoolState* pool, Span* span, StreamState* strea
     return False
 
 
+cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
+    """Whether coalescing the two adds no dependency to either, and puts neither out of the reach of other streams.
+
+    What a stream that may be destroyed has freed since its last fence needs the host to wait, and so would everything
+    that is coalesced with it.
+    """
+    check(pool.order.lock.held(), "the lock is held")
+    return (has_same_streams_locked(pool, one, other)
+            and needs_host_wait_locked(pool, one, NULL) == needs_host_wait_locked(pool, other, NULL))
+
+
 cdef bint has_same_streams_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
     """Whether coalescing the two adds no dependency to either.
 

@@ -1,8 +1,9 @@
 # Free neighbours that were not coalesced.
 #
-# Coalescing two spans makes the next owner of one wait for the users of both.  Where that adds a dependency it is put
-# off: the *pair* is noted, under its upper span, and coalesced when memory is short.  A pair is *blocked* if one of the
-# two needs the host to wait; blocked pairs are set aside, so that not every request under pressure looks at them.
+# Coalescing two spans makes the next owner of one wait for the users of both.  Where that adds a dependency, or where
+# only one of the two needs the host to wait, it is put off: the *pair* is noted, under its upper span, and coalesced
+# when memory is short.  A pair is *blocked* if one of the two needs the host to wait; blocked pairs are set aside, so
+# that not every request under pressure looks at them.
 
 cdef inline Span** pair_list_of_locked(PoolState* pool, Span* span) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
@@ -56,9 +57,9 @@ cdef void coalesce_pair_locked(PoolState* pool, Span* span) noexcept nogil:
     insert_locked(pool, coalesce_locked(pool, lower, span))
 
 
-cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
-    """Coalesce the pairs that a stream can wait for, set the others aside, and return whether there were any of the
-    former."""
+cdef bint coalesce_reachable_pairs_locked(PoolState* pool, StreamState* stream) noexcept nogil:
+    """Coalesce the pairs that a stream (NULL: any stream) can wait for, set the others aside, and return whether there
+    were any of the former."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span
     cdef Span* following = pool.pairs
@@ -66,7 +67,7 @@ cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
     while following != NULL:
         span = following
         following = span.pair_after
-        if needs_host_wait_locked(pool, span, NULL) or needs_host_wait_locked(pool, span.below, NULL):
+        if needs_host_wait_locked(pool, span, stream) or needs_host_wait_locked(pool, span.below, stream):
             unlink_pair_locked(pool, span)
             link_pair_locked(pool, span, BLOCKED)
         else:

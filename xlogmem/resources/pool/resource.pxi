@@ -60,7 +60,11 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
 
 
 cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Hand out memory that may be used on the stream from now on."""
+    """Hand out memory that may be used on the stream from now on.
+
+    Pairs that need the host to wait are coalesced only when the pool cannot expand: that puts all of both out of the
+    reach of other streams.
+    """
     cdef PoolState* pool = <PoolState*>self
     cdef StreamState* stream = wanted.stream
     cdef size_t nbytes = wanted.nbytes
@@ -78,7 +82,9 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
         moved = chunks_moved_locked(pool)
         if not find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
             break
-        if not (is_out_of_memory(failure) and wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
+        if not is_out_of_memory(failure):
+            return 1
+        if not (coalesce_all_pairs_locked(pool) or wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
             return 1
         discard_failure_unlocks(pool, failure)
     hand_out_locked(pool, span, nbytes, wanted)

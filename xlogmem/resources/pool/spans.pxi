@@ -40,15 +40,15 @@ cdef Span* coalesce_locked(PoolState* pool, Span* lower, Span* upper) noexcept n
 
 
 cdef Span* coalesce_and_insert_locked(PoolState* pool, Span* span) noexcept nogil:
-    """Put a span on its free list, coalesced with the neighbours if that adds no dependency; otherwise they are pairs
+    """Put a span on its free list, coalesced with the neighbours if no stream loses by it; otherwise they are pairs
     from now on."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* other = span.below
-    if other != NULL and other.free_list != NULL and has_same_streams_locked(pool, span, other):
+    if other != NULL and other.free_list != NULL and are_alike_locked(pool, span, other):
         remove(other)
         span = coalesce_locked(pool, other, span)
     other = span.above
-    if other != NULL and other.free_list != NULL and has_same_streams_locked(pool, span, other):
+    if other != NULL and other.free_list != NULL and are_alike_locked(pool, span, other):
         remove(other)
         span = coalesce_locked(pool, span, other)
     insert_locked(pool, span)
