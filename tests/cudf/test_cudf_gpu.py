@@ -104,7 +104,7 @@ def orc():
 
 
 @pytest.mark.parametrize("pipeline", [groupby, join, sort, strings, parquet, orc], ids=lambda it: it.__name__)
-def test_a_pipeline_gives_what_cudf_alone_gives_and_nothing_is_added(pipeline):
+def test_a_pipeline_gives_what_cudf_alone_gives_and_nothing_waits(pipeline):
     expected = pipeline().to_pandas()
     runtime = enabled()
     before = runtime.counters()
@@ -114,8 +114,9 @@ def test_a_pipeline_gives_what_cudf_alone_gives_and_nothing_is_added(pipeline):
     assert seen.reset_index(drop=True).equals(expected.reset_index(drop=True))
     assert after["allocations"] > before["allocations"] + 5
     assert after["frees"] > before["frees"]
-    for name in ("records", "waits", "host_waits"):
-        assert after[name] == before[name], name
+    assert (after["waits"], after["host_waits"]) == (before["waits"], before["host_waits"])
+    events = after["records"] - before["records"]       # one for 64 MiB of frees
+    assert events <= (after["frees"] - before["frees"]) // 16
     gc.collect()
     runtime.reap_pending()
     assert runtime.live_bytes < 1 << 16                 # cuDF keeps scalars
@@ -360,7 +361,7 @@ print("right", runtime.counters())
     "cudf_side_streams", pytest.param("cudf_sort_join_threads", marks=pytest.mark.promise(212)), "cudf_spilling",
     "cudf_pandas_side_stream"])
 def test_an_example_is_right_and_its_twin_is_wrong(name):
-    for arguments, status in ((["--rounds", "50"], 0), (["--rounds", "50", "--without"], 3)):
+    for arguments, status in ((["--rounds", "50"], 0), (["--rounds", "1000", "--without"], 3)):     # 1 % are wrong
         run = python(str(EXAMPLES / f"{name}.py"), *arguments, "--json")
         assert run.returncode == status, run.stdout + run.stderr
         seen = json.loads(run.stdout.splitlines()[-1])
