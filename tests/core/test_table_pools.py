@@ -125,13 +125,14 @@ def test_the_stream_itself_gets_both_in_one_piece(served, foreign):
 
 def test_where_upstream_has_no_more_a_reap_helps(served, foreign):
     x, one, other = served(Counted(128 * MIB)), foreign(), foreign()
-    large, small = x.allocate(128 * MIB - UNFENCED, one), x.allocate(UNFENCED, one)
+    rest = 128 * MIB - MIB - UNFENCED
+    _, large, small = (x.allocate(nbytes, one) for nbytes in (MIB, rest, UNFENCED))
     x.free(large, one)
     x.free(small, one)
     with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more of it"):
-        x.allocate(128 * MIB, other)
+        x.allocate(rest + UNFENCED, other)
     x.runtime.reap_pending()
-    x.allocate(128 * MIB, other)
+    x.allocate(rest + UNFENCED, other)
     assert x.seen()[0] == 1
 
 
