@@ -19,7 +19,7 @@ from rmm_if_installed import (
     runtime_resource,
 )
 
-from xlogmem import DeviceRuntime, DriverError, use
+from xlogmem import DeviceRuntime, DriverError, PoolMemoryResource, use
 from xlogmem._kernels import check
 
 pytestmark = needs_rmm
@@ -206,6 +206,18 @@ def test_out_of_memory_is_what_the_failure_callback_waits_for(driver):
     with pytest.raises(MemoryError, match="out_of_memory"):
         stubborn.allocate(256)
     assert requests == [512, 256]
+
+
+@pytest.mark.parametrize("nbytes", [5000, 8192, 10**9 + 1])
+def test_out_of_memory_says_what_xlogmem_says(nbytes):
+    """RMM's own text would name a limit of 0 bytes, which nobody has set."""
+    ours = RuntimeMemoryResource(DeviceRuntime(resource=PoolMemoryResource(maximum_pool_size=4096)))
+    for allocate in (ours.allocate, lambda nbytes: rmm.DeviceBuffer(size=nbytes, mr=ours)):
+        with pytest.raises(MemoryError) as seen:
+            allocate(nbytes)
+        expected = "std::bad_alloc: out_of_memory: xlogmem: out of memory: the pool has 0 bytes, 0 of them in use"
+        assert str(seen.value).startswith(expected)
+        assert "memory limit" not in str(seen.value)
 
 
 @pytest.mark.simulator

@@ -90,8 +90,8 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
     -----
     Memory is freed on the stream that is passed to RMM, after every recorded use.  Streams that are first used here are
     opaque (see `Stream.discipline`): callers of RMM enqueue unrecorded work.  When memory runs out, the call waits for
-    pending frees and tries once more before ``rmm::out_of_memory`` is thrown (by an adaptor of RMM's, so its text names
-    a memory limit of 0).
+    pending frees and tries once more before ``rmm::out_of_memory`` is thrown, with the first 150 characters or so of
+    what `OutOfDeviceMemoryError` would say.
 
     A free cannot raise: a failure is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.  The GIL
     is not taken, unless the runtime's resource is written in Python.  As everywhere in RMM, a stream has to live as

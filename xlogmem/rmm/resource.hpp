@@ -39,6 +39,19 @@ inline thread_local xlogmem_error thrown_as;
 // Throws rmm::out_of_memory, which code that is not linked to librmm cannot throw itself.  Never destroyed.
 inline any_resource* refuser = nullptr;
 
+// The refuser's text says that a limit of 0 bytes was exceeded.  What happened takes its place, as far as there is room.
+// That RMM's text names the request shows that it was composed for this exception, in memory that may be written; until
+// 26.6 it did so in KiB or so.
+inline void explain(std::bad_alloc const& exception, std::size_t bytes, char const* text) noexcept
+{
+  char request[24];
+  std::snprintf(request, sizeof(request), " %zu", bytes);
+  char* said = std::strstr(const_cast<char*>(exception.what()), "out_of_memory: ");
+  if (said == nullptr || !(std::strstr(said, request) || std::strstr(said, "(failed to allocate "))) { return; }
+  said += std::strlen("out_of_memory: ");
+  std::snprintf(said, std::strlen(said) + 1, "xlogmem: %s", text);
+}
+
 [[noreturn]] inline void raise(xlogmem_error const& error, cuda::stream_ref stream, std::size_t bytes)
 {
   if (auto const from_below = std::exchange(thrown, nullptr);
@@ -46,7 +59,14 @@ inline any_resource* refuser = nullptr;
     std::rethrow_exception(from_below);
   }
   if (error.kind == XLOGMEM_OUT_OF_MEMORY) {
-    if (refuser != nullptr) { refuser->allocate(stream, bytes, alignment); }
+    if (refuser != nullptr) {
+      try {
+        refuser->allocate(stream, bytes, alignment);
+      } catch (std::bad_alloc const& exception) {
+        explain(exception, bytes, error.text);
+        throw;
+      }
+    }
     throw std::bad_alloc{};
   }
   throw std::runtime_error{error.text};
