@@ -74,9 +74,9 @@ cdef inline bint fits_better(Span* span, Span* than) noexcept nogil:
 
 cdef inline bint will_do_locked(PoolState* pool, Span* span, StreamState* stream, Demand demand) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
-    if demand == ANY:
-        return True
-    return is_ordered_locked(pool, span, stream) if demand == ORDERED else not needs_host_wait_locked(pool, span, stream)
+    if demand == ORDERED:
+        return is_ordered_locked(pool, span, stream)
+    return demand == ANY or not needs_host_wait_locked(pool, span, stream)
 
 
 cdef Span* best_in_ring_locked(PoolState* pool, Span* newest, size_t nbytes, StreamState* stream, Demand demand,
