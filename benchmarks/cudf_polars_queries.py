@@ -187,7 +187,8 @@ def engine(executor: str, mr: Any, streams: int) -> Iterator[Any]:
         rmm.mr.set_current_device_resource(before)
 
 
-def measure(executor: str, tables: Tables, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measure(executor: str, tables: Tables, options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], Any]:
+    """The seconds, and what memory the runtimes have had: the most in use, and what a pool has for that."""
     resources, runtimes = candidates()
     names = list(resources)
     seconds: dict[str, dict[str, list[float]]] = {query: {name: [] for name in names} for query in QUERIES}
@@ -212,10 +213,18 @@ def measure(executor: str, tables: Tables, options: argparse.Namespace) -> dict[
                         after = runtime.counters()
                         added[query][name] = {key: after[key] - before[key] for key in
                                               ("allocations", "records", "waits", "host_waits")}
-    return {query: {"rows": expected[query].height, "wrong": wrong[query],
+    rows = {query: {"rows": expected[query].height, "wrong": wrong[query],
                     "alone_ms": [1e3 * it for it in seconds[query][ALONE]]}
             | {name: compared(seconds[query][ALONE], seconds[query][name]) | {"added": added[query][name]}
                for name in runtimes} for query in QUERIES}
+    return rows, {name: {"peak_bytes": runtime.peak_bytes} | {key: value for key, value in statistics_of(runtime).items()
+                                                             if key in ("pool_size", "chunks", "waited")}
+                  for name, runtime in runtimes.items()}
+
+
+def statistics_of(runtime: Any) -> dict[str, Any]:
+    """Of a pool."""
+    return runtime.resource.statistics() if hasattr(runtime.resource, "statistics") else {}
 
 
 def compared(alone: list[float], tracked: list[float]) -> dict[str, Any]:
@@ -290,14 +299,15 @@ def main() -> None:
         known = facts()
         print(f"cudf-polars {known['cudf_polars']}, Polars {known['polars']}, {known['device']}; {tables.rows:,} rows, "
               f"{options.rounds} rounds, medians with the middle half in brackets", flush=True)
-        rows, together = {}, {}
+        rows, together, memory = {}, {}, {}
         for executor in options.executors:
-            rows[executor] = measure(executor, tables, options)
+            rows[executor], memory[executor] = measure(executor, tables, options)
+            print(f"{executor:10}{memory[executor]}")
             together[executor] = show(executor, rows[executor], options.rounds)
     if options.json:
         options.json.write_text(json.dumps(
             known | {"rows": tables.rows, "rounds": options.rounds, "streams": options.streams, "queries": rows,
-                     "all_queries": together}, indent=1) + "\n")
+                     "all_queries": together, "memory": memory}, indent=1) + "\n")
     sys.exit(any(row["wrong"] for figures in rows.values() for row in figures.values()))
 
 
