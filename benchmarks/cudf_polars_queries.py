@@ -217,14 +217,14 @@ def measure(executor: str, tables: Tables, options: argparse.Namespace) -> tuple
                     "alone_ms": [1e3 * it for it in seconds[query][ALONE]]}
             | {name: compared(seconds[query][ALONE], seconds[query][name]) | {"added": added[query][name]}
                for name in runtimes} for query in QUERIES}
-    return rows, {name: {"peak_bytes": runtime.peak_bytes} | {key: value for key, value in statistics_of(runtime).items()
-                                                             if key in ("pool_size", "chunks", "waited")}
-                  for name, runtime in runtimes.items()}
+    return rows, {name: {"peak_bytes": runtime.peak_bytes} | pool_of(runtime) for name, runtime in runtimes.items()}
 
 
-def statistics_of(runtime: Any) -> dict[str, Any]:
-    """Of a pool."""
-    return runtime.resource.statistics() if hasattr(runtime.resource, "statistics") else {}
+def pool_of(runtime: Any) -> dict[str, int]:
+    if not hasattr(runtime.resource, "statistics"):
+        return {}
+    figures = runtime.resource.statistics()
+    return {name: figures[name] for name in ("pool_size", "chunks", "waited")}
 
 
 def compared(alone: list[float], tracked: list[float]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from on_host import main, needed
 
 import xlogmem
 
-SLOW = 32                                               # fills before each write, and before each copy
+SLOW = 32                                               # fills before each write; twice as many before each copy
 FILLED = 16                                             # times what is sent: of as much is each of them
 
 
@@ -68,7 +68,7 @@ class Shuffle:
         stream = self.resource.stream_pool.get_stream()
         packed = self.rmm.DeviceBuffer(size=4 * self.words, stream=stream, mr=self.resource.device_mr)
         with self.use(self.packer, read=self.source, write=packed):             # after the producer, and the allocation
-            for _ in range(SLOW):
+            for _ in range(2 * SLOW):                   # it falls behind the producer, if nothing holds that back
                 self.fill(self.of_packer, number, self.packer)
             ok(cuda.cuMemcpyDtoDAsync(packed.ptr, self.source.ptr, 4 * self.words, self.packer.handle))
         with self.use(stream, read_write=packed):                               # `stream` after the packer
