@@ -1,6 +1,6 @@
 # What users hold of a block: the handle that owns it, its identity, and views of a part.
 
-class Access(enum.Flag):
+class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python do by themselves
     """How a use touches a block."""
 
     READ = 1                        # as AccessFlags in _core

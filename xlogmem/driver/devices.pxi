@@ -23,10 +23,9 @@ def describe_device(int ordinal):
     cdef cy.CUdevice device = 0
     cdef Failure failure
     cdef int failed
-    initialize()
+    device_of_ordinal(ordinal, &device)
     with nogil:
-        failed = (_check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, ordinal))
-                  or _check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
+        failed = (_check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
                   or _check(&failure, "cuDeviceGetUuid", cy.cuDeviceGetUuid(&uuid, device))
                   or _check(&failure, "cuDeviceTotalMem", cy.cuDeviceTotalMem(&nbytes, device)))
     if failed:
