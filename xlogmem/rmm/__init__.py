@@ -9,10 +9,9 @@ RMM's classes, whose layout changes between releases without any check at run ti
 """
 from __future__ import annotations
 
-import gc
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,6 +56,8 @@ from xlogmem.resources import (
 )
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
+from xlogmem.rmm.earlier import warn_of_earlier
+from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 from xlogmem.streams import StreamPool
 
@@ -70,14 +71,6 @@ SUBALLOCATORS = (rmm.mr.PoolMemoryResource, rmm.mr.ArenaMemoryResource, rmm.mr.F
 
 
 # ---------------------------------------------------------------------------------------------- RMM below xlogmem
-def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResource]:
-    """A resource and all resources below it."""
-    yield mr
-    for lower in (getattr(mr, "upstream_mr", None), *getattr(mr, "bin_mrs", ())):
-        if lower is not None:
-            yield from stack(lower)
-
-
 def order_of(mr: rmm.mr.DeviceMemoryResource) -> str:
     """The order of a resource's frees, see `DeviceMemoryResource.order`; of several bins, the weakest."""
     lower = getattr(mr, "upstream_mr", None)
@@ -203,7 +196,7 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     Warns
     -----
     RuntimeWarning
-        Memory was allocated through RMM before and is not tracked, as far as can be detected.
+        Memory was allocated through RMM before and is not tracked, as far as can be detected: once for all devices.
 
     Notes
     -----
@@ -219,22 +212,13 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     if follow_reinitialize and isinstance(log, str | os.PathLike):
         raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
                          "that is named would be emptied by each rmm.reinitialize")
-    chosen = _driver.active_devices() or [0] if devices is None else device_ids(devices)
+    chosen = list(dict.fromkeys(_driver.active_devices() or [0] if devices is None else device_ids(devices)))
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
-        done: list[Before] = []
-        try:
-            for device in chosen:
-                before = Before.of(device)
-                _enable(device, layers)
-                done.append(before)
-        except BaseException:
-            for before in reversed(done):
-                before.restore()
-            raise
+        _enable([(device, layers) for device in chosen])
         if follow_reinitialize:
             for device in chosen:
                 if device in _wrapped:                  # and not the caller's own resource
@@ -278,10 +262,10 @@ class Before:
 def _follow() -> None:
     """RMM was initialised again: its resources are new, on all devices."""
     with _lock:
-        for device, known in list(_wrapped.items()):
-            if known.active and known.follows:
-                _enable(device, known.layers)
-                _wrapped[device].follows = True
+        following = [(device, known.layers) for device, known in _wrapped.items() if known.active and known.follows]
+        _enable(following)
+        for device, _ in following:
+            _wrapped[device].follows = True
 
 
 @dataclass(frozen=True)
@@ -333,29 +317,73 @@ class Layers:
                                    "xlogmem.rmm.enable()")
 
 
-def _enable(device: int, layers: Layers) -> None:
-    current = rmm.mr.get_per_device_resource(device)
-    known = _wrapped.get(device)
-    if known is not None and any(lower is known.resource for lower in stack(current)):
-        known.layers.refuse_others(device, layers)
-        known.active = True
-        return
-    if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
-           for lower in stack(current)):
-        Layers().refuse_others(device, layers)
-        return                                          # put there by the caller, as the error below advises
-    if known is not None and known.original is current:
-        known.layers.refuse_others(device, layers)
-    _warn_of_memory(device, current)
-    if known is None or known.original is not current:
-        former = known.runtime if known is not None else None
-        if existing_runtime(device) not in (None, former):
+@dataclass(frozen=True)
+class Change:
+    """What `enable` has found on a device, and will do there: nothing but a note, where a runtime is in effect."""
+
+    device: int
+    layers: Layers
+    current: rmm.mr.DeviceMemoryResource
+    known: Wrapped | None                   # in effect, or before
+    in_effect: bool = False
+
+    @classmethod
+    def of(cls, device: int, layers: Layers) -> Change:
+        """Nothing is changed, and what cannot be done is refused."""
+        current = rmm.mr.get_per_device_resource(device)
+        known = _wrapped.get(device)
+        if known is not None and any(lower is known.resource for lower in stack(current)):
+            known.layers.refuse_others(device, layers)
+            return cls(device, layers, current, known, True)
+        if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
+               for lower in stack(current)):
+            Layers().refuse_others(device, layers)
+            return cls(device, layers, current, None, True)     # put there by the caller, as the error below advises
+        change = cls(device, layers, current, known)
+        if known is not None and change.goes_on:
+            known.layers.refuse_others(device, layers)
+        elif existing_runtime(device) not in (None, change.former):
             raise RuntimeError(f"device {device} has a runtime already: {existing_runtime(device)!r}. {ADVICE}")
-        runtime = layers.runtime_over(RmmMemoryResource(current, device), device)
-        known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, former, layers)
-    _make_own(device, known)
-    rmm.mr.set_per_device_resource(device, known.resource)
-    known.active = True
+        return change
+
+    @property
+    def goes_on(self) -> bool:
+        """The runtime from before, on the same resource of RMM's."""
+        return self.known is not None and self.known.original is self.current
+
+    @property
+    def former(self) -> DeviceRuntime | None:
+        """The runtime that a new one replaces as the process's own."""
+        return None if self.known is None or self.goes_on else self.known.runtime
+
+    def carry_out(self) -> None:
+        known = self.known
+        if not self.in_effect:
+            if known is None or not self.goes_on:
+                runtime = self.layers.runtime_over(RmmMemoryResource(self.current, self.device), self.device)
+                known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former, self.layers)
+            _make_own(self.device, known)
+            rmm.mr.set_per_device_resource(self.device, known.resource)
+        if known is not None:
+            known.active = True
+
+
+def _enable(wanted: list[tuple[int, Layers]]) -> None:
+    changes = [Change.of(device, layers) for device, layers in wanted]
+    replaced = [change for change in changes if not change.in_effect]
+    if replaced:
+        warn_of_earlier([change.current for change in replaced if not change.goes_on],
+                        [change.former for change in replaced if change.former is not None])
+    done: list[Before] = []
+    try:
+        for change in changes:
+            before = Before.of(change.device)
+            change.carry_out()
+            done.append(before)
+    except BaseException:
+        for before in reversed(done):
+            before.restore()
+        raise
 
 
 ADVICE = ("Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), or make that one RMM's: "
@@ -438,29 +466,3 @@ def _explain(runtime: Core) -> str | None:
             f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so later allocations "
             "through RMM are not tracked: call xlogmem.rmm.enable() again, after them, or with "
             "follow_reinitialize=True before")
-
-
-def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
-    """RMM does not list its allocations; check the buffers that Python has, and the adaptors that count."""
-    known = _wrapped.get(device)
-    again = known is not None and known.original is current     # its runtime goes on
-    untracked = former = 0
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), rmm.DeviceBuffer) or not thing.size:
-            continue
-        if not any(other.runtime.find_block(thing.ptr) for other in _wrapped.values()):
-            untracked += thing.size
-        elif known is not None and not again and known.runtime.find_block(thing.ptr):
-            former += 1
-    for lower in () if again else stack(current):               # else they include what the runtime allocated
-        if isinstance(lower, rmm.mr.StatisticsResourceAdaptor):
-            untracked = max(untracked, lower.allocation_counts.current_bytes)
-        elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):
-            untracked = max(untracked, lower.get_allocated_bytes())
-    if untracked:
-        warnings.warn(f"{untracked} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not "
-                      "tracked, and use() refuses them. Call enable() before anything is allocated, or adopt them "
-                      "(DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
-    if former:
-        warnings.warn(f"{former} buffers were allocated before RMM's resource was replaced: the former runtime "
-                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)
