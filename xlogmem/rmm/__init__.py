@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
@@ -43,23 +42,15 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
-from xlogmem.blocks import POLICIES, Core
+from xlogmem.blocks import Core
 from xlogmem.device_pool import device_ids
-from xlogmem.resources import (
-    DeviceMemoryResource,
-    ForeignMemoryResource,
-    GuardResourceAdaptor,
-    LimitingResourceAdaptor,
-    LoggingResourceAdaptor,
-    PoolMemoryResource,
-    StatisticsResourceAdaptor,
-)
+from xlogmem.resources import ForeignMemoryResource
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.rmm.earlier import warn_of_earlier
+from xlogmem.rmm.layers import Layers, Parts
 from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
-from xlogmem.streams import StreamPool
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -191,7 +182,8 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         that it does not have.
     ValueError
         Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit or the policy is
-        none; or the process does not see a device.  A log is not opened, nor emptied, where something else is wrong.
+        none; or the process does not see a device.  A log is not opened, nor emptied, where something else is wrong
+        with any of the devices; only that there is no memory for `initial_pool_size` is found later.
 
     Warns
     -----
@@ -204,8 +196,9 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
 
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
     resource raises and says so; call `enable` again.  Without such a change a second call does nothing, and arguments
-    that want anything but what the first one did are refused.  After `disable`, `enable` continues with the same
-    runtime, its policy, pool and adaptors, if RMM's resource is the same.
+    that want anything but what the first one did are refused: a runtime keeps what it was made with.  None and False
+    want nothing, and quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`,
+    `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
@@ -269,55 +262,6 @@ def _follow() -> None:
 
 
 @dataclass(frozen=True)
-class Layers:
-    """What `enable` puts between RMM's resource and the runtime, and how."""
-
-    pool_sizes: tuple[int | None, int | None] | None = None
-    limit: int | str | float | None = None
-    statistics: bool = False
-    log: Any | None = None
-    guard: bool = False
-    policy: str | None = None
-    several: bool = field(default=False, compare=False)         # devices: each has a file of its own
-
-    def runtime_over(self, resource: DeviceMemoryResource, device: int) -> DeviceRuntime:
-        """The log is opened last, when nothing can be wrong with the rest: that empties a file."""
-        if self.policy is not None and self.policy not in POLICIES:
-            raise ValueError(f"policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}")
-        if self.limit is not None:
-            LimitingResourceAdaptor(resource, self.limit)
-        streams = StreamPool(device)
-        return DeviceRuntime(device, resource=self.around(resource, device), stream_pool=streams, policy=self.policy)
-
-    def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
-        """The budget is the outermost, so that what it refuses is neither counted nor logged as requested below."""
-        if self.pool_sizes is not None:
-            resource = PoolMemoryResource(resource, *self.pool_sizes)
-        if self.guard:
-            resource = GuardResourceAdaptor(resource)
-        if self.statistics:
-            resource = StatisticsResourceAdaptor(resource)
-        if self.log is not None:
-            resource = LoggingResourceAdaptor(resource, self.sink(device))
-        return resource if self.limit is None else LimitingResourceAdaptor(resource, self.limit)
-
-    def sink(self, device: int) -> Any:
-        if not self.several or not isinstance(self.log, str | os.PathLike):
-            return self.log
-        path = Path(self.log)
-        return path.with_name(f"{path.stem}.dev{device}{path.suffix}")
-
-    def refuse_others(self, device: int, wanted: Layers) -> None:
-        """A runtime that goes on has these: an argument that wants something else would not be heard."""
-        for name in (known.name for known in fields(self) if known.compare):
-            if getattr(wanted, name) not in (getattr(Layers, name), getattr(self, name)):
-                what = "pool_allocator and its sizes" if name == "pool_sizes" else name
-                raise RuntimeError(f"RMM's resource of device {device} has a runtime of xlogmem's already, which keeps "
-                                   f"what it was made with: it cannot get another {what}. Pass it to the first call of "
-                                   "xlogmem.rmm.enable()")
-
-
-@dataclass(frozen=True)
 class Change:
     """What `enable` has found on a device, and will do there: nothing but a note, where a runtime is in effect."""
 
@@ -326,6 +270,7 @@ class Change:
     current: rmm.mr.DeviceMemoryResource
     known: Wrapped | None                   # in effect, or before
     in_effect: bool = False
+    parts: Parts | None = None              # of a new runtime
 
     @classmethod
     def of(cls, device: int, layers: Layers) -> Change:
@@ -339,32 +284,28 @@ class Change:
                for lower in stack(current)):
             Layers().refuse_others(device, layers)
             return cls(device, layers, current, None, True)     # put there by the caller, as the error below advises
-        change = cls(device, layers, current, known)
-        if known is not None and change.goes_on:
+        if known is not None and known.original is current:
             known.layers.refuse_others(device, layers)
-        elif existing_runtime(device) not in (None, change.former):
+            return cls(device, layers, current, known)
+        if existing_runtime(device) not in (None, known.runtime if known is not None else None):
             raise RuntimeError(f"device {device} has a runtime already: {existing_runtime(device)!r}. {ADVICE}")
-        return change
-
-    @property
-    def goes_on(self) -> bool:
-        """The runtime from before, on the same resource of RMM's."""
-        return self.known is not None and self.known.original is self.current
+        return cls(device, layers, current, known,
+                   parts=layers.parts(RmmMemoryResource(current, device), device))
 
     @property
     def former(self) -> DeviceRuntime | None:
         """The runtime that a new one replaces as the process's own."""
-        return None if self.known is None or self.goes_on else self.known.runtime
+        return self.known.runtime if self.known is not None and self.parts is not None else None
 
     def carry_out(self) -> None:
         known = self.known
-        if not self.in_effect:
-            if known is None or not self.goes_on:
-                runtime = self.layers.runtime_over(RmmMemoryResource(self.current, self.device), self.device)
-                known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former, self.layers)
-            _make_own(self.device, known)
-            rmm.mr.set_per_device_resource(self.device, known.resource)
+        if self.parts is not None:
+            runtime = self.parts.runtime()
+            known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former, self.layers)
         if known is not None:
+            if not self.in_effect:
+                _make_own(self.device, known)
+                rmm.mr.set_per_device_resource(self.device, known.resource)
             known.active = True
 
 
@@ -372,7 +313,7 @@ def _enable(wanted: list[tuple[int, Layers]]) -> None:
     changes = [Change.of(device, layers) for device, layers in wanted]
     replaced = [change for change in changes if not change.in_effect]
     if replaced:
-        warn_of_earlier([change.current for change in replaced if not change.goes_on],
+        warn_of_earlier([change.current for change in replaced if change.parts is not None],
                         [change.former for change in replaced if change.former is not None])
     done: list[Before] = []
     try:
