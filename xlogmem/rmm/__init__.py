@@ -48,7 +48,7 @@ from xlogmem.resources import ForeignMemoryResource
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.rmm.earlier import warn_of_earlier
-from xlogmem.rmm.layers import Layers, Parts
+from xlogmem.rmm.layers import HasRuntime, Layers, Parts
 from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 
@@ -288,7 +288,7 @@ class Change:
             known.layers.refuse_others(device, layers)
             return cls(device, layers, current, known)
         if existing_runtime(device) not in (None, known.runtime if known is not None else None):
-            raise RuntimeError(f"device {device} has a runtime already: {existing_runtime(device)!r}. {ADVICE}")
+            raise HasRuntime(f"device {device} has a runtime already: {existing_runtime(device)!r}", ADVICE)
         return cls(device, layers, current, known,
                    parts=layers.parts(RmmMemoryResource(current, device), device))
 
@@ -344,7 +344,7 @@ def _make_own(device: int, known: Wrapped) -> None:
             del _wrapped[device]
         else:
             _wrapped[device] = before
-        raise RuntimeError(f"{error}. {ADVICE}") from None
+        raise HasRuntime(str(error), ADVICE) from None
     known.former = None
 
 
@@ -378,8 +378,20 @@ def disable(devices: Devices = None) -> None:
             if rmm.mr.get_per_device_resource(device) is known.resource:
                 rmm.mr.set_per_device_resource(device, known.original)
             known.active = known.follows = False
-        if not any(known.follows for known in _wrapped.values()):
-            reinitialized.leave()
+        _leave_if_unfollowed()
+
+
+def stop_following(device: int) -> None:
+    """The end of `follow_reinitialize` on a device where `enable` stays in effect."""
+    with _lock:
+        if device in _wrapped:
+            _wrapped[device].follows = False
+        _leave_if_unfollowed()
+
+
+def _leave_if_unfollowed() -> None:
+    if not any(known.follows for known in _wrapped.values()):
+        reinitialized.leave()
 
 
 def is_current(device: int = 0) -> bool:
@@ -393,6 +405,11 @@ def is_current(device: int = 0) -> bool:
 def active_devices() -> list[int]:
     """Where `enable` is in effect."""
     return [device for device, known in _wrapped.items() if known.active]
+
+
+def followed_devices() -> list[int]:
+    """Where it will be again, after `rmm.reinitialize`."""
+    return [device for device, known in _wrapped.items() if known.follows]
 
 
 def _explain(runtime: Core) -> str | None:

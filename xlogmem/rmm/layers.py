@@ -22,7 +22,15 @@ from xlogmem.resources.sinks import check_sink
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.streams import StreamPool
 
-__all__ = ["Layers", "Parts"]
+__all__ = ["HasRuntime", "Layers", "Parts"]
+
+
+class HasRuntime(RuntimeError):
+    """A device has a runtime already, which is not what is wanted.  The arguments are what was found, and the advice to
+    a program that calls `enable` itself."""
+
+    def __str__(self) -> str:
+        return ". ".join(self.args)
 
 
 @dataclass(frozen=True)
@@ -62,9 +70,9 @@ class Layers:
     def refuse_others(self, device: int, wanted: Layers) -> None:
         """A runtime that goes on has these: an argument that wants something else would not be heard."""
         for what in self._differences(device, wanted):
-            raise RuntimeError(f"RMM's resource of device {device} has a runtime of xlogmem's already, which keeps "
-                               f"what it was made with: it cannot get another {what}. Pass it to the first call of "
-                               "xlogmem.rmm.enable()")
+            raise HasRuntime(f"RMM's resource of device {device} has a runtime of xlogmem's already, which keeps what "
+                             f"it was made with: it cannot get another {what}",
+                             "Pass it to the first call of xlogmem.rmm.enable()")
 
     def _differences(self, device: int, wanted: Layers) -> Iterator[str]:
         """The names of arguments that want something else; None and False want nothing."""
