@@ -50,7 +50,7 @@ from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.rmm.earlier import warn_of_earlier
 from xlogmem.rmm.layers import HasRuntime, Layers, Parts
 from xlogmem.rmm.stacks import stack
-from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
+from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -182,8 +182,9 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         that it does not have.
     ValueError
         Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit or the policy is
-        none; or the process does not see a device.  A log is not opened, nor emptied, where something else is wrong
-        with any of the devices; only that there is no memory for `initial_pool_size` is found later.
+        none; or the process does not see a device, or it is beyond the sixteenth.  A log is not opened, nor emptied,
+        where something else is wrong with any of the devices; only that there is no memory for `initial_pool_size` is
+        found later.
 
     Warns
     -----
@@ -206,6 +207,10 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
                          "that is named would be emptied by each rmm.reinitialize")
     chosen = list(dict.fromkeys(_driver.active_devices() or [0] if devices is None else device_ids(devices)))
+    beyond = [device for device in chosen if device >= MAX_DEVICE_ORDINALS]
+    if beyond:
+        raise ValueError(f"a process has runtimes of devices 0 to {MAX_DEVICE_ORDINALS - 1}, and not of device "
+                         f"{beyond[0]}: leave it out, or choose by CUDA_VISIBLE_DEVICES which the process sees")
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
     with _lock:
