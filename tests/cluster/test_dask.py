@@ -271,3 +271,11 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path):
     assert [(one["mode"], one["workers"], one["bytes"], len(one["seconds"])) for one in runs] == [
         ("off", 1, 1_000_000, 1), ("on", 1, 1_000_000, 1)]
     assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["off", "on"]
+
+
+@pytest.mark.parametrize("option", ["--turns", "--shuffles", "--partitions", "--workers"])
+def test_the_benchmark_refuses_to_measure_nothing(option):
+    done = subprocess.run([sys.executable, str(ROOT / "benchmarks/dask_shuffle.py"), "--stand-in", option, "0"],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert f"error: argument {option}: must be at least 1, not 0" in done.stderr
