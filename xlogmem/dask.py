@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, SupportsIndex
 
 try:
@@ -147,18 +148,14 @@ class XlogmemPlugin(WorkerPlugin):
         report(worker)
 
     def teardown(self, worker: Worker) -> None:
-        """Called by Dask.  The plugin ends soon, unless another one is set up at once, as where it is registered again:
-        what tasks allocate in between would be untracked for good.
+        """Called by Dask.  Where another one will be set up in its place at once, as where it is registered again, the
+        plugin stays until then: what tasks allocate in between would be untracked for good.
         """
         with _lock:
-            if (worker.id, id(self)) not in _holders:
-                return
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                self._leave(worker)
+            if (worker.id, id(self)) in _holders and is_replaced():
+                _leaving[worker.id, id(self)] = asyncio.get_running_loop().call_soon(self._leave, worker)
             else:
-                _leaving[worker.id, id(self)] = loop.call_soon(self._leave, worker)
+                self._leave(worker)
 
     def _leave(self, worker: Worker) -> None:
         with _lock:
@@ -270,6 +267,18 @@ def _end(kind: str, which: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- for Dask
+def is_replaced() -> bool:
+    """Whether `Worker.plugin_add` is what has a plugin torn down, for one of the same name.
+
+    There is no other sign: a worker that closes and a client that unregisters it do the same, and need it ended when
+    they go on.  Where Dask has no such function, the plugin ends at once.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "plugin_add":
+        frame = frame.f_back
+    return frame is not None
+
+
 def report(worker: Worker) -> None:
     """`metrics` goes with every heartbeat from now on; numbers by themselves are columns on the dashboard."""
     latest: dict[str, Any] = {}

@@ -38,6 +38,17 @@ def disable():
     xlogmem.rmm.disable()
 
 
+def until_nothing(client):
+    """It ends one step of the worker's loop later."""
+    async def wait():
+        import asyncio
+
+        while enabled() != ([], [], []):
+            await asyncio.sleep(0.01)
+
+    client.run(wait)
+
+
 # ---------------------------------------------------------------------------------------------- what is ended
 def test_a_plugin_that_fails_ends_what_it_began_alone(pair):
     pair.run(enable, 1)
@@ -82,6 +93,28 @@ def test_two_names_are_two_plugins(pair):
     pair.unregister_worker_plugin("xlogmem")
     assert on_each(pair, enabled) == ([], [], [])
     assert not on_each(pair, lambda dask_worker: "xlogmem" in dask_worker.metrics)
+
+
+def test_it_has_ended_when_dask_goes_on(pair):
+    async def remove(dask_worker):
+        plugin = dask_worker.plugins["xlogmem"]
+        await dask_worker.plugin_remove("xlogmem")
+        meanwhile = enabled()
+        await dask_worker.plugin_add(plugin)            # what the scheduler believes
+        return meanwhile
+
+    pair.register_plugin(XlogmemPlugin())
+    assert on_each(pair, remove) == ([], [], [])
+    pair.unregister_worker_plugin("xlogmem")
+
+
+def test_another_plugin_of_that_name_ends_it(pair):
+    from distributed import WorkerPlugin
+
+    pair.register_plugin(XlogmemPlugin())
+    pair.register_plugin(WorkerPlugin(), name="xlogmem")
+    until_nothing(pair)
+    pair.unregister_worker_plugin("xlogmem")
 
 
 def test_a_worker_that_closes_ends_it(pair):
