@@ -133,7 +133,11 @@ class XlogmemPlugin(WorkerPlugin):
         """
         former = _stay(worker)
         if not former:
+            _starting.add((worker.id, id(self)))
             await asyncio.sleep(0)
+            if (worker.id, id(self)) not in _starting:  # torn down meanwhile, for another one of the same name
+                return
+            _starting.remove((worker.id, id(self)))
         with _lock:
             kept = frozenset[Piece]().union(*(_holders.pop(key).wants for key in former))
             try:
@@ -151,6 +155,7 @@ class XlogmemPlugin(WorkerPlugin):
         """Called by Dask.  Where another one will be set up in its place at once, as where it is registered again, the
         plugin stays until then: what tasks allocate in between would be untracked for good.
         """
+        _starting.discard((worker.id, id(self)))
         with _lock:
             if (worker.id, id(self)) in _holders and is_replaced():
                 _leaving[worker.id, id(self)] = asyncio.get_running_loop().call_soon(self._leave, worker)
@@ -209,7 +214,8 @@ class Holder:
 
 _lock = ProcessLock()
 _holders: dict[tuple[str, int], Holder] = {}            # by worker and plugin; a process may have several of both
-_leaving: dict[tuple[str, int], asyncio.Handle] = {}    # those of them that were torn down just now
+_starting: set[tuple[str, int]] = set()                 # those that wait for the other plugins of their worker
+_leaving: dict[tuple[str, int], asyncio.Handle] = {}    # those that were torn down just now
 _begun: set[Piece] = set()                              # by plugins, and not by the program itself
 _collectors: list[Any] = []                             # in Prometheus' registry of the process
 

@@ -190,6 +190,18 @@ def test_a_runtime_of_the_program_is_refused_with_advice(pair):
     pair.unregister_worker_plugin("xlogmem")
 
 
+def test_a_plugin_that_is_replaced_before_it_has_begun():
+    """A worker begins with both together, under one name; Dask keeps the preload's."""
+    async def remove(dask_worker):
+        await dask_worker.plugin_remove("xlogmem")
+        return enabled()
+
+    with (Cluster(1, plugins=(XlogmemPlugin(devices=1),), preload=("xlogmem.dask",)) as cluster,
+          connected(cluster) as client):
+        assert on_each(client, enabled) == ([0], [0], [])
+        assert on_each(client, remove) == ([], [], [])
+
+
 async def second_plugin(dask_worker):
     import asyncio
 
