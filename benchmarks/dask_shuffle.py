@@ -154,13 +154,20 @@ def table(runs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=10.0, help="of all partitions together (10)")
-    parser.add_argument("--workers", type=int, help="one for each GPU (all)")
-    parser.add_argument("--partitions", type=int, default=8, help="of each worker (8)")
-    parser.add_argument("--shuffles", type=int, default=3, help="that are timed, of each cluster (3)")
-    parser.add_argument("--turns", type=int, default=2, help="clusters of each kind, which take turns (2)")
+    parser.add_argument("--workers", type=positive, help="one for each GPU (all)")
+    parser.add_argument("--partitions", type=positive, default=8, help="of each worker (8)")
+    parser.add_argument("--shuffles", type=positive, default=3, help="that are timed, of each cluster (3)")
+    parser.add_argument("--turns", type=positive, default=2, help="clusters of each kind, which take turns (2)")
     parser.add_argument("--rmm", choices=RMM, default="async", help="what dask-cuda sets up (async)")
     parser.add_argument("--protocol", help="as of LocalCUDACluster: tcp, ucx, ...")
     parser.add_argument("--plugin", default="{}",

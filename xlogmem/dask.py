@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any, SupportsIndex
 
 try:
@@ -22,6 +24,8 @@ except ImportError as _error:
 import xlogmem
 from xlogmem._driver import ProcessLock
 from xlogmem._log import logger
+from xlogmem.allocators import LIBRARIES, enabled_libraries
+from xlogmem.device_pool import device_ids
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
 from xlogmem.runtime import existing_runtimes
@@ -34,9 +38,8 @@ COLUMNS = {"xlogmem-live": "live_bytes", "xlogmem-pending": "pending_bytes", "xl
            "xlogmem-fragmentation": "fragmentation", "xlogmem-waits": "waits", "xlogmem-host-waits": "host_waits"}
 ON_RMM = ("policy", "pool_allocator", "initial_pool_size", "maximum_pool_size", "limit", "statistics", "guard")
 
-_lock = ProcessLock()
-_workers: dict[str, XlogmemPlugin] = {}     # of this process that have it, by id: threads of one cluster are several
-_collectors: list[Any] = []                 # in Prometheus' registry of the process
+RESTART = ("A worker keeps the runtime that it has until it starts again: call client.restart(). Where there is a "
+           "preload too, that comes first, and needs the same options, from Dask's configuration")
 
 
 def metrics() -> dict[str, Any]:
@@ -76,8 +79,9 @@ class XlogmemPlugin(WorkerPlugin):
 
     Parameters
     ----------
-    libraries : iterable of str
-        As in `xlogmem.enable`; with ``"rmm"``, the default, RMM's current resource stays below the runtime.
+    libraries : iterable of str, or str
+        As in `xlogmem.enable`, or one text with commas: ``"rmm,cupy"``.  With ``"rmm"``, the default, RMM's current
+        resource stays below the runtime.
     devices : "all", int, or iterable of int
         For RMM, in the numbers of the worker: with dask-cuda device 0 is its own.
     prometheus : bool
@@ -90,79 +94,195 @@ class XlogmemPlugin(WorkerPlugin):
     ------
     TypeError
         An option is unknown.
+    ValueError
+        A library is unknown.
 
     Notes
     -----
     A worker that is restarted gets the plugin again.  ``rmm.reinitialize`` is followed; code that replaces RMM's
     resource by other means is not, which `metrics` shows as ``tracked``.  When the last worker of the process drops the
-    plugin, what was there before is restored.
+    plugin, what it has begun ends, and nothing else: what the program had enabled itself stays.
+
+    A runtime keeps its options until its process ends.  Where a plugin wants others, its registration fails, and the
+    worker goes on with what it has: call ``client.restart()``.  None and False want nothing.
     """
 
     name = "xlogmem"
 
-    def __init__(self, *, libraries: Iterable[str] = ("rmm",),
+    def __init__(self, *, libraries: str | Iterable[str] = ("rmm",),
                  devices: str | SupportsIndex | Iterable[SupportsIndex] = 0, prometheus: bool = False,
                  **options: Any) -> None:
         unknown = sorted(options.keys() - set(ON_RMM))
         if unknown:
             raise TypeError(f"XlogmemPlugin has no option {unknown[0]!r}; choose from libraries, devices, prometheus, "
                             f"{', '.join(ON_RMM)}")
-        self._libraries = (libraries,) if isinstance(libraries, str) else tuple(libraries)
+        names = libraries.split(",") if isinstance(libraries, str) else libraries
+        self._libraries = tuple(filter(None, map(str.strip, names)))
+        for name in self._libraries:
+            if name not in LIBRARIES:
+                raise ValueError(f"{name!r} is not a library of XlogmemPlugin; choose from {', '.join(LIBRARIES)}")
         if options and "rmm" not in self._libraries:
             raise TypeError(f"{', '.join(options)}: for RMM, which is not among the libraries")
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
     async def setup(self, worker: Worker) -> None:
-        """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first."""
-        await asyncio.sleep(0)
+        """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first.
+
+        One that replaces another begins before that one ends, so nothing that both want is interrupted; and where it
+        fails, the worker keeps what it had.
+        """
+        former = _stay(worker)
+        if not former:
+            _starting.add((worker.id, id(self)))
+            await asyncio.sleep(0)
+            if (worker.id, id(self)) not in _starting:  # torn down meanwhile, for another one of the same name
+                return
+            _starting.remove((worker.id, id(self)))
         with _lock:
+            kept = frozenset[Piece]().union(*(_holders.pop(key).wants for key in former))
             try:
-                self._begin()
-            except BaseException:
-                if not _workers:
-                    self._end()
+                _holders[worker.id, id(self)] = Holder(self, self._begin())
+            except BaseException as failure:
+                if former:                              # for which this one stands from now on, with Dask
+                    _holders[worker.id, id(self)] = Holder(self, kept)
+                    logger().error("XlogmemPlugin was not set up; this worker goes on with what it has: %s", failure)
                 raise
-            _workers[worker.id] = self
+            finally:
+                _end_unwanted()
         report(worker)
 
     def teardown(self, worker: Worker) -> None:
-        """Called by Dask.  What cannot be undone is logged: a worker has to close."""
-        worker.metrics = {name: metric for name, metric in worker.metrics.items()
-                          if name != "xlogmem" and name not in COLUMNS}
+        """Called by Dask.  Where another one will be set up in its place at once, as where it is registered again, the
+        plugin stays until then: what tasks allocate in between would be untracked for good.
+        """
+        _starting.discard((worker.id, id(self)))
         with _lock:
-            if _workers.pop(worker.id, None) is not None and not _workers:
-                self._end()
+            if (worker.id, id(self)) in _holders and is_replaced():
+                _leaving[worker.id, id(self)] = asyncio.get_running_loop().call_soon(self._leave, worker)
+            else:
+                self._leave(worker)
 
-    def _begin(self) -> None:
+    def _leave(self, worker: Worker) -> None:
+        with _lock:
+            _leaving.pop((worker.id, id(self)), None)
+            _holders.pop((worker.id, id(self)), None)
+            _end_unwanted()
+            if not any(holder == worker.id for holder, _ in _holders):
+                worker.metrics = {name: metric for name, metric in worker.metrics.items()
+                                  if name != "xlogmem" and name not in COLUMNS}
+
+    def _begin(self) -> frozenset[Piece]:
+        """What it wants.  What was not there before is noted."""
+        wants: set[Piece] = set()
         if "rmm" in self._libraries:
-            import xlogmem.rmm
+            import xlogmem.rmm as on_rmm
+            from xlogmem.rmm.layers import HasRuntime
 
-            xlogmem.rmm.enable(self._devices, follow_reinitialize=True, **self._options)
+            devices = device_ids(self._devices)
+            before = _on_devices()
+            try:
+                on_rmm.enable(devices, follow_reinitialize=True, **self._options)
+            except HasRuntime as refusal:
+                raise RuntimeError(f"{refusal.args[0]}. {RESTART}") from None
+            _begun.update(_on_devices() - before)
+            wants.update((kind, device) for kind in (DEVICE, FOLLOWED) for device in devices)
         others = [name for name in self._libraries if name != "rmm"]
         if others:
+            enabled = enabled_libraries()
             xlogmem.enable(*others)
-        if self._prometheus and not _collectors:
-            from prometheus_client import REGISTRY
+            _begun.update((LIBRARY, name) for name in enabled_libraries() - enabled)
+            wants.update((LIBRARY, name) for name in others)
+        if self._prometheus:
+            _collect()
+            wants.add((COLLECTOR, 0))
+        return frozenset(wants)
 
-            from xlogmem.prometheus import Collector
 
-            collector = Collector()
-            REGISTRY.register(collector)
-            _collectors.append(collector)
+# ---------------------------------------------------------------------------------------------- what was begun
+DEVICE, FOLLOWED, LIBRARY, COLLECTOR = "RMM on device", "rmm.reinitialize on device", "library", "collector"
+Piece = tuple[str, Any]                     # one of these, and which
+ENDED = (COLLECTOR, LIBRARY, FOLLOWED, DEVICE)          # in this order: libraries may be on RMM
 
-    def _end(self) -> None:
-        for name in reversed(self._libraries):
-            try:
-                if name != "rmm":
-                    xlogmem.disable(name)
-                elif "xlogmem.rmm" in sys.modules:
-                    sys.modules["xlogmem.rmm"].disable()
-            except (ImportError, RuntimeError, ValueError) as failure:
-                logger().warning("%s stays enabled on this worker: %s", name, failure)
-        while _collectors:
-            from prometheus_client import REGISTRY
 
-            REGISTRY.unregister(_collectors.pop())
+@dataclass(frozen=True)
+class Holder:
+    """A plugin that is set up on a worker, and what that worker wants for its sake."""
+
+    plugin: XlogmemPlugin
+    wants: frozenset[Piece]
+
+
+_lock = ProcessLock()
+_holders: dict[tuple[str, int], Holder] = {}            # by worker and plugin; a process may have several of both
+_starting: set[tuple[str, int]] = set()                 # those that wait for the other plugins of their worker
+_leaving: dict[tuple[str, int], asyncio.Handle] = {}    # those that were torn down just now
+_begun: set[Piece] = set()                              # by plugins, and not by the program itself
+_collectors: list[Any] = []                             # in Prometheus' registry of the process
+
+
+def _stay(worker: Worker) -> list[tuple[str, int]]:
+    """The plugins of the worker that were torn down just now do not end."""
+    with _lock:
+        keys = [key for key in _leaving if key[0] == worker.id]
+        for key in keys:
+            _leaving.pop(key).cancel()
+        return keys
+
+
+def _on_devices() -> set[Piece]:
+    on_rmm = sys.modules["xlogmem.rmm"]
+    return {(DEVICE, device) for device in on_rmm.active_devices()} | {
+        (FOLLOWED, device) for device in on_rmm.followed_devices()}
+
+
+def _collect() -> None:
+    if not _collectors:
+        from prometheus_client import REGISTRY
+
+        from xlogmem.prometheus import Collector
+
+        collector = Collector()
+        REGISTRY.register(collector)
+        _collectors.append(collector)
+        _begun.add((COLLECTOR, 0))
+
+
+def _end_unwanted() -> None:
+    """What plugins have begun and none wants any more.  What cannot be undone is logged: a worker has to close."""
+    unwanted = _begun.difference(*(holder.wants for holder in _holders.values()))
+    for kind, which in sorted(unwanted, key=lambda piece: (ENDED.index(piece[0]), piece[1])):
+        try:
+            _end(kind, which)
+        except (ImportError, RuntimeError, ValueError) as failure:
+            logger().warning("%s %s stays enabled on this worker: %s", kind, which, failure)
+        else:
+            _begun.discard((kind, which))
+
+
+def _end(kind: str, which: Any) -> None:
+    if kind == LIBRARY:
+        xlogmem.disable(which)
+    elif kind == COLLECTOR:
+        from prometheus_client import REGISTRY
+
+        REGISTRY.unregister(_collectors.pop())
+    elif kind == FOLLOWED:
+        sys.modules["xlogmem.rmm"].stop_following(which)
+    else:
+        sys.modules["xlogmem.rmm"].disable(which)
+
+
+# ---------------------------------------------------------------------------------------------- for Dask
+def is_replaced() -> bool:
+    """Whether `Worker.plugin_add` is what has a plugin torn down, for one of the same name.
+
+    There is no other sign: a worker that closes and a client that unregisters it do the same, and need it ended when
+    they go on.  Where Dask has no such function, the plugin ends at once.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "plugin_add":
+        frame = frame.f_back
+    return frame is not None
 
 
 def report(worker: Worker) -> None:
@@ -181,6 +301,16 @@ def report(worker: Worker) -> None:
                       **{name: column(entry) for name, entry in COLUMNS.items()}}
 
 
+def configured() -> XlogmemPlugin:
+    """With the options that Dask's configuration has under ``xlogmem``."""
+    options = dask.config.get("xlogmem", default=None)
+    if options is None:                                 # also of a section without any line
+        options = {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"xlogmem in Dask's configuration must be a section of options, not {options!r}")
+    return XlogmemPlugin(**{str(name).replace("-", "_"): value for name, value in options.items()})
+
+
 async def dask_setup(worker: Worker) -> None:
     """Called by Dask for ``--preload xlogmem.dask``: adds an `XlogmemPlugin` with the options that Dask's configuration
     has under ``xlogmem``.
@@ -194,8 +324,7 @@ async def dask_setup(worker: Worker) -> None:
     """
     if not isinstance(worker, Worker):
         raise TypeError(f"xlogmem.dask is a preload for workers, not for a {type(worker).__name__}")
-    plugin = XlogmemPlugin(**{str(name).replace("-", "_"): value
-                              for name, value in dask.config.get("xlogmem", default={}).items()})
+    plugin = configured()
     # Preloads come before the plugins of the worker, which set up dask-cuda's pools.
     pending = getattr(worker, "_pending_plugins", None)
     if pending is None:

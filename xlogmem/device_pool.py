@@ -27,7 +27,7 @@ __all__ = ["Device", "DevicePool", "device_ids", "devices"]
 class Device:
     """One device that the process sees; `devices` makes them.
 
-    It is taken wherever the number of a device is: ``get_runtime(device)``.
+    It is taken wherever the number of a device is: ``get_runtime(device)``.  Two are equal if number and `uuid` are.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Device:
 
     device_id: int
     name: str = field(compare=False)
-    uuid: str = field(compare=False)
+    uuid: str                               # compared: another process may have another device under the same number
     total_memory: int = field(compare=False)
 
     def __index__(self) -> int:
@@ -154,7 +154,7 @@ class DevicePool:
         self._devices = tuple(map(_device, device_ids(devices)))
         if not self._devices:
             raise ValueError("a pool needs at least one device")
-        self._turns = itertools.count()                 # its next() is one step for other threads
+        self._turns, self._ties = itertools.count(), itertools.count()      # a next() is one step for other threads
 
     def __repr__(self) -> str:
         return f"<DevicePool of {', '.join(map(repr, self._devices))}>"
@@ -191,7 +191,7 @@ class DevicePool:
         -----
         Two threads that choose before either has allocated may get the same device.
         """
-        first = next(self._turns) % len(self._devices)
+        first = next(self._ties) % len(self._devices)
         return min(self._devices[first:] + self._devices[:first], key=Device._load)
 
     def synchronize(self) -> None:

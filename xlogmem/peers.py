@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import SupportsIndex
 
 from xlogmem import _driver
-from xlogmem._units import parse_ordinal
+from xlogmem._units import parse_number
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import forget_peers
 
@@ -23,6 +23,8 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
     ------
     DriverError
         There is no such device, or the driver refused.
+    TypeError
+        One of them is not a number.
 
     Notes
     -----
@@ -48,6 +50,8 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
         The devices are not peers, or are one.
     DriverError
         There is no such device, or the driver refused.
+    TypeError
+        One of them is not a number.
 
     Notes
     -----
@@ -78,6 +82,8 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
         It is one device.
     DriverError
         There is no such device, or the driver refused.
+    TypeError
+        One of them is not a number.
 
     Notes
     -----
@@ -91,7 +97,8 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
 
 
 def parse_pair(device_id: SupportsIndex, peer_id: SupportsIndex) -> tuple[int, int]:
-    device, peer = parse_ordinal(0, device_id), parse_ordinal(0, peer_id)
+    device, peer = (parse_number(name, given, -1 << 31, (1 << 31) - 1, "the number of a device")
+                    for name, given in (("device_id", device_id), ("peer_id", peer_id)))
     if device == peer:
         raise StreamMisuseError(f"device {device} is one device: it has access to its own memory")
     return device, peer

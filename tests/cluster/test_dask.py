@@ -16,24 +16,18 @@ from rmm_if_installed import needs_rmm, rmm
 
 pytest.importorskip("distributed", reason="needs distributed")
 
+import dask.config
 import dask_workers
 from dask_workers import Cluster, Pools, connected, expected, races, reinitialize, reported, resources, shuffle
 
 import xlogmem
 from xlogmem import UnknownNodeError
-from xlogmem.dask import COLUMNS, XlogmemPlugin, dask_setup, metrics
+from xlogmem.dask import COLUMNS, XlogmemPlugin, configured, dask_setup, metrics
 
 ROWS = 1000
 LIBRARIES = () if rmm is None else ("rmm",)             # elsewhere the rest of the plugin is tested
 
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore::ResourceWarning")]
-
-
-@pytest.fixture(scope="module")
-def pair():
-    """Two workers, without the plugin."""
-    with Cluster() as cluster, connected(cluster) as client:
-        yield client
 
 
 @pytest.fixture
@@ -232,11 +226,24 @@ def test_an_unknown_option_is_refused_where_the_plugin_is_made():
         XlogmemPlugin(pool_size=1)
     with pytest.raises(TypeError, match="limit: for RMM, which is not among the libraries"):
         XlogmemPlugin(libraries="cupy", limit="1GiB")
+    for misspelt in ("rmm,cuppy", ["cuppy"]):
+        with pytest.raises(ValueError, match="'cuppy' is not a library of XlogmemPlugin; choose from rmm, cupy"):
+            XlogmemPlugin(libraries=misspelt)
 
 
 def test_the_preload_is_for_workers():
     with pytest.raises(TypeError, match="a preload for workers, not for a dict"):
         asyncio.run(dask_setup({}))
+
+
+def test_the_preload_reads_the_configuration():
+    for configuration, plugin in [({}, XlogmemPlugin()), ({"xlogmem": None}, XlogmemPlugin()),
+                                  ({"xlogmem.libraries": "rmm, cupy"}, XlogmemPlugin(libraries=["rmm", "cupy"])),
+                                  ({"xlogmem.pool-allocator": True}, XlogmemPlugin(pool_allocator=True))]:
+        with dask.config.set(configuration):
+            assert vars(configured()) == vars(plugin)
+    with dask.config.set({"xlogmem": "rmm"}), pytest.raises(TypeError, match="must be a section of options, not 'rmm'"):
+        configured()
 
 
 def test_the_plugin_goes_to_workers():
@@ -264,3 +271,11 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path):
     assert [(one["mode"], one["workers"], one["bytes"], len(one["seconds"])) for one in runs] == [
         ("off", 1, 1_000_000, 1), ("on", 1, 1_000_000, 1)]
     assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["off", "on"]
+
+
+@pytest.mark.parametrize("option", ["--turns", "--shuffles", "--partitions", "--workers"])
+def test_the_benchmark_refuses_to_measure_nothing(option):
+    done = subprocess.run([sys.executable, str(ROOT / "benchmarks/dask_shuffle.py"), "--stand-in", option, "0"],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert f"error: argument {option}: must be at least 1, not 0" in done.stderr

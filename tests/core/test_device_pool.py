@@ -1,7 +1,9 @@
 """`devices` and `DevicePool`: what a process sees, and the choice of one device."""
 from __future__ import annotations
 
+import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -67,6 +69,20 @@ def test_round_robin_goes_on_whatever_happens(fresh):
     assert [device.device_id for device in (DevicePool(1).round_robin(), DevicePool([1, 0]).round_robin())] == [1, 1]
     assert [device.device_id for device in pool] == [0, 1]
     assert (len(pool), pool[1].device_id) == (2, 1)
+
+
+def test_round_robin_and_least_loaded_do_not_share_their_turns(fresh):
+    pool = DevicePool()
+    runtimes = [device.get_runtime() for device in pool]
+    assert [(pool.round_robin().device_id, pool.least_loaded().device_id) for _ in range(4)] == [(0, 0), (1, 1)] * 2
+    del runtimes
+
+
+def test_devices_of_two_processes_differ_by_uuid():
+    one, other = xlogmem.devices()
+    elsewhere = dataclasses.replace(other, device_id=0)             # with CUDA_VISIBLE_DEVICES=1,0
+    assert elsewhere != one
+    assert len({one, elsewhere, pickle.loads(pickle.dumps(one))}) == 2
 
 
 def test_round_robin_is_fair_to_threads(fresh, _busy_interpreter):

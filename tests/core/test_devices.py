@@ -306,6 +306,14 @@ def test_a_device_is_not_its_own_peer():
         can_access_peer(0, 99)
 
 
+@pytest.mark.parametrize("function", [can_access_peer, enable_peer_access, disable_peer_access])
+def test_what_is_not_a_device_is_named(function):
+    with pytest.raises(TypeError, match="device_id must be an int, not NoneType"):
+        function(None, 1)
+    with pytest.raises(TypeError, match="peer_id must be an int, not NoneType"):
+        function(1, None)
+
+
 def test_pools_are_opened_before_memory_of_theirs_is_used(devices, driver):
     """Those that there are when access is enabled, and those that come; not while other threads allocate there."""
     x = devices()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,8 @@ import xlogmem
 from xlogmem import sim
 from xlogmem._kernels import check
 
-__all__ = ["DEVICES", "Cluster", "Pools", "connected", "dask_setup", "expected", "races", "reinitialize",
-           "reported", "resources", "shuffle"]
+__all__ = ["DEVICES", "Cluster", "Pools", "connected", "dask_setup", "enabled", "expected", "races", "reinitialize",
+           "reported", "resources", "shuffle", "stand_in_for_cupy"]
 
 HELPERS = str(Path(__file__).parent)
 DEVICES = 2
@@ -138,6 +139,22 @@ def reinitialize() -> None:
     import rmm
 
     rmm.reinitialize(pool_allocator=True)
+
+
+def enabled() -> tuple[list[int], list[int], list[str]]:
+    """RMM's devices, those that are followed, and other libraries."""
+    import xlogmem.rmm
+    from xlogmem.allocators import enabled_libraries
+
+    return (sorted(xlogmem.rmm.active_devices()), sorted(xlogmem.rmm.followed_devices()), sorted(enabled_libraries()))
+
+
+def stand_in_for_cupy() -> None:
+    """`xlogmem.enable("cupy")` succeeds here, and does nothing."""
+    class StandIn:
+        is_on_rmm = refuse = enable = disable = staticmethod(lambda: False)
+
+    sys.modules["xlogmem.allocators.cupy"] = StandIn    # type: ignore[assignment]
 
 
 def races() -> list[str]:

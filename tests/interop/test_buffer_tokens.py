@@ -71,6 +71,14 @@ def test_every_wrong_token_has_its_own_error(state):
             wrong.to_bytes()
 
 
+@pytest.mark.parametrize("field", BufferToken._fields)
+@pytest.mark.parametrize("wrong", ["x", None, 1.5, [1]])
+def test_what_is_not_a_number_is_named(state, field, wrong):
+    token = state.empty(1).token._replace(**{field: wrong})
+    with pytest.raises(TypeError, match=f"{field} of a BufferToken must be an int, not {type(wrong).__name__}"):
+        token.resolve()
+
+
 def test_a_token_of_another_process_is_not_resolved(state, _context):
     token = state.empty(1).token
     program = ("import sys, pickle; from xlogmem import BufferToken, UnknownNodeError\n"

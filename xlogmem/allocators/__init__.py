@@ -105,6 +105,11 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
             raise
 
 
+def enabled_libraries() -> set[str]:
+    """The names that are enabled now."""
+    return set(_enabled)
+
+
 def disable(*names: str) -> None:
     """Restore the allocators from before `enable`.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import struct
 import weakref
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from xlogmem.errors import StaleBufferError, UnknownBufferError, UnknownDeviceError, UnknownNodeError
 from xlogmem.interop.buffers import Buffer, set_token_maker
@@ -80,6 +80,8 @@ class BufferToken(NamedTuple):
 
         Raises
         ------
+        TypeError
+            A field is not a number.
         UnknownNodeError
             Another process has it.
         UnknownDeviceError
@@ -89,6 +91,9 @@ class BufferToken(NamedTuple):
         StaleBufferError
             It must not be used any more, or the epoch is another one.
         """
+        for name, value in zip(self._fields, self, strict=True):
+            if not isinstance(value, SupportsIndex):    # as of a tuple that was made by hand, or scattered by Dask
+                raise TypeError(f"{name} of a BufferToken must be an int, not {type(value).__name__}")
         if self.node != _node:
             raise UnknownNodeError(f"the token's buffer is in another process ({self.node:032x}, this is {_node:032x})")
         if not has_state(self.device):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from xlogmem._driver import ProcessLock
 
-__all__ = ["HEADER", "AllocationRecord", "Sink", "called_at_once", "opened"]
+__all__ = ["HEADER", "AllocationRecord", "Sink", "called_at_once", "check_sink", "opened"]
 
 HEADER = b"Thread,Time,Action,Pointer,Size,Stream\n"    # RMM's
 FORMATS = ("rmm", "json")
@@ -87,6 +87,23 @@ def opened(sink: Any, format: str | None) -> Sink:
                     f"{type(sink).__name__}")
 
 
+def check_sink(sink: Any) -> None:
+    """Raise what `opened` would raise, without making or emptying a file."""
+    if not isinstance(sink, str | os.PathLike):
+        opened(sink, None)                              # which writes nothing
+        return
+    path = os.fspath(sink)
+    if not isinstance(path, str):
+        raise TypeError(f"the path of a log must be a str, not {type(path).__name__}")
+    _check_path(path)
+    with _lock:
+        _refuse_open(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"the log cannot be a folder: {path}")
+    if not os.access(path if os.path.exists(path) else os.path.dirname(os.path.abspath(path)), os.W_OK):
+        raise PermissionError(f"the log cannot be written: {path}")
+
+
 def called_at_once(what: str, function: Any) -> Any:
     """The function, unless a call would only make a coroutine or a generator, which nothing runs."""
     for place in (function, getattr(function, "func", None), type(function).__call__):
@@ -116,13 +133,9 @@ class PathSink:
         self.format = format
         self.key: tuple[int, int] | None = None
         self.closed = threading.Event()
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"the folder of the log does not exist: {folder}. Make it first")
-        _wait_for_ending(path)
+        _check_path(path)
         with _lock:
-            if _open_at(path) is not None:
-                raise ValueError(f"{path} is the log of another adaptor: close that first, or choose another file")
+            _refuse_open(path)
             self.file = open(path, "wb", buffering=0, opener=_appending)    # noqa: SIM115 (its thread closes it)
             self.key = _key_of(os.fstat(self.file.fileno()))
             if self.key:
@@ -157,6 +170,18 @@ class PathSink:
 def _appending(path: str, flags: int) -> int:
     """Another program may empty the file meanwhile (logrotate's copytruncate): no row is written far behind its end."""
     return os.open(path, flags | os.O_APPEND, 0o666)
+
+
+def _check_path(path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"the folder of the log does not exist: {folder}. Make it first")
+    _wait_for_ending(path)
+
+
+def _refuse_open(path: str) -> None:
+    if _open_at(path) is not None:
+        raise ValueError(f"{path} is the log of another adaptor: close that first, or choose another file")
 
 
 def _open_at(path: str) -> PathSink | None:

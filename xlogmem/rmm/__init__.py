@@ -9,13 +9,11 @@ RMM's classes, whose layout changes between releases without any check at run ti
 """
 from __future__ import annotations
 
-import gc
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
@@ -44,21 +42,15 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
-from xlogmem.blocks import POLICIES, Core
+from xlogmem.blocks import Core
 from xlogmem.device_pool import device_ids
-from xlogmem.resources import (
-    DeviceMemoryResource,
-    ForeignMemoryResource,
-    GuardResourceAdaptor,
-    LimitingResourceAdaptor,
-    LoggingResourceAdaptor,
-    PoolMemoryResource,
-    StatisticsResourceAdaptor,
-)
+from xlogmem.resources import ForeignMemoryResource
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
-from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
-from xlogmem.streams import StreamPool
+from xlogmem.rmm.earlier import warn_of_earlier
+from xlogmem.rmm.layers import HasRuntime, Layers, Parts
+from xlogmem.rmm.stacks import stack
+from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -70,14 +62,6 @@ SUBALLOCATORS = (rmm.mr.PoolMemoryResource, rmm.mr.ArenaMemoryResource, rmm.mr.F
 
 
 # ---------------------------------------------------------------------------------------------- RMM below xlogmem
-def stack(mr: rmm.mr.DeviceMemoryResource) -> Iterator[rmm.mr.DeviceMemoryResource]:
-    """A resource and all resources below it."""
-    yield mr
-    for lower in (getattr(mr, "upstream_mr", None), *getattr(mr, "bin_mrs", ())):
-        if lower is not None:
-            yield from stack(lower)
-
-
 def order_of(mr: rmm.mr.DeviceMemoryResource) -> str:
     """The order of a resource's frees, see `DeviceMemoryResource.order`; of several bins, the weakest."""
     lower = getattr(mr, "upstream_mr", None)
@@ -198,12 +182,14 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         that it does not have.
     ValueError
         Sizes are passed without ``pool_allocator=True``, or they contradict each other; or the limit or the policy is
-        none; or the process does not see a device.  A log is not opened, nor emptied, where something else is wrong.
+        none; or the process does not see a device, or it is beyond the sixteenth.  A log is not opened, nor emptied,
+        where something else is wrong with any of the devices; only that there is no memory for `initial_pool_size` is
+        found later.
 
     Warns
     -----
     RuntimeWarning
-        Memory was allocated through RMM before and is not tracked, as far as can be detected.
+        Memory was allocated through RMM before and is not tracked, as far as can be detected: once for all devices.
 
     Notes
     -----
@@ -211,30 +197,26 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
 
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
     resource raises and says so; call `enable` again.  Without such a change a second call does nothing, and arguments
-    that want anything but what the first one did are refused.  After `disable`, `enable` continues with the same
-    runtime, its policy, pool and adaptors, if RMM's resource is the same.
+    that want anything but what the first one did are refused: a runtime keeps what it was made with.  None and False
+    want nothing, and quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`,
+    `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
     """
     if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
         raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
     if follow_reinitialize and isinstance(log, str | os.PathLike):
         raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
                          "that is named would be emptied by each rmm.reinitialize")
-    chosen = _driver.active_devices() or [0] if devices is None else device_ids(devices)
+    chosen = list(dict.fromkeys(_driver.active_devices() or [0] if devices is None else device_ids(devices)))
+    beyond = [device for device in chosen if device >= MAX_DEVICE_ORDINALS]
+    if beyond:
+        raise ValueError(f"a process has runtimes of devices 0 to {MAX_DEVICE_ORDINALS - 1}, and not of device "
+                         f"{beyond[0]}: leave it out, or choose by CUDA_VISIBLE_DEVICES which the process sees")
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
-        done: list[Before] = []
-        try:
-            for device in chosen:
-                before = Before.of(device)
-                _enable(device, layers)
-                done.append(before)
-        except BaseException:
-            for before in reversed(done):
-                before.restore()
-            raise
+        _enable([(device, layers) for device in chosen])
         if follow_reinitialize:
             for device in chosen:
                 if device in _wrapped:                  # and not the caller's own resource
@@ -278,84 +260,76 @@ class Before:
 def _follow() -> None:
     """RMM was initialised again: its resources are new, on all devices."""
     with _lock:
-        for device, known in list(_wrapped.items()):
-            if known.active and known.follows:
-                _enable(device, known.layers)
-                _wrapped[device].follows = True
+        following = [(device, known.layers) for device, known in _wrapped.items() if known.active and known.follows]
+        _enable(following)
+        for device, _ in following:
+            _wrapped[device].follows = True
 
 
 @dataclass(frozen=True)
-class Layers:
-    """What `enable` puts between RMM's resource and the runtime, and how."""
+class Change:
+    """What `enable` has found on a device, and will do there: nothing but a note, where a runtime is in effect."""
 
-    pool_sizes: tuple[int | None, int | None] | None = None
-    limit: int | str | float | None = None
-    statistics: bool = False
-    log: Any | None = None
-    guard: bool = False
-    policy: str | None = None
-    several: bool = field(default=False, compare=False)         # devices: each has a file of its own
+    device: int
+    layers: Layers
+    current: rmm.mr.DeviceMemoryResource
+    known: Wrapped | None                   # in effect, or before
+    in_effect: bool = False
+    parts: Parts | None = None              # of a new runtime
 
-    def runtime_over(self, resource: DeviceMemoryResource, device: int) -> DeviceRuntime:
-        """The log is opened last, when nothing can be wrong with the rest: that empties a file."""
-        if self.policy is not None and self.policy not in POLICIES:
-            raise ValueError(f"policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}")
-        if self.limit is not None:
-            LimitingResourceAdaptor(resource, self.limit)
-        streams = StreamPool(device)
-        return DeviceRuntime(device, resource=self.around(resource, device), stream_pool=streams, policy=self.policy)
+    @classmethod
+    def of(cls, device: int, layers: Layers) -> Change:
+        """Nothing is changed, and what cannot be done is refused."""
+        current = rmm.mr.get_per_device_resource(device)
+        known = _wrapped.get(device)
+        if known is not None and any(lower is known.resource for lower in stack(current)):
+            known.layers.refuse_others(device, layers)
+            return cls(device, layers, current, known, True)
+        if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
+               for lower in stack(current)):
+            Layers().refuse_others(device, layers)
+            return cls(device, layers, current, None, True)     # put there by the caller, as the error below advises
+        if known is not None and known.original is current:
+            known.layers.refuse_others(device, layers)
+            return cls(device, layers, current, known)
+        if existing_runtime(device) not in (None, known.runtime if known is not None else None):
+            raise HasRuntime(f"device {device} has a runtime already: {existing_runtime(device)!r}", ADVICE)
+        return cls(device, layers, current, known,
+                   parts=layers.parts(RmmMemoryResource(current, device), device))
 
-    def around(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
-        """The budget is the outermost, so that what it refuses is neither counted nor logged as requested below."""
-        if self.pool_sizes is not None:
-            resource = PoolMemoryResource(resource, *self.pool_sizes)
-        if self.guard:
-            resource = GuardResourceAdaptor(resource)
-        if self.statistics:
-            resource = StatisticsResourceAdaptor(resource)
-        if self.log is not None:
-            resource = LoggingResourceAdaptor(resource, self.sink(device))
-        return resource if self.limit is None else LimitingResourceAdaptor(resource, self.limit)
+    @property
+    def former(self) -> DeviceRuntime | None:
+        """The runtime that a new one replaces as the process's own."""
+        return self.known.runtime if self.known is not None and self.parts is not None else None
 
-    def sink(self, device: int) -> Any:
-        if not self.several or not isinstance(self.log, str | os.PathLike):
-            return self.log
-        path = Path(self.log)
-        return path.with_name(f"{path.stem}.dev{device}{path.suffix}")
-
-    def refuse_others(self, device: int, wanted: Layers) -> None:
-        """A runtime that goes on has these: an argument that wants something else would not be heard."""
-        for name in (known.name for known in fields(self) if known.compare):
-            if getattr(wanted, name) not in (getattr(Layers, name), getattr(self, name)):
-                what = "pool_allocator and its sizes" if name == "pool_sizes" else name
-                raise RuntimeError(f"RMM's resource of device {device} has a runtime of xlogmem's already, which keeps "
-                                   f"what it was made with: it cannot get another {what}. Pass it to the first call of "
-                                   "xlogmem.rmm.enable()")
+    def carry_out(self) -> None:
+        known = self.known
+        if self.parts is not None:
+            runtime = self.parts.runtime()
+            known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former, self.layers)
+        if known is not None:
+            if not self.in_effect:
+                _make_own(self.device, known)
+                rmm.mr.set_per_device_resource(self.device, known.resource)
+            known.active = True
 
 
-def _enable(device: int, layers: Layers) -> None:
-    current = rmm.mr.get_per_device_resource(device)
-    known = _wrapped.get(device)
-    if known is not None and any(lower is known.resource for lower in stack(current)):
-        known.layers.refuse_others(device, layers)
-        known.active = True
-        return
-    if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
-           for lower in stack(current)):
-        Layers().refuse_others(device, layers)
-        return                                          # put there by the caller, as the error below advises
-    if known is not None and known.original is current:
-        known.layers.refuse_others(device, layers)
-    _warn_of_memory(device, current)
-    if known is None or known.original is not current:
-        former = known.runtime if known is not None else None
-        if existing_runtime(device) not in (None, former):
-            raise RuntimeError(f"device {device} has a runtime already: {existing_runtime(device)!r}. {ADVICE}")
-        runtime = layers.runtime_over(RmmMemoryResource(current, device), device)
-        known = Wrapped(RuntimeMemoryResource(runtime), runtime, current, former, layers)
-    _make_own(device, known)
-    rmm.mr.set_per_device_resource(device, known.resource)
-    known.active = True
+def _enable(wanted: list[tuple[int, Layers]]) -> None:
+    changes = [Change.of(device, layers) for device, layers in wanted]
+    replaced = [change for change in changes if not change.in_effect]
+    if replaced:
+        warn_of_earlier([change.current for change in replaced if change.parts is not None],
+                        [change.former for change in replaced if change.former is not None])
+    done: list[Before] = []
+    try:
+        for change in changes:
+            before = Before.of(change.device)
+            change.carry_out()
+            done.append(before)
+    except BaseException:
+        for before in reversed(done):
+            before.restore()
+        raise
 
 
 ADVICE = ("Call xlogmem.rmm.enable() before anything that makes one (get_runtime, use), or make that one RMM's: "
@@ -375,7 +349,7 @@ def _make_own(device: int, known: Wrapped) -> None:
             del _wrapped[device]
         else:
             _wrapped[device] = before
-        raise RuntimeError(f"{error}. {ADVICE}") from None
+        raise HasRuntime(str(error), ADVICE) from None
     known.former = None
 
 
@@ -409,8 +383,20 @@ def disable(devices: Devices = None) -> None:
             if rmm.mr.get_per_device_resource(device) is known.resource:
                 rmm.mr.set_per_device_resource(device, known.original)
             known.active = known.follows = False
-        if not any(known.follows for known in _wrapped.values()):
-            reinitialized.leave()
+        _leave_if_unfollowed()
+
+
+def stop_following(device: int) -> None:
+    """The end of `follow_reinitialize` on a device where `enable` stays in effect."""
+    with _lock:
+        if device in _wrapped:
+            _wrapped[device].follows = False
+        _leave_if_unfollowed()
+
+
+def _leave_if_unfollowed() -> None:
+    if not any(known.follows for known in _wrapped.values()):
+        reinitialized.leave()
 
 
 def is_current(device: int = 0) -> bool:
@@ -426,6 +412,11 @@ def active_devices() -> list[int]:
     return [device for device, known in _wrapped.items() if known.active]
 
 
+def followed_devices() -> list[int]:
+    """Where it will be again, after `rmm.reinitialize`."""
+    return [device for device, known in _wrapped.items() if known.follows]
+
+
 def _explain(runtime: Core) -> str | None:
     """Why memory of RMM is untracked; part of the error of `use`."""
     known = _wrapped.get(runtime.ordinal)
@@ -438,29 +429,3 @@ def _explain(runtime: Core) -> str | None:
             f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so later allocations "
             "through RMM are not tracked: call xlogmem.rmm.enable() again, after them, or with "
             "follow_reinitialize=True before")
-
-
-def _warn_of_memory(device: int, current: rmm.mr.DeviceMemoryResource) -> None:
-    """RMM does not list its allocations; check the buffers that Python has, and the adaptors that count."""
-    known = _wrapped.get(device)
-    again = known is not None and known.original is current     # its runtime goes on
-    untracked = former = 0
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), rmm.DeviceBuffer) or not thing.size:
-            continue
-        if not any(other.runtime.find_block(thing.ptr) for other in _wrapped.values()):
-            untracked += thing.size
-        elif known is not None and not again and known.runtime.find_block(thing.ptr):
-            former += 1
-    for lower in () if again else stack(current):               # else they include what the runtime allocated
-        if isinstance(lower, rmm.mr.StatisticsResourceAdaptor):
-            untracked = max(untracked, lower.allocation_counts.current_bytes)
-        elif isinstance(lower, rmm.mr.TrackingResourceAdaptor | rmm.mr.LimitingResourceAdaptor):
-            untracked = max(untracked, lower.get_allocated_bytes())
-    if untracked:
-        warnings.warn(f"{untracked} bytes were allocated through RMM before xlogmem.rmm.enable(): they are not "
-                      "tracked, and use() refuses them. Call enable() before anything is allocated, or adopt them "
-                      "(DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
-    if former:
-        warnings.warn(f"{former} buffers were allocated before RMM's resource was replaced: the former runtime "
-                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)
