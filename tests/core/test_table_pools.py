@@ -47,6 +47,7 @@ class Served:
     def close(self) -> None:
         for ptr, stream in self.held:
             self.hold.free(ptr, stream)
+        self.runtime.reap_pending()                     # drops the exceptions of `Counted`, and what they refer to
         self.hold.close()
 
 
@@ -129,10 +130,67 @@ def test_where_upstream_has_no_more_a_reap_helps(served, foreign):
     _, large, small = (x.allocate(nbytes, one) for nbytes in (MIB, rest, UNFENCED))
     x.free(large, one)
     x.free(small, one)
-    with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more of it"):
+    with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more"):
         x.allocate(rest + UNFENCED, other)
     x.runtime.reap_pending()
     x.allocate(rest + UNFENCED, other)
+    assert x.seen()[0] == 1
+
+
+def test_a_request_that_is_refused_takes_nothing_from_others(served, foreign):
+    """Nor does the trim of the whole pool that goes with it, nor one that no pool could have."""
+    x, a, b, c = served(Counted(128 * MIB)), foreign(), foreign(), foreign()
+    large, small = x.allocate(128 * MIB - UNFENCED, a), x.allocate(UNFENCED, a)
+    x.free(large, a)
+    x.free(small, a)
+    with pytest.raises(Refused):
+        x.allocate(1 << 40, c)
+    with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more"):
+        x.allocate(128 * MIB, c)
+    for _ in range(3):
+        x.allocate(32 * MIB, c)
+    assert x.seen() == (1, 1, 0)
+    large = x.allocate(UNFENCED, b)
+    x.free(large, b)                                    # without a fence, beside memory of `a` and `c`
+    with pytest.raises(Refused):
+        x.allocate(128 * MIB, c)
+    x.allocate(8 * MIB, c)
+    assert x.seen()[0] == 1
+
+
+def test_a_request_is_refused_again_after_a_reap(served, foreign):
+    """What the host has seen complete is left out of one frontier, and still in another."""
+    x, a, b, c = served(Counted(128 * MIB)), foreign(), foreign(), foreign()
+    _, first, second = x.allocate(128 * MIB - 2 * UNFENCED, c), x.allocate(UNFENCED, a), x.allocate(UNFENCED, b)
+    x.free(first, a)
+    with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more"):
+        x.allocate(UNFENCED, c)
+    x.runtime.reap_pending()
+    x.free(second, b)
+    with pytest.raises(Refused, match=r"reap_pending\(\) may wait for more"):
+        x.allocate(12 * MIB, c)
+    x.allocate(UNFENCED, c)
+
+
+def test_a_stream_gets_one_place_in_one_piece_and_leaves_the_others(served, foreign):
+    x, one, other = served(), foreign(), foreign()
+    blocks = [(x.allocate(128 * MIB - UNFENCED // 4, one), x.allocate(UNFENCED // 4, one)) for _ in range(4)]
+    for half in range(2):
+        for pair in blocks:
+            x.free(pair[half], one)
+    x.allocate(128 * MIB, one)
+    for _ in range(3):
+        x.allocate(100 * MIB, other)
+    assert x.seen()[0] == 4
+
+
+def test_the_rest_of_what_a_stream_took_from_others_stays_in_their_reach(served, foreign):
+    x, a, b, taker, other = served(), foreign(), foreign(), foreign(), foreign()
+    first, second = x.allocate(64 * MIB, a), x.allocate(64 * MIB, b)
+    x.free(first, a)
+    x.free(second, b)
+    x.allocate(65 * MIB, taker)                         # after both
+    x.allocate(32 * MIB, other)
     assert x.seen()[0] == 1
 
 

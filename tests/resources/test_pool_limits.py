@@ -93,8 +93,8 @@ def test_the_maximum_is_kept_and_the_error_says_what_is_free():
     runtime = DeviceRuntime(resource=pool)
     a, b = runtime.allocate(QUARTER), runtime.allocate(HALF)
     with pytest.raises(OutOfDeviceMemoryError, match=(
-            r"the pool has 4096 bytes, 3072 of them in use, and its largest free span has 1024, which is not enough "
-            r"for 1280; it may not grow so far \(maximum_pool_size\)")):
+            r"no 1280 bytes, the pool may not grow so far \(maximum_pool_size\); the pool has 4096, of which 3072 are "
+            r"in use, and its largest free span has 1024")):
         runtime.allocate(QUARTER + 1)
     a.free()
     c = runtime.allocate(QUARTER)
@@ -147,8 +147,8 @@ def test_when_the_driver_has_no_memory_left_the_error_says_what_the_pool_has(dri
     for nth in (1, 2):
         driver.fail("cuMemAllocFromPoolAsync", nth, 2)
     with pytest.raises(OutOfDeviceMemoryError, match=(
-            "the pool has 4096 bytes, 2048 of them in use, and its largest free span has 2048, which is not enough for "
-            "4096; there is no more upstream")):
+            "no 4096 bytes, there is no more upstream; the pool has 4096, of which 2048 are in use, and its largest "
+            "free span has 2048")):
         runtime.allocate(WHOLE)
     assert runtime.allocate(WHOLE).ptr
     block.free()

@@ -19,7 +19,14 @@ from rmm_if_installed import (
     runtime_resource,
 )
 
-from xlogmem import DeviceRuntime, DriverError, PoolMemoryResource, use
+from xlogmem import (
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DriverError,
+    OutOfDeviceMemoryError,
+    PoolMemoryResource,
+    use,
+)
 from xlogmem._kernels import check
 
 pytestmark = needs_rmm
@@ -215,9 +222,27 @@ def test_out_of_memory_says_what_xlogmem_says(nbytes):
     for allocate in (ours.allocate, lambda nbytes: rmm.DeviceBuffer(size=nbytes, mr=ours)):
         with pytest.raises(MemoryError) as seen:
             allocate(nbytes)
-        expected = "std::bad_alloc: out_of_memory: xlogmem: out of memory: the pool has 0 bytes, 0 of them in use"
+        expected = f"std::bad_alloc: out_of_memory: xlogmem: out of memory: no {nbytes} bytes, the pool may"
         assert str(seen.value).startswith(expected)
         assert "memory limit" not in str(seen.value)
+
+
+@pytest.mark.parametrize("shift", range(5))
+def test_out_of_memory_ends_with_a_whole_word(shift):
+    """Of bytes that are cut inside of a character Python would make a UnicodeDecodeError."""
+    class Dry(DeviceMemoryResource):
+        order = "stream"
+
+        def allocate(self, nbytes, stream):
+            raise OutOfDeviceMemoryError("too dry " + "x" * shift + "ü€" * 100)
+
+        def deallocate(self, ptr, nbytes, stream):
+            raise AssertionError
+
+    ours = RuntimeMemoryResource(DeviceRuntime(resource=PoolMemoryResource(Dry(0))))
+    with pytest.raises(MemoryError, match=r"OutOfDeviceMemoryError: too dry\.\.\.$"):
+        rmm.DeviceBuffer(size=1000, mr=ours)
+    ours.runtime.reap_pending()
 
 
 @pytest.mark.simulator

@@ -112,6 +112,7 @@ cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is no
 cdef size_t LEAST_CHUNK = <size_t>32 << 20      # bytes of a chunk, where no chunk_size was given
 cdef size_t MOST_CACHED = <size_t>32 << 20      # bytes in the cache of a stream
 cdef size_t MOST_CHUNK = <size_t>1 << 30
+cdef const char* REAP_HELPS = "but reap_pending() may wait for more"
 
 
 cdef inline size_t rounded(size_t nbytes) noexcept nogil:

@@ -49,7 +49,16 @@ inline void explain(std::bad_alloc const& exception, std::size_t bytes, char con
   char* said = std::strstr(const_cast<char*>(exception.what()), "out_of_memory: ");
   if (said == nullptr || !(std::strstr(said, request) || std::strstr(said, "(failed to allocate "))) { return; }
   said += std::strlen("out_of_memory: ");
-  std::snprintf(said, std::strlen(said) + 1, "xlogmem: %s", text);
+  char ours[XLOGMEM_TEXT + 16];
+  std::snprintf(ours, sizeof(ours), "xlogmem: %s", text);
+  std::size_t const room = std::strlen(said);
+  if (std::strlen(ours) > room) {                       // up to the end of a word, and so of a character
+    std::size_t cut = room < 3 ? 0 : room - 3;
+    while (cut > 0 && ours[cut] != ' ') { --cut; }
+    if (cut == 0) { return; }
+    std::strcpy(ours + cut, "...");
+  }
+  std::strcpy(said, ours);
 }
 
 [[noreturn]] inline void raise(xlogmem_error const& error, cuda::stream_ref stream, std::size_t bytes)

@@ -82,7 +82,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
     cdef int failed
     while True:
         if nbytes > pool.maximum - pool.size:           # in each turn: between two the lock was dropped
-            return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
+            return fail_out_of_memory_locked(pool, nbytes, failure, "the pool may not grow so far (maximum_pool_size)")
         wanted = next_chunk_size_locked(pool, nbytes)
         wanted = wanted if wanted < most else most
         pool.size += wanted                             # no other call may grow into the same room
@@ -158,8 +158,8 @@ cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nog
 cdef int fail_out_of_memory_locked(PoolState* pool, size_t nbytes, Failure* failure, const char* why) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
     snprintf(failure.text, sizeof(failure.text),
-             "out of memory: the pool has %zu bytes, %zu of them in use, and its largest free span has %zu, which is "
-             "not enough for %zu; %.60s", pool.size, pool.used, largest_free_locked(pool), nbytes, why)
+             "out of memory: no %zu bytes, %.60s; the pool has %zu, of which %zu are in use, and its largest free span "
+             "has %zu", nbytes, why, pool.size, pool.used, largest_free_locked(pool))
     return fail_resource(failure, cy.CUDA_ERROR_OUT_OF_MEMORY)
 
 

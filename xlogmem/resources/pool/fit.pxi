@@ -58,19 +58,17 @@ cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* 
 cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
     """A span that fits, NULL if there is none: one that needs the host to wait if there is no other.
 
-    All spans of a crowded size class are looked at, then pairs are coalesced: those that any stream can wait for, then
-    those that this one can.
+    All spans of a crowded size class are looked at, then pairs are coalesced: all that any stream can wait for, and
+    then what this one needs of those that it can wait for itself.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = find_reachable_fit_locked(pool, nbytes, stream)
     if best == NULL:
         retry_blocked_pairs_locked(pool)
-        if coalesce_reachable_pairs_locked(pool, NULL):
+        if coalesce_reachable_pairs_locked(pool):
             best = find_reachable_fit_locked(pool, nbytes, stream)
     if best == NULL:
-        retry_blocked_pairs_locked(pool)
-        if coalesce_reachable_pairs_locked(pool, stream):
-            best = find_reachable_fit_locked(pool, nbytes, stream)
+        best = coalesce_blocked_for_locked(pool, nbytes, stream)
     return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, stream, ANY, NO_LIMIT)
 
 
@@ -101,7 +99,7 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
         pool.requests_since_retry += 1
         if pool.requests_since_retry >= pool.blocked_count:
             retry_blocked_pairs_locked(pool)
-        if not coalesce_reachable_pairs_locked(pool, NULL):
+        if not coalesce_reachable_pairs_locked(pool):
             break
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
     best = find_fit_with_frontier_locked(pool, nbytes, stream, ANY, SCAN_LIMIT)

@@ -48,18 +48,20 @@ cdef void note_pair_locked(PoolState* pool, Span* span) noexcept nogil:
     link_pair_locked(pool, span, PAIRED)
 
 
-cdef void coalesce_pair_locked(PoolState* pool, Span* span) noexcept nogil:
+cdef Span* coalesce_pair_locked(PoolState* pool, Span* span) noexcept nogil:
     """Coalesce a free span with the one below."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* lower = span.below
     remove(span)
     remove(lower)
-    insert_locked(pool, coalesce_locked(pool, lower, span))
+    lower = coalesce_locked(pool, lower, span)
+    insert_locked(pool, lower)
+    return lower
 
 
-cdef bint coalesce_reachable_pairs_locked(PoolState* pool, StreamState* stream) noexcept nogil:
-    """Coalesce the pairs that a stream (NULL: any stream) can wait for, set the others aside, and return whether there
-    were any of the former."""
+cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
+    """Coalesce the pairs that a stream can wait for, set the others aside, and return whether there were any of the
+    former."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span
     cdef Span* following = pool.pairs
@@ -67,7 +69,7 @@ cdef bint coalesce_reachable_pairs_locked(PoolState* pool, StreamState* stream) 
     while following != NULL:
         span = following
         following = span.pair_after
-        if needs_host_wait_locked(pool, span, stream) or needs_host_wait_locked(pool, span.below, stream):
+        if needs_host_wait_locked(pool, span, NULL) or needs_host_wait_locked(pool, span.below, NULL):
             unlink_pair_locked(pool, span)
             link_pair_locked(pool, span, BLOCKED)
         else:
@@ -76,15 +78,34 @@ cdef bint coalesce_reachable_pairs_locked(PoolState* pool, StreamState* stream) 
     return coalesced
 
 
-cdef bint coalesce_all_pairs_locked(PoolState* pool) noexcept nogil:
-    """Coalesce every pair, blocked ones too, and return whether there were any."""
+cdef Span* coalesce_blocked_for_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
+    """Coalesce blocked pairs that this stream can wait for, of one place that has so many bytes, and return its span;
+    NULL if there is no such place.  Others are left alone: other streams can wait for one span of each."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef bint coalesced = pool.pairs != NULL or pool.blocked_pairs != NULL
-    while pool.pairs != NULL:
-        coalesce_pair_locked(pool, pool.pairs)
-    while pool.blocked_pairs != NULL:
-        coalesce_pair_locked(pool, pool.blocked_pairs)
-    return coalesced
+    cdef Span* pair = pool.blocked_pairs
+    cdef Span* lowest
+    cdef Span* span
+    cdef size_t together
+    while pair != NULL:
+        lowest = pair.below
+        if not needs_host_wait_locked(pool, lowest, stream) and not is_within_reach_locked(pool, lowest.below, stream):
+            together = lowest.nbytes
+            span = pair
+            while together < nbytes and is_within_reach_locked(pool, span, stream):
+                together += span.nbytes
+                span = span.above
+            if together >= nbytes:
+                while lowest.above != span:
+                    lowest = coalesce_pair_locked(pool, lowest.above)
+                return lowest
+        pair = pair.pair_after
+    return NULL
+
+
+cdef inline bint is_within_reach_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
+    """Whether a neighbour (NULL: none) is free, and the stream can wait for it."""
+    check(pool.order.lock.held(), "the lock is held")
+    return span != NULL and span.free_list != NULL and not needs_host_wait_locked(pool, span, stream)
 
 
 cdef void retry_blocked_pairs_locked(PoolState* pool) noexcept nogil:

@@ -96,10 +96,26 @@ cdef int release_chunk_unlocks(PoolState* pool, Chunk* chunk, StreamState* strea
     return 0
 
 
+cdef bint can_be_released_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
+    """Whether an idle chunk can go upstream, in that the host may wait for it or need not."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef bint forbidden = forbid_context_sync(True)
+    cdef Span* span = chunk.first
+    forbid_context_sync(forbidden)
+    if not forbidden or pool.upstream.frontiers != NULL:
+        return True
+    while span != NULL:
+        if needs_host_wait_locked(pool, span, NULL):
+            pool.order.wants_context_sync = True
+            return False
+        span = span.above
+    return True
+
+
 cdef int release_idle_unlocks(PoolState* pool, size_t keep, StreamState* stream,
                               vector[Failure]* failures) except -1 nogil:
     """Return idle chunks, the newest first, as long as `keep` bytes are left.  Failures are collected: the other chunks
-    are tried."""
+    are tried.  One that needs the host to wait stays as it is, where the host must not: coalesced, all of it would."""
     check(pool.order.lock.held(), "the lock is held")
     cdef vector[Chunk*] idle
     cdef Failure failure
@@ -110,7 +126,8 @@ cdef int release_idle_unlocks(PoolState* pool, size_t keep, StreamState* stream,
     for i in range(idle.size()):
         for k in range(pool.chunks.size()):             # another call may have returned it meanwhile, or used it
             if pool.chunks[k] == idle[idle.size() - 1 - i]:
-                if pool.chunks[k].in_use == 0 and pool.size - pool.chunks[k].nbytes >= keep:
+                if (pool.chunks[k].in_use == 0 and pool.size - pool.chunks[k].nbytes >= keep
+                        and can_be_released_locked(pool, pool.chunks[k])):
                     if release_chunk_unlocks(pool, pool.chunks[k], stream, &failure):
                         failures.push_back(failure)
                 break

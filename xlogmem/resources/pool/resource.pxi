@@ -39,7 +39,7 @@ cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
     cdef int failed = find_or_expand_unlocks(pool, nbytes, stream, span, failure)
     forbid_context_sync(before)
     if failed and failure.kind == NEEDS_CONTEXT_SYNC:
-        fail_out_of_memory_locked(pool, nbytes, failure, "reap_pending() may wait for more of it")
+        fail_out_of_memory_locked(pool, nbytes, failure, REAP_HELPS)
     return failed
 
 
@@ -60,11 +60,7 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
 
 
 cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Hand out memory that may be used on the stream from now on.
-
-    Pairs that need the host to wait are coalesced only when the pool cannot expand: that puts all of both out of the
-    reach of other streams.
-    """
+    """Hand out memory that may be used on the stream from now on."""
     cdef PoolState* pool = <PoolState*>self
     cdef StreamState* stream = wanted.stream
     cdef size_t nbytes = wanted.nbytes
@@ -72,7 +68,7 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     cdef uint64_t moved
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
-        return fail_out_of_memory_locked(pool, nbytes, failure, "it may not grow so far (maximum_pool_size)")
+        return fail_out_of_memory_locked(pool, nbytes, failure, "the pool may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
     while True:
         span = choose_span_locked(pool, nbytes, stream)
@@ -82,13 +78,22 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
         moved = chunks_moved_locked(pool)
         if not find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
             break
-        if not is_out_of_memory(failure):
-            return 1
-        if not (coalesce_all_pairs_locked(pool) or wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
-            return 1
+        if not (is_out_of_memory(failure) and wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
+            return advise_reap_unlocks(pool, nbytes, failure)
         discard_failure_unlocks(pool, failure)
     hand_out_locked(pool, span, nbytes, wanted)
     return 0
+
+
+cdef int advise_reap_unlocks(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:
+    """Out of memory while free neighbours have as much together, which the host would have to wait for: a reap that
+    waits helps, so say so.  They are not coalesced for this, which would put all of them out of the reach of others."""
+    check(pool.order.lock.held(), "the lock is held")
+    if is_out_of_memory(failure) and failure.kind != OUT_OF_BUDGET and measure_free_memory_locked(pool).largest >= nbytes:
+        discard_failure_unlocks(pool, failure)
+        pool.order.wants_context_sync = True
+        return fail_out_of_memory_locked(pool, nbytes, failure, REAP_HELPS)
+    return 1
 
 
 cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil:

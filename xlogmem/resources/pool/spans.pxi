@@ -104,11 +104,13 @@ cdef void reduce_rest_locked(PoolState* pool, Span* span, StreamState* stream) n
     """Reduce the frontier of what a split left above the span to one position of the stream.
 
     To have the span, the stream has waited for several others; a position that it takes now stands for all of them.  So
-    the rest can be found on the stream's own free list.
+    the rest can be found on the stream's own free list.  Not where the stream may be destroyed: there is no fence
+    behind the position, and others could wait for what it stands for.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest = span.above
-    if rest == NULL or rest.free_list == NULL or rest.count < 2 or not is_ordered_locked(pool, rest, stream):
+    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or may_be_destroyed(stream)
+            or not is_ordered_locked(pool, rest, stream)):
         return
     remove(rest)
     clear_frontier(rest)
