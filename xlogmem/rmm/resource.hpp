@@ -52,9 +52,11 @@ inline void explain(std::bad_alloc const& exception, std::size_t bytes, char con
   char ours[XLOGMEM_TEXT + 16];
   std::snprintf(ours, sizeof(ours), "xlogmem: %s", text);
   std::size_t const room = std::strlen(said);
-  if (std::strlen(ours) > room) {                       // up to the end of a word, and so of a character
+  if (std::strlen(ours) > room) {  // up to the end of a word, and so of a character
     std::size_t cut = room < 3 ? 0 : room - 3;
-    while (cut > 0 && ours[cut] != ' ') { --cut; }
+    while (cut > 0 && ours[cut] != ' ') {
+      --cut;
+    }
     if (cut == 0) { return; }
     std::strcpy(ours + cut, "...");
   }

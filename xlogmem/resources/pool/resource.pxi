@@ -89,7 +89,8 @@ cdef int advise_reap_unlocks(PoolState* pool, size_t nbytes, Failure* failure) e
     """Out of memory while free neighbours have as much together, which the host would have to wait for: a reap that
     waits helps, so say so.  They are not coalesced for this, which would put all of them out of the reach of others."""
     check(pool.order.lock.held(), "the lock is held")
-    if is_out_of_memory(failure) and failure.kind != OUT_OF_BUDGET and measure_free_memory_locked(pool).largest >= nbytes:
+    if (is_out_of_memory(failure) and failure.kind != OUT_OF_BUDGET
+            and measure_free_memory_locked(pool).largest >= nbytes):
         discard_failure_unlocks(pool, failure)
         pool.order.wants_context_sync = True
         return fail_out_of_memory_locked(pool, nbytes, failure, REAP_HELPS)
