@@ -1,17 +1,21 @@
 """Plugins that a worker has one after the other, beside each other, and beside what the program does itself."""
 from __future__ import annotations
 
+import sys
+
 import pytest
 from rmm_if_installed import needs_rmm
 
 pytest.importorskip("distributed", reason="needs distributed")
 
+import cloudpickle
 from dask_workers import Cluster, connected, enabled, resources, stand_in_for_cupy
 from distributed import Client
 
 import xlogmem
 from xlogmem.dask import XlogmemPlugin, metrics
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])     # workers do not find the tests
 pytestmark = [needs_rmm, pytest.mark.simulator, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 

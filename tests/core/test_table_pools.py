@@ -21,7 +21,7 @@ FENCED, UNFENCED = 64 * MIB, 8 * MIB                    # a free of as much has 
 
 
 class Served:
-    """A pool of chunks of 128 MiB, and what the driver is asked to do for it from now on."""
+    """A pool of chunks of 128 MiB, and what the driver does for it from now on."""
 
     def __init__(self, driver, upstream=None) -> None:
         self.driver, self.runtime = driver, DeviceRuntime(resource=PoolMemoryResource(upstream, chunk_size=128 * MIB))

@@ -217,7 +217,7 @@ def test_out_of_memory_is_what_the_failure_callback_waits_for(driver):
 
 @pytest.mark.parametrize("nbytes", [5000, 8192, 10**9 + 1])
 def test_out_of_memory_says_what_xlogmem_says(nbytes):
-    """RMM's own text would name a limit of 0 bytes, which nobody has set."""
+    """RMM's own text would name a limit of 0 bytes, which was never set."""
     ours = RuntimeMemoryResource(DeviceRuntime(resource=PoolMemoryResource(maximum_pool_size=4096)))
     for allocate in (ours.allocate, lambda nbytes: rmm.DeviceBuffer(size=nbytes, mr=ours)):
         with pytest.raises(MemoryError) as seen:

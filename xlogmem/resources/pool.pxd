@@ -22,7 +22,7 @@ cdef enum PairState:
 
 
 cdef enum Demand:
-    # What a span has to be for the stream that asks.
+    # What a span has to be for the stream that requests it.
     ANY
     REACHABLE                       # no host has to wait for it
     ORDERED                         # nothing has to wait for it
