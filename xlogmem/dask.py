@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, SupportsIndex
 
@@ -133,18 +132,18 @@ class XlogmemPlugin(WorkerPlugin):
         """
         former = _stay(worker)
         if not former:
-            _starting.add((worker.id, id(self)))
+            _starting.add((worker.id, self))
             await asyncio.sleep(0)
-            if (worker.id, id(self)) not in _starting:  # torn down meanwhile, for another one of the same name
+            if (worker.id, self) not in _starting:      # torn down meanwhile, for another one of the same name
                 return
-            _starting.remove((worker.id, id(self)))
+            _starting.remove((worker.id, self))
         with _lock:
-            kept = frozenset[Piece]().union(*(_holders.pop(key).wants for key in former))
+            kept = frozenset[Piece]().union(*map(_wants.pop, former))
             try:
-                _holders[worker.id, id(self)] = Holder(self, self._begin())
+                _wants[worker.id, self] = self._begin()
             except BaseException as failure:
                 if former:                              # for which this one stands from now on, with Dask
-                    _holders[worker.id, id(self)] = Holder(self, kept)
+                    _wants[worker.id, self] = kept
                     logger().error("XlogmemPlugin was not set up; this worker goes on with what it has: %s", failure)
                 raise
             finally:
@@ -155,19 +154,19 @@ class XlogmemPlugin(WorkerPlugin):
         """Called by Dask.  Where another one will be set up in its place at once, as where it is registered again, the
         plugin stays until then: what tasks allocate in between would be untracked for good.
         """
-        _starting.discard((worker.id, id(self)))
+        _starting.discard((worker.id, self))
         with _lock:
-            if (worker.id, id(self)) in _holders and is_replaced():
-                _leaving[worker.id, id(self)] = asyncio.get_running_loop().call_soon(self._leave, worker)
+            if (worker.id, self) in _wants and is_replaced():
+                _leaving[worker.id, self] = asyncio.get_running_loop().call_soon(self._leave, worker)
             else:
                 self._leave(worker)
 
     def _leave(self, worker: Worker) -> None:
         with _lock:
-            _leaving.pop((worker.id, id(self)), None)
-            _holders.pop((worker.id, id(self)), None)
+            _leaving.pop((worker.id, self), None)
+            _wants.pop((worker.id, self), None)
             _end_unwanted()
-            if not any(holder == worker.id for holder, _ in _holders):
+            if not any(other == worker.id for other, _ in _wants):
                 worker.metrics = {name: metric for name, metric in worker.metrics.items()
                                   if name != "xlogmem" and name not in COLUMNS}
 
@@ -204,23 +203,16 @@ Piece = tuple[str, Any]                     # one of these, and which
 ENDED = (COLLECTOR, LIBRARY, FOLLOWED, DEVICE)          # in this order: libraries may be on RMM
 
 
-@dataclass(frozen=True)
-class Holder:
-    """A plugin that is set up on a worker, and what that worker wants for its sake."""
-
-    plugin: XlogmemPlugin
-    wants: frozenset[Piece]
-
-
 _lock = ProcessLock()
-_holders: dict[tuple[str, int], Holder] = {}            # by worker and plugin; a process may have several of both
-_starting: set[tuple[str, int]] = set()                 # those that wait for the other plugins of their worker
-_leaving: dict[tuple[str, int], asyncio.Handle] = {}    # those that were torn down just now
+Key = tuple[str, XlogmemPlugin]             # a worker's id, and one of its plugins; a process may have several of both
+_wants: dict[Key, frozenset[Piece]] = {}                # of those that are set up
+_starting: set[Key] = set()                             # those that wait for the other plugins of their worker
+_leaving: dict[Key, asyncio.Handle] = {}                # those that were torn down just now
 _begun: set[Piece] = set()                              # by plugins, and not by the program itself
 _collectors: list[Any] = []                             # in Prometheus' registry of the process
 
 
-def _stay(worker: Worker) -> list[tuple[str, int]]:
+def _stay(worker: Worker) -> list[Key]:
     """The plugins of the worker that were torn down just now do not end."""
     with _lock:
         keys = [key for key in _leaving if key[0] == worker.id]
@@ -249,7 +241,7 @@ def _collect() -> None:
 
 def _end_unwanted() -> None:
     """What plugins have begun and none wants any more.  What cannot be undone is logged: a worker has to close."""
-    unwanted = _begun.difference(*(holder.wants for holder in _holders.values()))
+    unwanted = _begun.difference(*_wants.values())
     for kind, which in sorted(unwanted, key=lambda piece: (ENDED.index(piece[0]), piece[1])):
         try:
             _end(kind, which)
