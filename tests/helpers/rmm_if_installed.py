@@ -54,5 +54,5 @@ def runtime_resource() -> RuntimeMemoryResource:
     return RuntimeMemoryResource(DeviceRuntime())
 
 
-def current() -> rmm.mr.DeviceMemoryResource:
-    return rmm.mr.get_per_device_resource(0)
+def current(device: int = 0) -> rmm.mr.DeviceMemoryResource:
+    return rmm.mr.get_per_device_resource(device)

@@ -29,3 +29,13 @@ def fresh(monkeypatch, map_of_devices):
     source = Source()
     rmm.mr.set_per_device_resource(0, source.mr)
     return source
+
+
+@pytest.fixture
+def two(fresh):
+    """Both devices have sources of ours, the first of which is `fresh`."""
+    before, second = rmm.mr.get_per_device_resource(1), Source()
+    rmm.mr.set_per_device_resource(1, second.mr)
+    yield fresh, second
+    xlogmem.rmm.disable()
+    rmm.mr.set_per_device_resource(1, before)

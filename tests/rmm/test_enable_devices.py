@@ -14,20 +14,6 @@ from xlogmem._kernels import check
 pytestmark = [needs_rmm, pytest.mark.simulator]
 
 
-def resource(device):
-    return rmm.mr.get_per_device_resource(device)
-
-
-@pytest.fixture
-def two(fresh):
-    """Both devices have sources of ours, the first of which is `fresh`."""
-    before, second = resource(1), Source()
-    rmm.mr.set_per_device_resource(1, second.mr)
-    yield fresh, second
-    xlogmem.rmm.disable()
-    rmm.mr.set_per_device_resource(1, before)
-
-
 @pytest.fixture
 def simulated_initialize(monkeypatch):
     """What `rmm.reinitialize` calls in the end, without CUDA's runtime library."""
@@ -55,20 +41,20 @@ def test_all_devices(two, enable, _context):
     enable()
     assert int(check(cuda.cuCtxGetCurrent())) == int(_context)
     for device, source in enumerate(two):
-        assert resource(device).runtime is xlogmem.get_runtime(device)
-        assert resource(device).upstream_mr is source.mr
+        assert current(device).runtime is xlogmem.get_runtime(device)
+        assert current(device).upstream_mr is source.mr
         assert xlogmem.rmm.is_current(device)
     xlogmem.disable("rmm") if "rmm" in allocators._enabled else xlogmem.rmm.disable()
-    assert [resource(device) for device in (0, 1)] == [source.mr for source in two]
+    assert [current(device) for device in (0, 1)] == [source.mr for source in two]
     assert not xlogmem.rmm.is_current(1)
 
 
 def test_a_pool_takes_its_first_chunk_on_its_own_device(two):
     """Although another device is current."""
     xlogmem.rmm.enable("all", pool_allocator=True, initial_pool_size=1 << 16)
-    buffers = [rmm.DeviceBuffer(size=1 << 8, mr=resource(device)) for device in (0, 1)]
+    buffers = [rmm.DeviceBuffer(size=1 << 8, mr=current(device)) for device in (0, 1)]
     assert list(map(ordinal_of, buffers)) == [0, 1]
-    assert [resource(device).get_allocated_bytes() for device in (0, 1)] == [1 << 8] * 2
+    assert [current(device).get_allocated_bytes() for device in (0, 1)] == [1 << 8] * 2
     del buffers
     for device in (0, 1):
         xlogmem.get_runtime(device).reap_pending()
@@ -79,7 +65,7 @@ def test_where_one_device_fails_those_before_it_are_restored(two):
     for devices in ("all", [0, 1]):
         with pytest.raises(RuntimeError, match="device 1 has a runtime already"):
             xlogmem.rmm.enable(devices)
-        assert [resource(device) for device in (0, 1)] == [source.mr for source in two]
+        assert [current(device) for device in (0, 1)] == [source.mr for source in two]
         assert xlogmem.devices()[0].runtime is None
         assert xlogmem.rmm.active_devices() == []
     assert xlogmem.get_runtime(1) is by_hand
@@ -133,7 +119,7 @@ def test_where_another_library_fails_all_devices_are_restored(two, monkeypatch):
     monkeypatch.setitem(sys.modules, "xlogmem.allocators.cupy", Refusing)
     with pytest.raises(RuntimeError, match="not now"):
         xlogmem.enable("rmm", "cupy", devices="all")
-    assert [resource(device) for device in (0, 1)] == [source.mr for source in two]
+    assert [current(device) for device in (0, 1)] == [source.mr for source in two]
     with pytest.raises(ValueError, match="devices are chosen for RMM alone"):
         xlogmem.enable("cupy", devices=[1])
     with pytest.raises(RuntimeError, match="not now"):
@@ -147,17 +133,17 @@ def test_reinitialize_is_followed(two, simulated_initialize):
     for devices in ([0, 1], 0):
         rmm.reinitialize(devices=devices)
         for device in (0, 1):
-            assert isinstance(resource(device), RuntimeMemoryResource)
-            assert resource(device).upstream_mr is simulated_initialize[device].mr
-            assert resource(device).runtime is xlogmem.get_runtime(device)
-            assert resource(device).runtime.resource.limit == 1 << 20
+            assert isinstance(current(device), RuntimeMemoryResource)
+            assert current(device).upstream_mr is simulated_initialize[device].mr
+            assert current(device).runtime is xlogmem.get_runtime(device)
+            assert current(device).runtime.resource.limit == 1 << 20
     assert xlogmem.get_runtime(0) is not former[0]
     xlogmem.rmm.disable(1)
     rmm.reinitialize(devices=[0, 1])
     assert [xlogmem.rmm.is_current(device) for device in (0, 1)] == [True, False]
     xlogmem.rmm.disable()
     rmm.reinitialize(devices=[0, 1])
-    assert [resource(device) for device in (0, 1)] == [simulated_initialize[device].mr for device in (0, 1)]
+    assert [current(device) for device in (0, 1)] == [simulated_initialize[device].mr for device in (0, 1)]
     assert rmm.rmm._initialize.__name__ == "initialize"  # RMM's function is where it was
 
 

@@ -8,26 +8,12 @@ import sys
 import pytest
 from c_table import ENVIRONMENT
 from places import ROOT
-from rmm_if_installed import Source, current, needs_rmm, rmm
+from rmm_if_installed import current, needs_rmm, rmm
 
 import xlogmem
 from xlogmem import use
 
 pytestmark = [needs_rmm, pytest.mark.simulator]
-
-
-def resource(device):
-    return rmm.mr.get_per_device_resource(device)
-
-
-@pytest.fixture
-def two(fresh):
-    """Both devices have sources of ours."""
-    before, second = resource(1), Source()
-    rmm.mr.set_per_device_resource(1, second.mr)
-    yield fresh, second
-    xlogmem.rmm.disable()
-    rmm.mr.set_per_device_resource(1, before)
 
 
 # The program ends with a signal where a buffer is touched that has no C++ object yet.
