@@ -246,10 +246,13 @@ def show(executor: str, figures: dict[str, dict[str, Any]], rounds: int) -> dict
                 print("    {:14} x {:.4f} [{:.4f}, {:.4f}], {}".format(
                     name, row[name]["ratio_median"], *row[name]["ratio_middle_half"], row[name]["added"]))
     for name in [key for key, row in next(iter(figures.values())).items() if isinstance(row, dict)]:
-        ratios = [sum(row[name]["ms"][turn] for row in figures.values())
-                  / sum(row["alone_ms"][turn] for row in figures.values()) for turn in range(rounds)]
+        ratios = sorted(sum(row[name]["ms"][turn] for row in figures.values())
+                        / sum(row["alone_ms"][turn] for row in figures.values()) for turn in range(rounds))
+        quickest = (sum(min(row[name]["ms"]) for row in figures.values())
+                    / sum(min(row["alone_ms"]) for row in figures.values()))
         together[name] = statistics.median(ratios)
-        print(f"{executor:10}{name:14} all queries x {together[name]:.4f}")
+        print(f"{executor:10}{name:14} all queries x {together[name]:.4f} [{ratios[rounds // 4]:.4f}, "
+              f"{ratios[-1 - rounds // 4]:.4f}], the quickest of each x {quickest:.4f}")
     return together
 
 
