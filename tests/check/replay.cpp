@@ -35,6 +35,8 @@ class Replay {
     std::map<std::string, std::shared_ptr<const Graph>> graphs_;
     std::map<std::string, Clock> notes_;
     std::map<std::string, u64> windows_;
+    std::map<std::string, u32> kernel_words_;
+    std::map<std::string, Time> launches_;  // the last one through a word
     u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
     Words words_;
     Operation what_;
@@ -52,12 +54,14 @@ class Replay {
     Stream* stream(const std::string& name);
     u64 address(const std::string& text) const;
     Range range(const std::string& text);
+    Range pointer(const std::string& text, Role role, const std::string& more);
 
     bool on_handles();
     bool on_order();
     bool on_memory();
     bool on_graphs();
     bool on_declarations();
+    bool on_words();
     void run();
     void sync();
     std::string text_of(const Finding& finding) const;
@@ -99,21 +103,30 @@ u64 Replay::address(const std::string& text) const {
     return found->second + (plus == std::string::npos ? 0 : std::stoull(text.substr(plus + 1)));
 }
 
-// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer, p+8:write~ one from which it goes somewhere else.
+// Through a word of the kernel's parameters, where one is named.
+Range Replay::pointer(const std::string& text, Role role, const std::string& more) {
+    std::vector<Range> ranges;
+    engine_.add_pointer(ranges, address(text), role);
+    if (ranges.empty()) return {};
+    ranges[0].moved = more.find('~') != std::string::npos;
+    ranges[0].found = more.find('?') != std::string::npos;
+    std::size_t named = more.find('#');
+    if (named == std::string::npos) return ranges[0];
+    auto made = kernel_words_.try_emplace(more.substr(named + 1), 0);
+    if (made.second) made.first->second = engine_.add_word();
+    ranges[0].word = made.first->second;
+    return ranges[0];
+}
+
+// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
+// somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w.
 Range Replay::range(const std::string& text) {
     static const std::map<std::string, Role> roles{
         {"read", Role::Read}, {"write", Role::Write}, {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown}};
-    bool moved = text.back() == '~';
-    std::size_t colon = text.rfind(':'), open = text.find('[');
-    auto role = roles.find(text.substr(colon + 1, text.size() - colon - 1 - moved));
+    std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
+    auto role = roles.find(text.substr(colon + 1, more - colon - 1));
     if (role == roles.end()) refuse("no role in " + text);
-    if (open == std::string::npos) {
-        std::vector<Range> ranges;
-        engine_.add_pointer(ranges, address(text.substr(0, colon)), role->second);
-        if (ranges.empty()) return {};
-        ranges[0].moved = moved;
-        return ranges[0];
-    }
+    if (open == std::string::npos) return pointer(text.substr(0, colon), role->second, text.substr(more));
     u64 base = address(text.substr(0, open));
     Range exact;
     exact.begin = base + std::stoull(text.substr(open + 1));
@@ -126,7 +139,8 @@ bool Replay::on_handles() {
     const std::string& call = word(0);
     if (call == "stream") {
         u64 context = has("of") ? std::stoull(words_.back()) : 1;
-        handles_.create_stream(handle(stream_handles_, word(1)), context, has("blocking"));
+        u32 library = has("by") ? engine_.name(words_.back()) : 0;
+        handles_.create_stream(handle(stream_handles_, word(1)), context, {has("blocking"), library});
     } else if (call == "event") {
         handles_.create_event(handle(event_handles_, word(1)));
     } else if (call == "destroy" && stream_handles_.count(word(1))) {
@@ -246,11 +260,28 @@ bool Replay::on_declarations() {
     return true;
 }
 
+// settle w used, settle w unused: the kernel's code was read. saw-write w p: the last launch with the word w has changed p.
+bool Replay::on_words() {
+    const std::string& call = word(0);
+    if (call != "settle" && call != "learn-word" && call != "saw-write") return false;
+    u32 number = kernel_words_.at(word(1));
+    if (call == "settle")
+        engine_.settle(number, word(2) == "used");
+    else if (call == "learn-word")
+        engine_.learn(number, word(2) == "read" ? Role::Read : Role::Write);
+    else
+        engine_.saw_write(number, launches_.at(word(1)), address(word(2)));
+    return true;
+}
+
 void Replay::run() {
     what_.name = engine_.name(word(2));
     std::vector<Range> ranges;
     for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
-    engine_.work(*stream(word(1)), what_, ranges.data(), ranges.size());
+    Time time = engine_.work(*stream(word(1)), what_, ranges.data(), ranges.size());
+    for (auto& [name, number] : kernel_words_)
+        for (const Range& range : ranges)
+            if (range.word == number) launches_[name] = time;
 }
 
 void Replay::line(Words words) {
@@ -264,7 +295,7 @@ void Replay::line(Words words) {
     try {
         if (word(0) == "run")
             run();
-        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs() && !on_declarations())
+        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs() && !on_declarations() && !on_words())
             refuse("no call " + word(0));
     } catch (Stream*) {
     }
@@ -281,7 +312,7 @@ std::string Replay::text_of(const Access& access) const {
 std::string Replay::text_of(const Finding& finding) const {
     static const char* const roles[] = {"read", "write", "readwrite", "unknown", "alloc", "free"};
     static const char* const kinds[] = {"", "use-after-free ", "stale-graph ", "dead-stream ", "dead-event "};
-    std::string text = finding.certain ? "certain " : "possible ";
+    std::string text = finding.certain() ? "certain " : "possible ";
     text += kinds[int(finding.kind)];
     if (finding.kind == Kind::DeadStream || finding.kind == Kind::DeadEvent)
         return text + engine_.name(finding.second.what.name) + "@" + std::to_string(finding.second.what.site);

@@ -1,7 +1,9 @@
 // What an operation does to memory, and when two such accesses contradict each other.
 //
 // A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address that one holds is
-// its anchor, which is touched for certain, and how far it reaches from there is a guess (the whole block).
+// its anchor, which is touched for certain, and how far it reaches from there is a guess (the whole block). An address
+// that was *found* among the bytes of a struct is less: nothing shows that the kernel uses it, and it may be what an
+// earlier launch has left there.
 #pragma once
 
 #include "clock.hpp"
@@ -35,6 +37,7 @@ struct Range {
     Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
     u32 word = 0;            // a kernel's pointer, of which more may become known: see words.hpp
     bool moved = false;      // the kernel does not go just to its anchor
+    bool found = false;      // the address was found in a struct
 };
 
 struct Access {
@@ -47,8 +50,11 @@ struct Access {
     bool maybe_end = false;  // its address may be the end of the block before, which the same kernel was given
     u32 word = 0;            // of the kernel that has done it
     bool moved = false;      // … and the kernel may go somewhere else than to its anchor
+    bool found = false;      // … and nothing shows that the kernel uses the address
+    bool unused = false;     // … and its code shows that it does not
     bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
     bool in_capture = false;  // its time is one of the capture, not of a stream
+    u32 library = 0;          // a name: of the library that has made the stream for itself
 };
 
 enum class Verdict : u8 { Fine, Possible, Certain };
@@ -69,10 +75,14 @@ inline bool meet(const Access& a, const Access& b) {
 
 // Of two accesses that nothing orders, and whose extents overlap.
 inline Verdict judge(const Access& first, const Access& second) {
+    if (first.unused || second.unused) return Verdict::Fine;
+    bool found = first.found || second.found;
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
+    // A pointer of which nothing more is known may be an old one, which the kernel does not use.
+    if (first.role == Role::Free && second.role == Role::Unknown) return Verdict::Possible;
     // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
-    if (is_life(first.role) || is_life(second.role)) return Verdict::Certain;
-    bool there = !first.moved && !second.moved && meet(first, second);
+    if (is_life(first.role) || is_life(second.role)) return found ? Verdict::Possible : Verdict::Certain;
+    bool there = !found && !first.moved && !second.moved && meet(first, second);
     if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
     bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
     return unknown ? Verdict::Possible : Verdict::Fine;
@@ -83,6 +93,7 @@ inline Verdict judge(const Access& first, const Access& second) {
 inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
     if (!writes(later.role) && later.role != earlier.role) return false;
     if ((later.maybe_end && !earlier.maybe_end) || (later.moved && !earlier.moved)) return false;
+    if (later.found && !(earlier.found && earlier.word == later.word)) return false;
     if (later.anchor)
         return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&
                earlier.end <= later.end;

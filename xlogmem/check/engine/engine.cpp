@@ -23,6 +23,7 @@ Access Engine::access(const Stream* stream, Time time, Operation what, Role role
     made.what = what;
     made.role = role;
     if (!stream) return made;
+    made.library = stream->library;
     made.in_capture = bool(stream->capture);
     made.unseen = (made.in_capture ? stream->capture->clock(stream->lane) : stream->clock).has_unseen();
     return made;
@@ -30,9 +31,11 @@ Access Engine::access(const Stream* stream, Time time, Operation what, Role role
 
 // -- streams, events, the host ----------------------------------------------------------------------------------------
 
-Stream* Engine::create_stream(u64 context, u64 id, bool blocking) {
-    if (trace_) trace_->line(":stream", id, context, blocking, false);
-    return order_.create(context, id, blocking, false);
+Stream* Engine::create_stream(u64 context, u64 id, bool blocking, u32 library) {
+    if (trace_) trace_->line(":stream", id, context, blocking, false, library);
+    Stream* stream = order_.create(context, id, blocking, false);
+    stream->library = library;
+    return stream;
 }
 
 Stream* Engine::create_legacy(u64 context, u64 id) {
@@ -166,8 +169,9 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
         made.maybe_end = made.role == Role::Unknown && is_end(range, ranges, count);
         made.word = range.word;
         made.moved = range.moved;
+        made.found = range.found;
         words_.refresh(made);
-        touch(stream, made, range.block);
+        if (!made.unused) touch(stream, made, range.block);
     }
     return now;
 }
@@ -183,14 +187,27 @@ std::shared_ptr<const Graph> Engine::end_capture(Stream& stream) {
     for (auto& other : order_.streams())
         if (other->capture == capture) other->capture = nullptr;
     std::shared_ptr<const Graph> graph = capture ? capture->finish() : std::make_shared<Graph>();
+    if (capture) end_own_memory(*capture);
     if (trace_) trace_->line(":end-capture", &stream, trace_->number_of(graph.get(), true));
     return graph;
+}
+
+// Outside of a launch the memory is not there.
+void Engine::end_own_memory(const Capture& capture) {
+    capture.each_own([&](u64 address, u64 generation, const Access& free) {
+        Block* block = blocks_.at(address, false);
+        if (!block || block->generation != generation) return;
+        block->live = false;
+        block->freed = free;
+        block->freed.time = {};  // the capture's own means nothing any more
+    });
 }
 
 Access Engine::launched(const Stream& stream, Time now, Operation what, const Access& captured) const {
     Access made = captured;
     made.time = now;
     made.stream = stream.id;
+    made.library = stream.library;
     made.in_capture = bool(stream.capture);
     made.unseen |= (made.in_capture ? stream.capture->clock(stream.lane) : stream.clock).has_unseen();
     made.captured = made.what.site;

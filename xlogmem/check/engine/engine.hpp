@@ -23,7 +23,11 @@
 // is handed to an operation. *Possible*: the same, but it depends on what a kernel does with its pointer: whether it
 // writes through it (Role::Unknown), or how far it reaches from its anchor, the address that it was given, to which
 // alone it goes for certain (access.hpp). An address that may be the end of the block before is not certain either, nor
-// is a race of what comes after a wait that the engine cannot see.
+// is a race of what comes after a wait that the engine cannot see, or on a stream that a library has made for itself.
+//
+// *Evidence*: a pointer that is a parameter is used. An address that was found among the bytes of a struct may be left
+// over from an earlier launch: it makes a finding possible, and none if its memory is gone. What settles it is the
+// kernel's code (settle()), a change of the memory that was seen (saw_write()), or that the front end knows the struct.
 //
 // *A capture* orders its operations among themselves, and judges them so; a launch of the graph is one operation of its
 // stream that does all of it (graphs.hpp).
@@ -50,7 +54,8 @@ class Engine {
     const std::string& name(u32 number) const { return names_[number]; }
 
     // -- streams and events. Events are named by their handles. ------------------------------------------------------
-    Stream* create_stream(u64 context, u64 id, bool blocking);
+    // `library` is the name of a library that has made it for itself.
+    Stream* create_stream(u64 context, u64 id, bool blocking, u32 library = 0);
     Stream* create_legacy(u64 context, u64 id);
     void destroy_stream(Stream* stream);
     void destroy_context(u64 context);
@@ -87,14 +92,17 @@ class Engine {
         if (Block* block = blocks_.find(address)) ranges.push_back(anchored(*block, address, role));
     }
     // The same, of a word that has a number, in a launch of which more is known: see launched.hpp.
-    void add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, bool moved,
-                     const LaunchOrigin& origin);
+    void add_pointer(std::vector<Range>& ranges, u64 address, const Through& through, const LaunchOrigin& origin);
     // Such a word, by its number: what is learned holds for what was done through it already, too.
     u32 add_word();
     void learn(u32 word, Role role);
     bool is_known(u32 word) const { return words_.is_known(word); }
     // A kernel may go somewhere else than to where it points: races there are possible, and no more.
     void doubt(u32 word);
+    // The kernel's code was read: it uses the word as an address, or never does.
+    void settle(u32 word, bool used);
+    // The launch at this time has changed what is behind the word, which held this address.
+    void saw_write(u32 word, Time time, u64 address);
 
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
     Time allocate(Stream* stream, Operation what, u64 address, u64 bytes);
@@ -151,6 +159,7 @@ class Engine {
     Access access(const Stream* stream, Time time, Operation what, Role role) const;
     static Range anchored(Block& block, u64 address, Role role);
     Access launched(const Stream& stream, Time now, Operation what, const Access& captured) const;
+    void end_own_memory(const Capture& capture);
     static void begin_again(Block& block, const Access& alloc);
     void touch(Stream& stream, const Access& access, Block* block);
     void touch_block(Stream& stream, const Access& access, Block& block);
@@ -159,7 +168,7 @@ class Engine {
     void end_block(Stream* stream, const Access& free, Block& block, bool piece);
     void reuse(Stream* stream, const Access& alloc);
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
-    static bool is_certain(const Finding& finding);
+    static Verdict verdict_of(const Finding& finding);
     void judge_again(u32 word);
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
     void report_found(const Access& second, const Block& block);

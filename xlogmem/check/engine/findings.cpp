@@ -26,28 +26,33 @@ std::size_t Findings::Hash::operator()(const Key& key) const {
 
 void Findings::add(const Finding& finding) {
     added_++;
-    Key key{u64(finding.kind), u64(finding.certain)};
+    keep(finding);
+}
+
+void Findings::keep(const Finding& finding) {
+    bool certain = finding.certain();
+    Key key{u64(finding.kind), u64(certain)};
     add_access(add_access(&key[2], finding.first), finding.second);
     if (!finding.first.what.site || !finding.second.what.site) {
         key[12] = finding.begin;
         key[13] = finding.end;
     }
-    auto known = places_.find(key);
-    if (known != places_.end()) {
-        all_[known->second].count++;
-    } else if (kept_[finding.certain] < kMost) {
-        kept_[finding.certain]++;
-        places_.emplace(std::move(key), all_.size());
-        all_.push_back(finding);
-    } else {
-        left_out_++;
+    List& list = finding.is_withheld() ? withheld_ : reported_;
+    auto known = list.places.find(key);
+    if (known != list.places.end()) {
+        list.all[known->second].count += finding.count;
+    } else if (list.kept[certain] < kMost) {
+        list.kept[certain]++;
+        list.places.emplace(std::move(key), list.all.size());
+        list.all.push_back(finding);
+    } else if (&list == &reported_) {
+        left_out_ += finding.count;
     }
 }
 
 void Findings::clear() {
-    all_.clear();
-    places_.clear();
-    kept_[0] = kept_[1] = 0;
+    reported_.clear();
+    withheld_.clear();
     left_out_ = 0;
 }
 

@@ -21,14 +21,20 @@ enum class Kind : u8 {
 // program. The bytes are those that both may touch; the block is the one in which they lie, with its generation.
 struct Finding {
     Kind kind = Kind::Race;
-    bool certain = true;  // else possible: it depends on what a kernel does with its pointer
+    Verdict verdict = Verdict::Certain;  // possible: it depends on what a kernel does with its pointer
     bool doubtful = false;  // … or the two may be ordered by something that cannot be seen
+    bool gone = false;  // the memory was freed before the second operation was queued
     Access first, second;
     u64 begin = 0, end = 0;
     u64 block_begin = 0, block_end = 0, generation = 0;
     Operation allocated, freed;  // of the block, as far as that is known
     u32 tag = 0;  // of the block: a name
     u64 count = 1;  // of such pairs of the same two places of the program
+
+    bool certain() const { return verdict == Verdict::Certain; }
+    // An address of memory that is gone, which was found in a struct, is no finding: it may stand in a field that nobody
+    // reads. It is kept aside until the kernel's code was read, which may use it after all.
+    bool is_withheld() const { return gone && second.found; }
 };
 
 class Findings {
@@ -38,10 +44,19 @@ class Findings {
 
     void add(const Finding& finding);
     void clear();
-    const std::vector<Finding>& all() const { return all_; }
+    const std::vector<Finding>& all() const { return reported_.all; }
+    const std::vector<Finding>& withheld() const { return withheld_.all; }
+    // `change` gives them their verdicts anew. What is fine now is no finding any more.
     template <class Change>
-    void each(Change&& change) {
-        for (Finding& finding : all_) change(finding);
+    void judge_again(Change&& change) {
+        for (List* list : {&reported_, &withheld_}) {
+            std::vector<Finding> before = std::move(list->all);
+            list->clear();
+            for (Finding& finding : before) {
+                change(finding);
+                if (finding.verdict != Verdict::Fine) keep(finding);
+            }
+        }
     }
     u64 left_out() const { return left_out_; }
     u64 added() const { return added_; }  // so far, all counted
@@ -52,10 +67,16 @@ class Findings {
     struct Hash {
         std::size_t operator()(const Key& key) const;
     };
-    std::vector<Finding> all_;
-    std::unordered_map<Key, std::size_t, Hash> places_;
-    std::size_t kept_[2] = {0, 0};  // possible, certain
+    struct List {
+        std::vector<Finding> all;
+        std::unordered_map<Key, std::size_t, Hash> places;
+        std::size_t kept[2] = {0, 0};  // possible, certain
+        void clear() { *this = {}; }
+    };
+    List reported_, withheld_;
     u64 left_out_ = 0, added_ = 0;
+
+    void keep(const Finding& finding);
 };
 
 }  // namespace check

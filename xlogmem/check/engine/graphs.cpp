@@ -31,6 +31,7 @@ Capture::Life& Capture::life(const Block& block) {
 
 void Capture::allocate(const Block& block, const Access& access) {
     graph_.allocations.push_back({access, block.begin, block.generation, block.piece});
+    life(block).allocated = true;
     life(block).shadow.add(access);
 }
 
@@ -54,10 +55,12 @@ void Capture::free(const Block& block, const Access& access, u32 lane, std::vect
 // A launch is one operation: what a graph does to the same bytes in the same way is there once.
 std::shared_ptr<const Graph> Capture::finish() {
     auto graph = std::make_shared<Graph>();
-    graph->allocations = graph_.allocations;
+    for (const CapturedAccess& made : graph_.allocations)
+        if (!is_own(made.generation)) graph->allocations.push_back(made);
     std::set<std::tuple<u64, u64, u64, Role, bool, bool, bool, u64>> known;
     for (const CapturedAccess& captured : graph_.accesses) {
         const Access& access = captured.access;
+        if (is_own(captured.generation)) continue;
         if (known
                 .emplace(access.begin, access.end, access.anchor, access.role, access.maybe_end, access.moved,
                          access.unseen, captured.generation)

@@ -19,6 +19,8 @@ struct CapturedAccess {
     bool piece = false;
 };
 
+// What a launch does. Memory that the graph allocates and frees again is its own: what it does there was judged while it
+// was captured, and nobody else has the memory.
 struct Graph {
     std::vector<CapturedAccess> allocations;  // which a launch makes anew, if the program has freed the memory
     std::vector<CapturedAccess> accesses;
@@ -40,6 +42,12 @@ class Capture {
     void free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
 
     std::shared_ptr<const Graph> finish();
+    // Calls visit(address, generation, free) for the memory that is the graph's own.
+    template <class Visit>
+    void each_own(Visit&& visit) const {
+        for (const CapturedAccess& made : graph_.allocations)
+            if (is_own(made.generation)) visit(made.begin, made.generation, lives_.at(made.generation).free);
+    }
 
   private:
     struct Lane {
@@ -48,7 +56,7 @@ class Capture {
     };
     struct Life {
         Shadow shadow;
-        bool freed = false;
+        bool allocated = false, freed = false;
         Access free;
     };
     std::vector<Lane> lanes_;
@@ -56,6 +64,10 @@ class Capture {
     Graph graph_;
 
     Life& life(const Block& block);
+    bool is_own(u64 generation) const {
+        auto known = lives_.find(generation);
+        return known != lives_.end() && known->second.allocated && known->second.freed;
+    }
 };
 
 }  // namespace check

@@ -3,8 +3,9 @@
 
 namespace check {
 
-void Handles::create_stream(u64 handle, u64 context, bool blocking, u32 site) {
-    streams_[handle] = engine_.create_stream(context, new_id("made", site), blocking);
+void Handles::create_stream(u64 handle, u64 context, const Making& making) {
+    u64 id = new_id("made", making.site);
+    streams_[handle] = engine_.create_stream(context, id, making.blocking, making.library);
     of_context_[context].insert(handle);
 }
 
@@ -28,7 +29,7 @@ Stream* Handles::stream(u64 handle, Caller caller, Operation what) {
     if (found == streams_.end()) {
         // It was made where the check did not see it, and may be a blocking stream: more is ordered then, and no alarm
         // is false.
-        create_stream(handle, caller.context, true, what.site);
+        create_stream(handle, caller.context, {true, 0, what.site});
         return streams_[handle];
     }
     if (!found->second) engine_.dead_handle(Kind::DeadStream, what);

@@ -22,7 +22,12 @@ class Handles {
 
     explicit Handles(Engine& engine) : engine_(engine) {}
 
-    void create_stream(u64 handle, u64 context, bool blocking, u32 site = 0);
+    struct Making {
+        bool blocking;
+        u32 library = 0;  // the name of a library that makes the stream for itself
+        u32 site = 0;
+    };
+    void create_stream(u64 handle, u64 context, const Making& making);
     // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
     Stream* stream(u64 handle, Caller caller, Operation what);
     void destroy_stream(u64 handle, Operation what);

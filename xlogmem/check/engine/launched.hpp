@@ -28,10 +28,9 @@ class Launched {
         return value;
     }
 
-    // The kernel does this through the word at this offset, which has this number: see Engine::add_word(). `moved`: not
-    // just at the address that it holds.
-    void add(std::size_t offset, Role role, u32 number, bool moved) {
-        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), role, number, moved, origin_);
+    // The kernel does this through the word at this offset.
+    void add(std::size_t offset, const Through& through) {
+        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), through, origin_);
     }
 
   private:

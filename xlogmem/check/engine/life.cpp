@@ -17,20 +17,31 @@ void set_extent(Access& access, u64 begin, u64 end) {
 
 // -- findings ---------------------------------------------------------------------------------------------------------
 
-bool Engine::is_certain(const Finding& finding) {
-    if (finding.kind != Kind::Race) return !finding.second.maybe_end;
-    return judge(finding.first, finding.second) == Verdict::Certain && !finding.doubtful;
+Verdict Engine::verdict_of(const Finding& finding) {
+    const Access &first = finding.first, &second = finding.second;
+    Verdict verdict = Verdict::Certain;
+    if (finding.kind == Kind::Race)
+        verdict = judge(first, second);
+    else if (second.unused)
+        verdict = Verdict::Fine;
+    else if (second.maybe_end || second.found || (finding.gone && second.role == Role::Unknown))
+        verdict = Verdict::Possible;
+    // A library's own stream is nothing that the program could wait for: what is done there is the library's to order.
+    bool doubtful = finding.doubtful || first.library || second.library;
+    return doubtful && verdict == Verdict::Certain ? Verdict::Possible : verdict;
 }
 
 void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
     Finding finding;
     finding.kind = kind;
-    finding.doubtful = second.unseen || (!second.in_capture && order_.is_doubtful(first.time));
+    finding.doubtful = kind == Kind::Race && (second.unseen || (!second.in_capture && order_.is_doubtful(first.time)));
     finding.first = first;
     finding.second = second;
     words_.refresh(finding.first);
     words_.refresh(finding.second);
-    finding.certain = is_certain(finding);
+    finding.gone = first.role == Role::Free;
+    finding.verdict = verdict_of(finding);
+    if (finding.verdict == Verdict::Fine) return;
     finding.begin = std::max(first.begin, second.begin);
     finding.end = std::max(finding.begin, std::min(first.end, second.end));
     finding.block_begin = block.begin;

@@ -26,6 +26,7 @@ struct Stream {
     bool blocking = true;
     bool legacy = false;  // the default stream of the context
     bool dead = false;
+    u32 library = 0;  // the name of the library that has made it for itself
     u32 slot = 0;
     u64 newest = 0;  // the number of its newest operation
     Clock clock;

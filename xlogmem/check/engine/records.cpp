@@ -28,15 +28,15 @@ struct Writer {
     std::string json_of(const Access& access) const {
         StreamNote note = notes.of(access.stream);
         return "{" + field("name", engine.name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
-               field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", \"stream\": {" +
-               field("number", access.stream) + ", " + field("kind", note.kind) + ", " + field("site", note.site) +
-               "}}";
+               field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", " +
+               field("library", engine.name(access.library)) + ", \"stream\": {" + field("number", access.stream) +
+               ", " + field("kind", note.kind) + ", " + field("site", note.site) + "}}";
     }
 
     std::string json_of(const Finding& finding) const {
         static const char* const kinds[] = {"race", "use-after-free", "stale-graph", "dead-stream", "dead-event"};
         return "{" + field("kind", kinds[int(finding.kind)]) + ", " + field("pair", pair_of(finding)) +
-               ", \"certain\": " + (finding.certain ? "true" : "false") + ", \"first\": " + json_of(finding.first) +
+               ", \"certain\": " + (finding.certain() ? "true" : "false") + ", \"first\": " + json_of(finding.first) +
                ", \"second\": " + json_of(finding.second) + ", " + field("begin", finding.begin) + ", " +
                field("end", finding.end) + ", " + field("tag", engine.name(finding.tag)) + ", \"block\": {" +
                field("begin", finding.block_begin) + ", " + field("end", finding.block_end) + ", " +

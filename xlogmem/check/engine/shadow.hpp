@@ -26,6 +26,11 @@ class Shadow {
     void start(u64 begin, u64 end);
     void clear() { cells_.clear(); }
     void add(const Access& access);  // without a comparison
+    template <class Change>
+    void each(Change&& change) {
+        for (Cell& cell : cells_)
+            for (Access& access : cell.seen) change(access);
+    }
 
     // Adds the accesses that contradict this one to `found`: those that `clock` does not cover. Each once.
     void compare(const Access& access, const Clock& clock, std::vector<Access>& found) const;

@@ -60,6 +60,7 @@ void Trace::work(const Stream& stream, Operation what, const Range* ranges, std:
         add(ranges[i].anchor);
         add(ranges[i].word);
         add(ranges[i].moved);
+        add(ranges[i].found);
     }
     line("");
 }
@@ -95,7 +96,7 @@ Clock Player::clock(std::size_t first) const {
 
 void Player::work() {
     std::vector<Range> ranges;
-    for (std::size_t i = 4; i + 5 < words_->size(); i += 6) {
+    for (std::size_t i = 4; i + 6 < words_->size(); i += 7) {
         Range range;
         range.begin = number(i);
         range.end = number(i + 1);
@@ -103,6 +104,7 @@ void Player::work() {
         range.anchor = number(i + 3);
         range.word = u32(number(i + 4));
         range.moved = number(i + 5);
+        range.found = number(i + 6);
         ranges.push_back(range);
     }
     engine_.work(*stream(1), operation(2), ranges.data(), ranges.size());
@@ -112,8 +114,9 @@ bool Player::on_order(const std::string& call) {
     if (call == ":stream") {
         u64 context = number(2);
         bool legacy = number(4);
-        streams_[number(1)] =
-            legacy ? engine_.create_legacy(context, number(1)) : engine_.create_stream(context, number(1), number(3));
+        u32 library = legacy ? 0 : names_.at(number(5));
+        streams_[number(1)] = legacy ? engine_.create_legacy(context, number(1))
+                                     : engine_.create_stream(context, number(1), number(3), library);
     } else if (call == ":end-stream") {
         engine_.destroy_stream(stream(1));
     } else if (call == ":end-context") {
@@ -202,6 +205,10 @@ bool Player::on_rest(const std::string& call) {
         engine_.learn(u32(number(1)), Role(number(2)));
     } else if (call == ":doubt-word") {
         engine_.doubt(u32(number(1)));
+    } else if (call == ":settle-word") {
+        engine_.settle(u32(number(1)), number(2));
+    } else if (call == ":saw-write") {
+        engine_.saw_write(u32(number(1)), {u32(number(2)), number(3)}, number(4));
     } else if (call == ":dead") {
         engine_.dead_handle(Kind(number(1)), operation(2));
     } else if (call == ":clear") {

@@ -16,6 +16,12 @@ bool KernelWords::doubt(u32 word) {
     return is_new;
 }
 
+bool KernelWords::settle(u32 word, bool used) {
+    bool is_new = word && all_[word].code == Code::NotRead;
+    if (is_new) all_[word].code = used ? Code::Uses : Code::DoesNotUse;
+    return is_new;
+}
+
 bool KernelWords::launch(u32 word, u64 address, const LaunchOrigin& origin) {
     Word& of = all_[word];
     for (Last& last : of.last) {
@@ -29,11 +35,11 @@ bool KernelWords::launch(u32 word, u64 address, const LaunchOrigin& origin) {
 }
 
 void Engine::judge_again(u32 word) {
-    findings_.each([&](Finding& finding) {
+    findings_.judge_again([&](Finding& finding) {
         if (finding.first.word != word && finding.second.word != word) return;
         words_.refresh(finding.first);
         words_.refresh(finding.second);
-        finding.certain = is_certain(finding);
+        finding.verdict = verdict_of(finding);
     });
 }
 
@@ -47,14 +53,36 @@ void Engine::learn(u32 word, Role role) {
     if (words_.learn(word, role)) judge_again(word);
 }
 
-void Engine::add_pointer(std::vector<Range>& ranges, u64 address, Role role, u32 word, bool moved,
-                         const LaunchOrigin& origin) {
+void Engine::add_pointer(std::vector<Range>& ranges, u64 address, const Through& through, const LaunchOrigin& origin) {
     Block* block = blocks_.find(address);
     if (!block) return;
-    ranges.push_back(anchored(*block, address, role));
-    ranges.back().word = word;
-    ranges.back().moved = moved;
-    if (words_.launch(word, address, origin)) doubt(word);
+    ranges.push_back(anchored(*block, address, through.role));
+    ranges.back().word = through.word;
+    ranges.back().moved = through.moved;
+    ranges.back().found = through.found;
+    if (words_.launch(through.word, address, origin)) doubt(through.word);
+}
+
+void Engine::settle(u32 word, bool used) {
+    if (trace_) trace_->line(":settle-word", word, used);
+    if (words_.settle(word, used)) judge_again(word);
+}
+
+// What another stream may have written meanwhile says nothing of this launch: so there is no finding about it.
+void Engine::saw_write(u32 word, Time time, u64 address) {
+    if (trace_) trace_->line(":saw-write", word, time.slot, time.number, address);
+    auto is_it = [&](const Access& access) {
+        return access.word == word && access.time.slot == time.slot && access.time.number == time.number;
+    };
+    for (const Finding& finding : findings_.all())
+        if (is_it(finding.first) || is_it(finding.second)) return;
+    Block* block = blocks_.find(address);
+    if (!block) return;
+    block->shadow.each([&](Access& access) {
+        if (!is_it(access)) return;
+        access.role = Role::Write;
+        access.found = access.maybe_end = false;
+    });
 }
 
 void Engine::doubt(u32 word) {

@@ -1,7 +1,9 @@
 // Pointers of kernels, of which more becomes known while a program runs.
 //
 // A front end numbers the words of a kernel's parameters that may be pointers, and accesses through them have the number.
-// What is learned about one later holds for what was done through it before, in findings, too.
+// What is learned about one later holds for what was done through it before, in findings, too: whether the kernel reads
+// or writes through it, that it goes somewhere else than to where the pointer points, and, for an address that was found
+// in a struct, whether the kernel's code uses the word as an address at all.
 #pragma once
 
 #include "access.hpp"
@@ -23,6 +25,13 @@ struct LaunchOrigin {
     }
 };
 
+// What a launch does through a word of its kernel's parameters.
+struct Through {
+    u32 word = 0;
+    Role role = Role::Unknown;
+    bool moved = false, found = false;  // see Range
+};
+
 class KernelWords {
   public:
     u32 add() {
@@ -31,6 +40,8 @@ class KernelWords {
     }
     bool learn(u32 word, Role role);  // false: nothing new
     bool doubt(u32 word);
+    // The kernel's code uses the word as an address, or it does not.
+    bool settle(u32 word, bool used);
     // Does this launch differ from the last one with the same address in its numbers and its stream alone?
     bool launch(u32 word, u64 address, const LaunchOrigin& origin);
     bool is_known(u32 word) const { return all_[word].role != Role::Unknown; }
@@ -42,9 +53,12 @@ class KernelWords {
             access.maybe_end = false;  // through the end of its memory a kernel does nothing
         }
         access.moved |= word.moved;
+        access.found &= word.code != Code::Uses;
+        access.unused |= word.code == Code::DoesNotUse;
     }
 
   private:
+    enum class Code : u8 { NotRead, Uses, DoesNotUse };
     struct Last {
         u64 address = 0;
         LaunchOrigin origin;
@@ -52,6 +66,7 @@ class KernelWords {
     struct Word {
         Role role = Role::Unknown;
         bool moved = false;
+        Code code = Code::NotRead;
         std::array<Last, 8> last;  // for the last few addresses that it had
         u32 newest = 0;
     };

@@ -38,7 +38,7 @@ std::string describe(const check::Access& access) {
 std::string text_of(const check::Finding& finding) {
     std::string first = describe(finding.first), second = describe(finding.second);
     const std::string& call = engine().name(finding.second.what.name);
-    std::string text = finding.certain ? "" : "POSSIBLE ";
+    std::string text = finding.certain() ? "" : "POSSIBLE ";
     switch (finding.kind) {
         case check::Kind::DeadStream:
             return "DEAD STREAM: " + call + " was called with the handle of a destroyed stream";
