@@ -26,7 +26,7 @@ void print(const std::string& name, const Facts& facts) {
     for (const Parameter& parameter : facts.parameters) std::cout << " " << parameter.offset << "+" << parameter.size;
     std::cout << " |";
     for (const Pointer& pointer : facts.pointers)
-        std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)];
+        std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)] << (pointer.found ? "?" : "");
     std::cout << " |";
     for (const Pointer& pointer : facts.pointers) {
         if (pointer.start.is_there && pointer.start.zeros.empty()) continue;

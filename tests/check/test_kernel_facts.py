@@ -13,6 +13,7 @@ from ptx_programs import Kernel
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 DEFECTS = [defect.name for defect in defects()]
 R, W, RW, U = "read", "write", "readwrite", "unknown"
+FOUND = "unknown?"                                      # in a struct: nothing shows that the kernel uses it
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
 
 
@@ -95,12 +96,17 @@ STRUCTS = {
     "by address": ("mov.b64 %a, s; ld.param.u64 %x, [%a+16]; st.global.u32 [%x], 0;", {24: W}),
     "by a sum": ("mov.b64 %a, s; add.s64 %b, %a, 8; ld.param.u64 %x, [%b]; st.global.u32 [%x], 0;", {16: W}),
     "by an index": ("mov.b64 %a, s; add.s64 %b, %a, %i; ld.param.u64 %x, [%b]; st.global.u32 [%x], 0;",
-                    {8: U, 16: U, 24: U}),
+                    {8: FOUND, 16: FOUND, 24: FOUND}),
     "handed over": ("mov.b64 %a, s; cvta.param.u64 %b, %a; st.param.b64 [param0], %b; call f, (param0);",
-                    {8: U, 16: U, 24: U}),
+                    {8: FOUND, 16: FOUND, 24: FOUND}),
     "a tensor map": ("mov.b64 %a, s;\n"
                      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%m], [%a, {%x, %y}], [%b];",
-                     {8: U, 16: U, 24: U}),
+                     {8: FOUND, 16: FOUND, 24: FOUND}),
+    "by an index and by name": ("mov.b64 %a, s; add.s64 %b, %a, %i; ld.param.u64 %x, [%b]; ld.param.u64 %y, [s+8];\n"
+                                "ld.u32 %r, [%x]; ld.u32 %r, [%y];", {8: "read?", 16: R, 24: "read?"}),
+    "which of two fields is left open": ("ld.param.u64 %x, [s]; ld.param.u64 %y, [s+8]; selp.b64 %x, %x, %y, %z;\n"
+                                         "st.u32 [%x], 0;", {8: U, 16: U}),
+    "a field that is stored": ("ld.param.u64 %x, [s]; st.global.u64 [%p], %x;", {8: FOUND}),
     "beside an offset of its own": ("ld.param.u64 %x, [s]; ld.param.u64 %p, [p]; add.s64 %y, %p, %x; "
                                     "st.global.u32 [%y], 0;", {32: W}),
 }
@@ -149,7 +155,7 @@ def more(length):
 STORE = ptx([".param .u64 p"], "ld.param.u64 %p, [p];\n" + 40 * " " + "st.global.u32 [%p], 0;" + 400 * " ")
 IMAGES = {
     "cubin": (cubin({"k": [(0, 8), (8, 4), (16, 24)], "j": []}),
-              {"k": Facts([(0, 8), (8, 4), (16, 24)], {0: U, 16: U, 24: U, 32: U}), "j": Facts([], {})}),
+              {"k": Facts([(0, 8), (8, 4), (16, 24)], {0: U, 16: FOUND, 24: FOUND, 32: FOUND}), "j": Facts([], {})}),
     "cubin-incomplete": (cubin({"k": [(0, 8), (0, 0), (8, 8)]}), {"k": Facts([], {})}),
     "fat-ptx": (fat_binary((2, 0, cubin({"k": [(0, 8)], "j": [(0, 4)]}), 0), (1, 0, STORE.encode(), 0)),
                 {"k": Facts([(0, 8)], {0: W}), "j": Facts([(0, 4)], {})}),

@@ -108,13 +108,13 @@ def every_pointer_counts(p: Program, repaired: bool) -> None:
     beside(p, repaired)
 
 
-@scene("certain use/write")
+@scene("possible use/write")
 def a_pointer_in_a_struct(p: Program, repaired: bool) -> None:
     launch(p, u32(1), Array(dimensions=2, data=X, count=3), kernel=STRUCT)
     beside(p, repaired)
 
 
-@scene("certain use/write")
+@scene("possible use/write")
 def a_pointer_in_a_parameter_that_is_not_aligned(p: Program, repaired: bool) -> None:
     launch(p, u32(1), (u32 * 3)(7, X % 2**32, X // 2**32), kernel=ODD)
     beside(p, repaired)
@@ -141,7 +141,7 @@ def packed_arguments(p: Program, repaired: bool) -> None:
     beside(p, repaired)
 
 
-@scene("certain use/write")
+@scene("possible use/write")
 def a_pointer_in_a_packed_struct(p: Program, repaired: bool) -> None:
     launch_packed(p, (u64 * 4)(1, 2, X, 3), kernel=STRUCT)
     beside(p, repaired)
@@ -188,11 +188,29 @@ def a_kernel_on_a_destroyed_stream(p: Program, repaired: bool) -> None:
     launch(p, u64(X), u32(5))
 
 
-@scene("certain use-after-free")
+@scene("possible use-after-free")
 def a_kernel_is_handed_freed_memory(p: Program, repaired: bool) -> None:
+    """It may be an old pointer that the kernel does not use."""
     if not repaired:
         p.free(X)
     launch(p, u64(X), u32(5))
+
+
+@scene("certain use-after-free")
+def a_kernel_reads_freed_memory(p: Program, repaired: bool) -> None:
+    if not repaired:
+        p.free(X)
+    launch(p, u64(X), u32(5), symbol=b"_Z4readPKfi")
+
+
+@scene("possible use-after-free")
+def freed_memory_in_a_struct_is_nothing(p: Program, repaired: bool) -> None:
+    """Of a struct it is an address that is left over, of a parameter it may be used."""
+    p.free(X)
+    if repaired:
+        launch(p, u32(1), Array(dimensions=2, data=X, count=3), kernel=STRUCT)
+    else:
+        launch(p, u64(X), u32(5))
 
 
 @scene("certain use/free")

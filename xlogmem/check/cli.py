@@ -37,7 +37,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     """
     refuse_unwritable(json_file, sarif_file, record_file)
     try:
-        known = suppressions.loaded(suppress_file) if suppress_file else []
+        known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
         environment, driver = runner.environment(on_gpu, pools == "real")
         outcome = runner.run(list(command), environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
@@ -50,7 +50,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for omission in outcome.omissions:
         click.echo(audit.as_text(omission) + "\n", err=True)
     for one in known:
-        if not one.used:
+        if not one.used and not one.ships:
             click.echo(f"xlogmem check: nothing fits the suppression {one.patterns} ({one.reason})", err=True)
     for block in outcome.ignored:
         if not block["used"]:

@@ -15,12 +15,13 @@ class Stream:
     """Where an operation is queued.
 
     `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is where the program
-    made it.
+    made it; `library` is the file's name of a library that has made it for itself.
     """
 
     number: int
     kind: str
     made: tuple[Frame, ...] = ()
+    library: str = ""
 
     @property
     def name(self) -> str:
@@ -30,6 +31,8 @@ class Stream:
             self.kind, f"a thread's default stream ({self.number})")
 
     def __str__(self) -> str:
+        if self.library:
+            return f"{self.name} ({self.library}'s own)"
         place = place_in(self.made) if self.kind == "made" else None
         return f"{self.name} (made at {place})" if place else self.name
 
@@ -98,8 +101,8 @@ def resolved(record: dict[str, Any]) -> Finding:
 
 def access_of(record: dict[str, Any]) -> Access:
     stream = record["stream"]
-    return Access(record["name"], record["role"], Stream(stream["number"], stream["kind"], stack_of(stream["site"])),
-                  stack_of(record["captured"] or record["site"]))
+    made = Stream(stream["number"], stream["kind"], stack_of(stream["site"]), record["library"])
+    return Access(record["name"], record["role"], made, stack_of(record["captured"] or record["site"]))
 
 
 def stack_of(number: int) -> tuple[Frame, ...]:
@@ -113,8 +116,8 @@ def from_json(record: dict[str, Any]) -> Finding:
 
     def access(one: dict[str, Any]) -> Access:
         made = one["stream"]
-        return Access(one["name"], one["role"], Stream(made["number"], made["kind"], stack(made["made"])),
-                      stack(one["stack"]))
+        stream = Stream(made["number"], made["kind"], stack(made["made"]), made["library"])
+        return Access(one["name"], one["role"], stream, stack(one["stack"]))
 
     return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
                       "allocated": stack(record["allocated"]), "freed": stack(record["freed"])})

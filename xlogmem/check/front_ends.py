@@ -97,8 +97,10 @@ class Real:
             neighbours.prepare(neighbours.REAL_POOLS)
 
     def report(self) -> Report:
+        unread = gpu.read_codes(self._library)
         found = gpu.report(self._library)
-        return Report(found["findings"], found["omissions"], self._notes(found) + noted.notes())
+        return Report(found["findings"], found["omissions"],
+                      self._notes(found) + [unread] * bool(unread) + noted.notes())
 
     def clear(self) -> None:
         self._library.xcheck_clear_findings()

@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment", "injection", "is_there", "library", "report"]
+from xlogmem.check import disassembler
+
+__all__ = ["environment", "injection", "is_there", "library", "read_codes", "report"]
 
 INJECTION = "CUDA_INJECTION64_PATH"
 PROBE = """
@@ -90,7 +94,38 @@ def library() -> ctypes.CDLL:
     for function in (loaded.xcheck_free, loaded.xcheck_find_sites):
         function.argtypes = [ctypes.c_void_p]
         function.restype = None
+    loaded.xcheck_find_codes.restype = ctypes.c_size_t
+    loaded.xcheck_code.argtypes = [ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_uint)]
+    loaded.xcheck_code.restype = ctypes.c_void_p
+    loaded.xcheck_list_code.argtypes = [ctypes.c_size_t, ctypes.c_char_p]
     return loaded
+
+
+def read_codes(library: ctypes.CDLL) -> str | None:
+    """Read the machine code of the kernels that findings depend on; what the findings lack where it cannot be read."""
+    count = library.xcheck_find_codes()
+    if not count:
+        return None
+    tool = disassembler.find()
+    if tool is None:
+        return (f"the code of {count} kernels was not read, which would tell more of findings that are possible: "
+                "there is no nvdisasm (it comes with Triton and with CUDA toolkits; XLOGMEM_CHECK_NVDISASM names it)")
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        listings = list(pool.map(lambda code: disassembler.listing(tool, *code), codes(library, count)))
+    for index, listing in enumerate(listings):
+        if listing is not None:
+            library.xcheck_list_code(index, listing.encode())
+    library.xcheck_read_codes()
+    unread = listings.count(None)
+    return f"the code of {unread} kernels could not be read by {tool}" if unread else None
+
+
+def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:
+    """The code of each kernel that is to be read, and the number of its architecture."""
+    size, sm = ctypes.c_size_t(), ctypes.c_uint()
+    for index in range(count):
+        address = library.xcheck_code(index, ctypes.byref(size), ctypes.byref(sm))
+        yield ctypes.string_at(address, size.value), sm.value
 
 
 def report(library: ctypes.CDLL) -> dict[str, Any]:

@@ -38,6 +38,9 @@ def repair_of(finding: Finding) -> str | None:
         return "capture the graph again when its memory has another owner, or keep the memory as long as the graph"
     if finding.kind != "race":
         return "do not use the handle after it was destroyed"
+    if library := first.stream.library or second.stream.library:
+        return (f"none, if the memory is {library}'s own; else let the stream that is handed to the library wait, and wait "
+                "for it")
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":

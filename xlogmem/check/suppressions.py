@@ -6,6 +6,11 @@
     file = "*/site-packages/somelib/*"                  # a pattern; of either place
     function = "Pool.*"
     operation = "cuMemFreeAsync"
+    library = "libsome.so*"                             # that has made the stream for itself
+    first = {operation = "cuMemset*"}                   # the same keys, of the one place
+    then = {library = "libsome.so*"}                    # … and of the other one
+
+known.toml beside this module lists what is known of libraries, and applies to each check.
 """
 from __future__ import annotations
 
@@ -13,12 +18,15 @@ import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from xlogmem.check.findings import Access, Finding
 
-__all__ = ["Suppression", "applied", "loaded"]
+__all__ = ["Suppression", "applied", "loaded", "shipped"]
 
-PATTERNS = ("kind", "file", "function", "operation")
+OF_ACCESS = ("file", "function", "operation", "library")
+SIDES = ("first", "then")
+KEYS = ("kind", *OF_ACCESS, *SIDES)
 
 
 @dataclass
@@ -26,22 +34,38 @@ class Suppression:
     """One entry; patterns are those of a shell."""
 
     reason: str
-    patterns: dict[str, str]
+    patterns: dict[str, Any]
+    ships: bool = False                                 # with xlogmem
     used: int = 0
 
     def fits(self, finding: Finding) -> bool:
         kind = finding.pair if finding.kind == "race" else finding.kind
         if not fnmatchcase(kind, self.patterns.get("kind", "*")):
             return False
-        return any(self.fits_access(access) for access in (finding.first, finding.second))
+        either = {key: pattern for key, pattern in self.patterns.items() if key in OF_ACCESS}
+        return (any(fits(access, either) for access in (finding.first, finding.second))
+                and fits(finding.first, self.patterns.get("first", {}))
+                and fits(finding.second, self.patterns.get("then", {})))
 
-    def fits_access(self, access: Access) -> bool:
-        if not fnmatchcase(access.name, self.patterns.get("operation", "*")):
-            return False
-        if "file" not in self.patterns and "function" not in self.patterns:
-            return True
-        return any(fnmatchcase(frame.file, self.patterns.get("file", "*"))
-                   and fnmatchcase(frame.function, self.patterns.get("function", "*")) for frame in access.stack)
+
+def fits(access: Access, patterns: dict[str, str]) -> bool:
+    """True if the operation is one of these; of its stack, if one frame is."""
+    if not fnmatchcase(access.name, patterns.get("operation", "*")):
+        return False
+    if not fnmatchcase(access.stream.library, patterns.get("library", "*")):
+        return False
+    if "file" not in patterns and "function" not in patterns:
+        return True
+    return any(fnmatchcase(frame.file, patterns.get("file", "*"))
+               and fnmatchcase(frame.function, patterns.get("function", "*")) for frame in access.stack)
+
+
+def shipped() -> list[Suppression]:
+    """What is known of libraries."""
+    entries = loaded(str(Path(__file__).parent / "known.toml"))
+    for entry in entries:
+        entry.ships = True
+    return entries
 
 
 def loaded(file: str) -> list[Suppression]:
@@ -59,19 +83,29 @@ def loaded(file: str) -> list[Suppression]:
     entries = document.pop("suppress", [])
     if document or not isinstance(entries, list):
         raise ValueError(f"{file}: only [[suppress]] entries are expected, found {', '.join(document) or 'a table'}")
-    found = []
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict):
-            raise ValueError(f"{file}, entry {number}: [[suppress]] with keys is expected, found {entry!r}")
-        unknown = entry.keys() - {"reason", *PATTERNS}
-        if unknown or not isinstance(entry.get("reason"), str) or not entry["reason"].strip():
-            raise ValueError(f"{file}, entry {number}: " + (f"unknown keys {sorted(unknown)}" if unknown else
-                                                            "a reason is required"))
-        patterns = {key: entry[key] for key in PATTERNS if key in entry}
-        if not patterns or not all(isinstance(pattern, str) for pattern in patterns.values()):
-            raise ValueError(f"{file}, entry {number}: a pattern for one of {', '.join(PATTERNS)} is required")
-        found.append(Suppression(entry["reason"], patterns))
-    return found
+    return [entry_of(entry, f"{file}, entry {number}") for number, entry in enumerate(entries, 1)]
+
+
+def entry_of(entry: object, where: str) -> Suppression:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: [[suppress]] with keys is expected, found {entry!r}")
+    if unknown := entry.keys() - {"reason", *KEYS}:
+        raise ValueError(f"{where}: unknown keys {sorted(unknown)}")
+    reason = entry.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(f"{where}: a reason is required")
+    patterns = {key: entry[key] for key in KEYS if key in entry}
+    for side in SIDES:
+        table = patterns.get(side, {"operation": "*"})
+        if not isinstance(table, dict) or not table or not are_patterns(table) or table.keys() - set(OF_ACCESS):
+            raise ValueError(f"{where}: {side} has to be a table with patterns for {', '.join(OF_ACCESS)}")
+    if not patterns or not are_patterns({key: value for key, value in patterns.items() if key not in SIDES}):
+        raise ValueError(f"{where}: a pattern for one of {', '.join(KEYS)} is required")
+    return Suppression(reason, patterns)
+
+
+def are_patterns(table: dict[str, Any]) -> bool:
+    return all(isinstance(pattern, str) for pattern in table.values())
 
 
 def applied(suppressions: list[Suppression], findings: list[Finding]) -> tuple[list[Finding], int]:

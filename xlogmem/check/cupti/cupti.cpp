@@ -1,4 +1,5 @@
 // Subscribing to the driver's calls, and what Python wants of this library.
+#include "callers.hpp"
 #include "calls.hpp"
 #include "driver.hpp"
 
@@ -111,7 +112,17 @@ void on_call(const Handler& handler, const CUpti_CallbackData& data) {
     }
 }
 
-void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, const CUpti_CallbackData* data) {
+void keep_code(const CUpti_ResourceData& loaded) {
+    auto* module = static_cast<const CUpti_ModuleResourceData*>(loaded.resourceDescriptor);
+    if (!module || !module->pCubin) return;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().codes.keep(module->pCubin, module->cubinSize);
+}
+
+void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, const void* about) {
+    if (domain == CUPTI_CB_DOMAIN_RESOURCE && is_watching())
+        return keep_code(*static_cast<const CUpti_ResourceData*>(about));
+    auto* data = static_cast<const CUpti_CallbackData*>(about);
     const Handler* handler = calls().find(number);
     if (!handler || domain != CUPTI_CB_DOMAIN_DRIVER_API || !is_watching()) return;
     try {
@@ -142,6 +153,8 @@ std::string start(const char* path) {
     if (result != CUPTI_SUCCESS) return "CUPTI refuses a subscriber: its error " + std::to_string(result);
     for (CUpti_CallbackId number = 0; number < Calls::kMost; number++)
         if (calls().find(number)) cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, number);
+    cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_MODULE_LOADED);
+    library_of_caller();  // the first look at a stack loads a library
     watching = true;
     return "";
 }
@@ -182,12 +195,10 @@ EXPORT const char* xcheck_failure() { return failure().c_str(); }
 // A function that gives the number of the caller's place in the program: see sites.pyx.
 EXPORT void xcheck_find_sites(u32 (*function)()) { site_of_caller = function; }
 
-// To be freed with xcheck_free(). What the last launches wrote may not be known yet: that is waited for, a moment.
-EXPORT char* xcheck_report() {
-    if (front().lost)
-        return strdup(
-            "{\"findings\": [], \"omissions\": [], \"unseen\": {}, \"launches\": 0, \"unknown_launches\": 0, "
-            "\"dropped\": 0}");
+namespace {
+
+// What the last launches wrote may not be known yet: that is waited for, a moment.
+void wait_for_trials() {
     for (int turns = 0; turns < 50; turns++) {
         {
             std::lock_guard<xlogmem_mutex> guard(front().lock);
@@ -196,10 +207,57 @@ EXPORT char* xcheck_report() {
         }
         usleep(4000);
     }
+}
+
+}  // namespace
+
+// To be freed with xcheck_free().
+EXPORT char* xcheck_report() {
+    if (front().lost)
+        return strdup(
+            "{\"findings\": [], \"omissions\": [], \"unseen\": {}, \"launches\": 0, \"unknown_launches\": 0, "
+            "\"dropped\": 0}");
+    wait_for_trials();
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     return strdup(front().report().c_str());
 }
 EXPORT void xcheck_free(char* text) { free(text); }
+
+namespace {
+
+std::vector<Front::FoundCode>& found_codes() {
+    static std::vector<Front::FoundCode>& all = *new std::vector<Front::FoundCode>;
+    return all;
+}
+
+}  // namespace
+
+// The code that may settle a finding, before the report. How much there is; each piece with xcheck_code(), which gives
+// its address, and the listing of it to xcheck_list_code(); at last xcheck_read_codes(). One thread does that.
+EXPORT std::size_t xcheck_find_codes() {
+    if (front().lost) return 0;
+    wait_for_trials();
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    found_codes() = front().find_codes();
+    return found_codes().size();
+}
+
+EXPORT const void* xcheck_code(std::size_t index, std::size_t* bytes, unsigned* sm) {
+    const Front::FoundCode& code = found_codes()[index];
+    *bytes = code.bytes.size();
+    *sm = code.sm;
+    return code.bytes.data();
+}
+
+EXPORT void xcheck_list_code(std::size_t index, const char* listing) {
+    Front::FoundCode& code = found_codes()[index];
+    code.facts = facts_of_code(listing, code.parameters, code.base);
+}
+
+EXPORT void xcheck_read_codes() {
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().read_codes(found_codes());
+}
 
 EXPORT void xcheck_clear_findings() {
     if (front().lost) return;
@@ -219,7 +277,8 @@ EXPORT void xcheck_try_kernels(int wanted) {
     front().laboratory.is_open = wanted;
 }
 
-// For tests without a GPU: a callback as CUPTI would make it.
+// For tests without a GPU: as if CUPTI had been there; and a callback as it would make it.
+EXPORT void xcheck_watch(int wanted) { watching = wanted; }
 EXPORT void xcheck_call(CUpti_CallbackId number, const CUpti_CallbackData* data) {
     if (const Handler* handler = calls().find(number)) on_call(*handler, *data);
 }

@@ -8,26 +8,6 @@ Front& front() {
     return only;
 }
 
-namespace {
-
-std::atomic<u64> newest_thread{0};
-
-}  // namespace
-
-Thread::Thread() : number(++newest_thread) {}
-
-// Its default streams end with it.
-Thread::~Thread() {
-    if (front().lost) return;  // the lock may be held for ever
-    std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().handles.end_thread(number);
-}
-
-Thread& this_thread() {
-    static thread_local Thread thread;
-    return thread;
-}
-
 bool Front::is_pageable(u64 address) {
     auto after = pinned_.upper_bound(address);
     return after == pinned_.begin() || std::prev(after)->second <= address;

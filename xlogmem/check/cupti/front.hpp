@@ -17,6 +17,8 @@
 
 #include "_mutex.hpp"
 #include "check/engine/handles.hpp"
+#include "check/kernels/machine_code.hpp"
+#include "codes.hpp"
 #include "trials.hpp"
 
 #include <cupti_callbacks.h>
@@ -44,11 +46,15 @@ struct Thread {
     Clock waited_for;
     u64 freed = 0;  // by the free in progress
     Trials trials;  // of the launch in progress
+    std::vector<u8> space;  // of the last launch: its parameters
+    std::vector<LaunchedWord> words;
+    std::vector<Range> ranges;  // … and what it touches
 
     Thread();
-    ~Thread();
 };
 
+// Programs make calls while a thread ends, and after its own variables have ended: so this has no destructor that C++
+// would call (threads.cpp).
 Thread& this_thread();
 
 // Where bytes are: an address says it itself, where it is one that the check has seen allocated.
@@ -83,8 +89,9 @@ class Front {
     xlogmem_mutex lock;  // of all below
     Engine engine;
     Handles handles{engine};
-    Kernels kernels;
+    KernelTable kernels;
     Laboratory laboratory;
+    Codes codes;
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
     void pin(const void* begin, u64 bytes) { pinned_[u64(begin)] = u64(begin) + bytes; }
@@ -121,6 +128,19 @@ class Front {
         unknown_launches_ += kernel.parameters.empty();
     }
     std::string report();  // JSON: findings, and what they may lack
+
+    // -- the code of kernels, which is read at the end -----------------------------------------------------------------
+    // Of those kernels of which a finding would have to know more: one each for every module that has a kernel of the name.
+    struct FoundCode {
+        std::size_t kernel;  // of KernelTable::launched()
+        std::vector<Parameter> parameters;
+        std::vector<u8> bytes;
+        u32 sm, base;
+        CodeFacts facts = {};
+    };
+    std::vector<FoundCode> find_codes();
+    // What all the codes of a kernel agree on holds for its words.
+    void read_codes(const std::vector<FoundCode>& codes);
 
   private:
     std::map<u64, u64> pinned_;

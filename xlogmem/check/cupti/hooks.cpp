@@ -26,7 +26,7 @@ struct Watched {
         with_engine([&](Engine& engine) {
             Thread& thread = this_thread();
             u32 number = front().number_of(static_cast<CUcontext>(context));
-            Stream* stream = front().handles.stream(u64(handle), {number, thread.number}, {0, thread.site});
+            Stream* stream = front().handles.find(u64(handle), {number, thread.number}, thread.site);
             feed(Reported{engine, stream, thread.site});
         });
     }

@@ -9,7 +9,7 @@
 
 namespace check {
 
-void Kernels::add_function(CUfunction function, u64 handle, const char* name) {
+void KernelTable::add_function(CUfunction function, u64 handle, const char* name) {
     auto library = libraries_.find(handle);
     owners_[function] = library == libraries_.end() ? handle : library->second;
     auto image = images_.find(handle);
@@ -18,12 +18,12 @@ void Kernels::add_function(CUfunction function, u64 handle, const char* name) {
     if (facts != image->second->end()) texts_[function] = {image->second, &facts->second};
 }
 
-std::shared_ptr<const Facts> Kernels::text(CUfunction function) const {
+std::shared_ptr<const Facts> KernelTable::text(CUfunction function) const {
     auto found = texts_.find(function);
     return found == texts_.end() ? nullptr : found->second;
 }
 
-void Kernels::forget(u64 handle) {
+void KernelTable::forget(u64 handle) {
     images_.erase(handle);
     libraries_.erase(handle);
     std::erase_if(texts_, [&](auto& text) { return owners_[text.first] == handle; });
@@ -60,8 +60,20 @@ std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts
     if (!text) add_roles_of_signature(mangled, named);
     std::vector<Word> words;
     for (const Pointer& pointer : (text ? *text : named).pointers)
-        words.push_back({pointer.offset, pointer.role, pointer.start});
+        words.push_back({pointer.offset, pointer.role, pointer.start, pointer.found});
     return words;
+}
+
+void words_of_launch(const Kernel& kernel, const std::vector<u8>& space, const u32 grid[3],
+                     std::vector<LaunchedWord>* words) {
+    u32 last = ~u32(0);
+    each_word(
+        kernel.words, kernel.layout, space, grid,
+        [&](const Word& word) { words->push_back({word.offset, word.number, word.role, &word.start, word.found}); },
+        [&](u32 offset, u32 list) {
+            words->push_back({offset, kernel.lists[list], Role::Unknown, nullptr, false, list != last});
+            last = list;
+        });
 }
 
 std::string readable(const char* mangled) {

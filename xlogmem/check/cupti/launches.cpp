@@ -24,12 +24,15 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
         name = readable(symbol);
     }
     made.words = words_of(made.parameters, text.get(), symbol);
+    made.layout = StructLayout::of(symbol, made.parameters);
     made.name = call.front.engine.name(name);
     for (Word& word : made.words) {
         word.number = call.front.engine.add_word();
         call.front.engine.learn(word.number, word.role);
     }
-    return call.front.kernels.add(function, std::move(made));
+    for (u32 list = 0; made.layout && list < made.layout->lists(); list++)
+        made.lists.push_back(call.front.engine.add_word());
+    return call.front.kernels.add(function, symbol, std::move(made));
 }
 
 // The context's, made for the first trial there.
@@ -46,17 +49,21 @@ const Bench& bench_of(const Call& call) {
     return *call.front.laboratory.bench(context);
 }
 
-// Of the words of which nothing is known, those that have live memory behind them.
-void try_words(const Call& call, const std::vector<Word>& words, const Launched& launched, CUstream stream) {
+// Of the words of which nothing is known, those that have live memory behind them: of a list the first.
+void try_words(const Call& call, Time time, const std::vector<LaunchedWord>& words, const Launched& launched,
+               CUstream stream) {
     Trials& trials = call.thread.trials;
     trials.bench = bench_of(call);
     trials.stream = stream || !call.own_default ? stream : CU_STREAM_PER_THREAD;
-    for (const Word& word : words) {
+    for (const LaunchedWord& word : words) {
         u64 at = launched.word(word.offset);
-        const Block* block = call.front.engine.is_known(word.number) ? nullptr : call.front.engine.find(at);
+        bool wanted = word.first_of_list && !call.front.engine.is_known(word.number);
+        const Block* block = wanted ? call.front.engine.find(at) : nullptr;
         if (!block || !block->live || !trials.bench.flags) continue;
         u64 begin = at & ~u64(7), end = std::min(block->end, at + Laboratory::kBytes);
-        call.front.laboratory.add(trials, {word.number, begin, (end - begin + 7) / 8, 0});
+        Trial trial{word.number, begin, (end - begin + 7) / 8, 0, time, at, word.found};
+        call.front.laboratory.add(trials, trial);
+        if (trials.all.size() == Laboratory::kMostOfLaunch) break;
     }
     if (trials.all.empty()) return;
     bool started;
@@ -67,25 +74,35 @@ void try_words(const Call& call, const std::vector<Word>& words, const Launched&
     if (!started) call.front.laboratory.drop(std::exchange(trials, {}));
 }
 
-void launch(const Call& call, CUfunction function, CUstream stream, void** values, void** extra) {
+// As the launch hands them over.
+struct Arguments {
+    void **values, **extra;
+    u32 grid[3];
+};
+
+void launch(const Call& call, CUfunction function, CUstream stream, const Arguments& arguments) {
     Front& front = call.front;
     if (front.laboratory.is_busy()) front.laboratory.collect(front.engine);
     Kernel& kernel = kernel_of(call, function);
     Stream* on = call.stream(stream);
     if (!on) return;
-    static thread_local std::vector<Range> ranges;
-    static thread_local std::vector<u8> space;
-    read_arguments(kernel.parameters, values, extra, space);
+    std::vector<u8>& space = call.thread.space;
+    std::vector<Range>& ranges = call.thread.ranges;
+    std::vector<LaunchedWord>& words = call.thread.words;
+    words.clear();
+    read_arguments(kernel.parameters, arguments.values, arguments.extra, space);
+    words_of_launch(kernel, space, arguments.grid, &words);
     Launched launched(front.engine, *on, space, ranges);
-    for (const Word& word : kernel.words)
-        launched.add(word.offset, word.role, word.number, !is_there(word.start, space));
+    for (const LaunchedWord& word : words)
+        launched.add(word.offset, {word.number, word.role, word.start && !is_there(*word.start, space), word.found});
     front.count_launch(kernel);
     u64 found = front.engine.findings().added();
-    front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());
+    Time time = front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());
+    // What other streams write meanwhile would be taken for the kernel's: after a finding a later launch is tried.
     if (!front.laboratory.is_open || on->capture || !kernel.is_due() || found != front.engine.findings().added())
         return;
-    std::vector<Word> words = kernel.words;  // another thread may unload the kernel's module meanwhile
-    try_words(call, words, launched, stream);
+    kernel.was_tried();
+    try_words(call, time, words, launched, stream);
 }
 
 // A launch can record events on its way: one when the last block begins, which says nothing of what the kernel does, and
@@ -95,16 +112,20 @@ void launch(const Call& call, const CUlaunchConfig& config, CUfunction function,
     for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
         if (attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
             call.record(attribute->value.launchCompletionEvent.event, config.hStream);
-    launch(call, function, config.hStream, values, extra);
+    launch(call, function, config.hStream, {values, extra, {config.gridDimX, config.gridDimY, config.gridDimZ}});
     for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
         if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
             call.record(attribute->value.programmaticEvent.event, config.hStream);
 }
 
 void add_kernels(Calls& calls) {
-    BEFORE_BOTH(cuLaunchKernel, _ptsz) { launch(call, p.f, p.hStream, p.kernelParams, p.extra); });
+    BEFORE_BOTH(cuLaunchKernel, _ptsz) {
+        launch(call, p.f, p.hStream, {p.kernelParams, p.extra, {p.gridDimX, p.gridDimY, p.gridDimZ}});
+    });
     BEFORE_BOTH(cuLaunchKernelEx, _ptsz) { launch(call, *p.config, p.f, p.kernelParams, p.extra); });
-    BEFORE_BOTH(cuLaunchCooperativeKernel, _ptsz) { launch(call, p.f, p.hStream, p.kernelParams, nullptr); });
+    BEFORE_BOTH(cuLaunchCooperativeKernel, _ptsz) {
+        launch(call, p.f, p.hStream, {p.kernelParams, nullptr, {p.gridDimX, p.gridDimY, p.gridDimZ}});
+    });
     calls.unseen(ENTRY(cuLaunchCooperativeKernelMultiDevice));
 }
 

@@ -1,4 +1,5 @@
 // Streams, events, and what the host waits for.
+#include "callers.hpp"
 #include "calls.hpp"
 #include "newer.hpp"
 
@@ -27,7 +28,14 @@ void Call::record(CUevent event, CUstream handle_of_stream) const {
 namespace {
 
 void create(const Call& call, CUstream stream, unsigned flags) {
-    call.front.handles.create_stream(handle(stream), call.context(), !(flags & CU_STREAM_NON_BLOCKING), call.what.site);
+    std::string library;
+    {
+        Unlocked unlocked(call.front.lock);  // looking at the native stack takes locks of the loader's
+        library = library_of_caller();
+    }
+    u32 name = call.front.engine.name(library);
+    call.front.handles.create_stream(handle(stream), call.context(),
+                                     {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
 }
 
 // External events are nodes of a graph, which wait and record when it is launched: that is not modelled.

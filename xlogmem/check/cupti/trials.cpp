@@ -104,7 +104,11 @@ void Laboratory::collect(Engine& engine) {
     auto is_done = [&](const Running& running) {
         u32 verdict = *running.flag;
         if (!verdict) return false;
-        if (verdict == kChanged) engine.learn(running.trial.word, Role::Write);
+        const Trial& trial = running.trial;
+        if (verdict == kChanged && trial.found)
+            engine.saw_write(trial.word, trial.time, trial.address);
+        else if (verdict == kChanged)
+            engine.learn(trial.word, Role::Write);
         free_.push_back(running.trial.slot);
         return true;
     };

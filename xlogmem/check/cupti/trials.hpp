@@ -2,8 +2,9 @@
 // a launch: if the sums differ, it does. Nothing waits for that, and it is done for the first launch of a kernel, the
 // second, the fourth and so on. Equal sums say nothing: the kernel may have written what was there.
 //
-// What other streams write meanwhile would be taken for the kernel's, so that no memory is tried for which the launch
-// has given a finding. A captured launch is not tried.
+// What other streams write meanwhile would be taken for the kernel's, so that no launch is tried that has given a finding;
+// the kernel's next one is. A captured launch is not tried. A change through a word of a struct says something of that
+// launch alone: in the next one the word may be left over.
 #pragma once
 
 #include "kernels.hpp"
@@ -17,6 +18,9 @@ struct Trial {
     u32 word = 0;  // the engine's number
     u64 begin = 0, words = 0;
     u32 slot = 0;
+    Time time;  // of the launch
+    u64 address = 0;  // that the word held
+    bool found = false;
 };
 
 // What a context needs for trials. The flags are memory of the process, which outlives the context, and kernels write there.
@@ -43,6 +47,7 @@ class Laboratory {
   public:
     static constexpr u64 kBytes = 1 << 20;  // of a block, from the pointer on
     static constexpr u32 kSlots = 512;
+    static constexpr std::size_t kMostOfLaunch = 16;  // each is three kernels more
     bool is_open = true;
 
     Laboratory() { forget(); }

@@ -14,25 +14,24 @@ u64 Handles::new_id(const char* kind, u32 site) {
     return newest_id_;
 }
 
-Stream* Handles::stream(u64 handle, Caller caller, Operation what) {
+Stream* Handles::find(u64 handle, Caller caller, u32 site) {
     if (handle <= kLegacy) {
         Stream*& legacy = legacy_[caller.context];
-        if (!legacy) legacy = engine_.create_legacy(caller.context, new_id("legacy", what.site));
+        if (!legacy) legacy = engine_.create_legacy(caller.context, new_id("legacy", site));
         return legacy;
     }
     if (handle == kPerThread) {
         Stream*& own = own_[{caller.thread, caller.context}];
-        if (!own) own = engine_.create_stream(caller.context, new_id("per-thread", what.site), true);
+        if (!own) own = engine_.create_stream(caller.context, new_id("per-thread", site), true);
         return own;
     }
     auto found = streams_.find(handle);
     if (found == streams_.end()) {
         // It was made where the check did not see it, and may be a blocking stream: more is ordered then, and no alarm
         // is false.
-        create_stream(handle, caller.context, {true, 0, what.site});
+        create_stream(handle, caller.context, {true, 0, site});
         return streams_[handle];
     }
-    if (!found->second) engine_.dead_handle(Kind::DeadStream, what);
     return found->second;
 }
 

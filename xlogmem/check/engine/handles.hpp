@@ -29,7 +29,13 @@ class Handles {
     };
     void create_stream(u64 handle, u64 context, const Making& making);
     // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
-    Stream* stream(u64 handle, Caller caller, Operation what);
+    Stream* stream(u64 handle, Caller caller, Operation what) {
+        Stream* found = find(handle, caller, what.site);
+        if (!found) engine_.dead_handle(Kind::DeadStream, what);
+        return found;
+    }
+    // The same for what is no call: a pool may remember a stream that is gone.
+    Stream* find(u64 handle, Caller caller, u32 site);
     void destroy_stream(u64 handle, Operation what);
 
     void create_event(u64 handle) { dead_events_.erase(handle); }

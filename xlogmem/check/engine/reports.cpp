@@ -12,7 +12,8 @@ void Reported::allocated(u64 address, u64 bytes, const char* tag, bool pooled) c
 
 void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     Operation what{engine.name("deallocate"), site};
-    if (end == XLOGMEM_CHECK_LATER)
+    // Where the stream was destroyed, nobody can come after it: the next owner has to come after all uses.
+    if (end == XLOGMEM_CHECK_LATER || (end == XLOGMEM_CHECK_ORDERED && !stream))
         engine.release_piece(what, address);
     else
         engine.free_piece(end == XLOGMEM_CHECK_BY_HOST ? nullptr : stream, what, address);

@@ -68,6 +68,17 @@ void Engine::settle(u32 word, bool used) {
     if (words_.settle(word, used)) judge_again(word);
 }
 
+std::set<u32> Engine::open_words() const {
+    std::set<u32> open;
+    for (const std::vector<Finding>* list : {&findings_.all(), &findings_.withheld()})
+        for (const Finding& finding : *list)
+            for (const Access* access : {&finding.first, &finding.second})
+                if (access->word && !words_.is_settled(access->word) &&
+                    (access->found || access->role == Role::Unknown))
+                    open.insert(access->word);
+    return open;
+}
+
 // What another stream may have written meanwhile says nothing of this launch: so there is no finding about it.
 void Engine::saw_write(u32 word, Time time, u64 address) {
     if (trace_) trace_->line(":saw-write", word, time.slot, time.number, address);

@@ -45,6 +45,7 @@ class KernelWords {
     // Does this launch differ from the last one with the same address in its numbers and its stream alone?
     bool launch(u32 word, u64 address, const LaunchOrigin& origin);
     bool is_known(u32 word) const { return all_[word].role != Role::Unknown; }
+    bool is_settled(u32 word) const { return all_[word].code != Code::NotRead; }
     void refresh(Access& access) const {
         if (!access.word) return;
         const Word& word = all_[access.word];

@@ -27,6 +27,9 @@ bool is_fat_binary(Bytes image);
 u64 size_of_cubin(Bytes header);  // of 64 bytes: where the sections' headers end, which are last
 u64 size_of_fat_binary(Bytes header);
 
+    Bytes bytes{nullptr, 0};
+    u32 sm = 0, base = 0;
+};
 Kernels facts_of_cubin(Bytes image);
 Kernels facts_of_fat_binary(Bytes image);
 Kernels facts_of_ptx(Bytes text);

@@ -8,12 +8,12 @@
 namespace check {
 
 std::vector<Pointer> all_words(const std::vector<Parameter>& parameters) {
-    std::map<u32, Role> words;
+    std::map<u32, bool> words;  // whether they are found
     for (const Parameter& parameter : parameters)
         for (u64 at = (u64(parameter.offset) + 7) / 8 * 8; at + 8 <= u64(parameter.offset) + parameter.size; at += 8)
-            words[u32(at)] = Role::Unknown;
+            words[u32(at)] = parameter.size > 8;
     std::vector<Pointer> pointers;
-    for (auto& word : words) pointers.push_back({word.first, word.second});
+    for (auto& word : words) pointers.push_back({word.first, Role::Unknown, {}, word.second});
     return pointers;
 }
 

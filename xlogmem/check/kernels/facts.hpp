@@ -6,7 +6,8 @@
 //
 // What is claimed holds for every launch: a pointer is Read only if nothing can be written through it, Write or
 // ReadWrite only if a store of the kernel goes to it alone. Everything else is Unknown, which claims nothing. A word
-// that is not listed is not accessed through at all.
+// that is not listed is not accessed through at all. A word of a struct is merely *found* where nothing shows that the
+// kernel uses it as an address: where the code is not known, or picks words of the struct by an index.
 //
 // Images come from files and other libraries: whatever is in them, nothing outside of their bytes is read.
 #pragma once
@@ -36,6 +37,7 @@ struct Pointer {
     u32 offset = 0;
     Role role = Role::Unknown;
     Start start = {};
+    bool found = false;
 };
 
 struct Facts {
@@ -51,7 +53,8 @@ std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
 // A name that is not understood, or that has another number of parameters, adds nothing.
 void add_roles_of_signature(const std::string& mangled, Facts& facts);
 
-// Each word of 8 bytes that lies in one of the parameters, as a pointer of which nothing is known.
+// Each word of 8 bytes that lies in one of the parameters, as a pointer of which nothing is known. A parameter of 8 bytes
+// is a pointer or a number; words of larger ones are found.
 std::vector<Pointer> all_words(const std::vector<Parameter>& parameters);
 
 constexpr u32 kLargestParameters = 1u << 16;  // the driver's limit is half of that

@@ -36,6 +36,7 @@ using Value = std::set<Item>;
 
 struct Use {
     bool reads = false, may_read = false, writes = false, may_write = false, leaves = false;
+    bool is_access() const { return reads || may_read || writes || may_write; }
 };
 
 Role role_of(const Use& use) {
@@ -62,6 +63,7 @@ class Flow {
     std::unordered_map<Token, Value> registers_;
     std::set<u32> pointers_;  // words that certainly are addresses
     std::map<u32, Use> uses_;
+    std::set<u32> loaded_;  // words that are loaded from where they stand, and not by an index
     bool changed_ = false;
 
     bool settles();
@@ -173,8 +175,10 @@ void Flow::load_from(const Item& item, u64 more, const Instruction& instruction)
         }
         u64 begin = item.offset + more + i * (bits / 8);
         if (begin >= kLargestParameters) continue;
-        for (u64 word = begin / 8 * 8; word < begin + bits / 8; word += 8)
+        for (u64 word = begin / 8 * 8; word < begin + bits / 8; word += 8) {
             give(result, {bits < 64 ? What::Number : What::Word, u32(word)});
+            if (bits == 64) loaded_.insert(u32(word));
+        }
     }
 }
 
@@ -300,7 +304,9 @@ std::vector<Pointer> Flow::run() {
     if (!settles() || !settles()) return words;  // the second time it is known what is an address
     for (const Pointer& word : words) {
         auto use = uses_.find(word.offset);
-        if (use != uses_.end()) pointers.push_back({word.offset, role_of(use->second)});
+        if (use == uses_.end()) continue;
+        bool used = use->second.is_access() && loaded_.count(word.offset);
+        pointers.push_back({word.offset, role_of(use->second), {}, word.found && !used});
     }
     return pointers;
 }

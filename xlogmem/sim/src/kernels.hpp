@@ -8,7 +8,7 @@
 
 #include "device.hpp"
 
-#include "check/kernels/facts.hpp"
+#include "check/kernels/layouts.hpp"
 
 #include <map>
 #include <memory>
@@ -44,6 +44,7 @@ struct Function {
     Module* module = nullptr;
     u64 handle = 0;
     const check::Facts* facts = nullptr;  // of the module, or learned elsewhere; nullptr: not known
+    std::optional<check::StructLayout> layout;  // of a struct that it takes
 };
 
 struct Module {

@@ -42,6 +42,7 @@ struct Prepared {
     std::vector<check::Parameter> parameters;
     std::vector<u8> space;
     std::vector<check::Pointer> pointers;
+    std::optional<check::StructLayout> layout;
     RunLaunch run = nullptr;
 };
 
@@ -51,6 +52,7 @@ void declare(Prepared& prepared, const check::Parameter& parameter, char role) {
     auto inside = [&](const check::Pointer& one) { return one.offset - parameter.offset < parameter.size; };
     pointers.erase(std::remove_if(pointers.begin(), pointers.end(), inside), pointers.end());
     for (check::Pointer word : check::all_words({parameter})) {
+        word.found = false;
         word.role = role == 'r' ? check::Role::Read : role == 'w' ? check::Role::Write : check::Role::ReadWrite;
         pointers.push_back(word);
     }
@@ -99,6 +101,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     if (function.facts) {
         prepared->parameters = function.facts->parameters;
         prepared->pointers = function.facts->pointers;
+        prepared->layout = function.layout;
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
     } else {
@@ -109,6 +112,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     if (const Declaration* declared = declaration_of(function)) {
         for (std::size_t i = 0; i < std::min(declared->roles.size(), prepared->parameters.size()); i++)
             if (declared->roles[i] != '-') declare(*prepared, prepared->parameters[i], declared->roles[i]);
+        prepared->layout = {};
         prepared->run = declared->run;
     }
     if (prepared->run) {
@@ -117,7 +121,10 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     } else {
         unknown_kernels().launches++;
     }
-    auto watch = [&] { return watch_kernel(stream, function.name, prepared->pointers, prepared->space); };
+    auto watch = [&] {
+        return watch_kernel(stream, function.name,
+                            {prepared->pointers, prepared->layout, prepared->space, prepared->shape.grid});
+    };
     return submit(lock, stream, std::move(work), nullptr, watch);
 }
 

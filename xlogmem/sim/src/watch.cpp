@@ -106,6 +106,8 @@ check::Time watch_work(Stream* stream, const Work& work) {
 
 namespace {
 
+constexpr u32 kLists = check::kLargestParameters;  // the words of a list are one to the engine
+
 // Of the kernel with this name, the word at this offset.
 u32 number_of_word(u32 name, u32 offset) {
     static auto& all = *new std::map<std::pair<u32, u32>, u32>;
@@ -116,15 +118,20 @@ u32 number_of_word(u32 name, u32 offset) {
 
 }  // namespace
 
-check::Time watch_kernel(Stream* stream, const char* name, const std::vector<check::Pointer>& pointers,
-                         const std::vector<u8>& space) {
+check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch) {
     check::Operation what = operation(name);
     std::vector<check::Range> ranges;
     if (driver().config.races) {
-        check::Launched launched(engine(), *stream->order, space, ranges);
-        for (const check::Pointer& pointer : pointers)
-            launched.add(pointer.offset, pointer.role, number_of_word(what.name, pointer.offset),
-                         !check::is_there(pointer.start, space));
+        check::Launched launched(engine(), *stream->order, launch.space, ranges);
+        auto add = [&](u32 offset, u32 word, check::Role role, bool moved, bool found) {
+            launched.add(offset, {number_of_word(what.name, word), role, moved, found});
+        };
+        check::each_word(
+            launch.pointers, launch.layout, launch.space, launch.grid,
+            [&](const check::Pointer& one) {
+                add(one.offset, one.offset, one.role, !check::is_there(one.start, launch.space), one.found);
+            },
+            [&](u32 offset, u32 list) { add(offset, kLists + list, check::Role::Unknown, false, false); });
     }
     return watched([&] { return engine().work(*stream->order, what, ranges.data(), ranges.size()); });
 }

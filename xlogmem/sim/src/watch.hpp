@@ -6,7 +6,7 @@
 
 #include "device.hpp"
 
-#include "check/kernels/facts.hpp"
+#include "check/kernels/layouts.hpp"
 
 #include <string>
 #include <vector>
@@ -22,9 +22,14 @@ void note_stream(const Stream* stream, bool legacy);
 
 // An operation was queued on the stream; `work` says what it touches.
 check::Time watch_work(Stream* stream, const Work& work);
-// The same, of a kernel that is not simulated: `space` has the values of its parameters.
-check::Time watch_kernel(Stream* stream, const char* name, const std::vector<check::Pointer>& pointers,
-                         const std::vector<u8>& space);
+// The same, of a kernel that is not simulated.
+struct KernelLaunch {
+    const std::vector<check::Pointer>& pointers;
+    const std::optional<check::StructLayout>& layout;
+    const std::vector<u8>& space;  // the values of its parameters
+    const unsigned* grid;
+};
+check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
 check::Time watch_free(Stream* stream, u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);

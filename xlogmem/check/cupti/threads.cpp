@@ -1,0 +1,51 @@
+// The threads of the program: see front.hpp.
+//
+// A thread_local object with a destructor does not do here. The main thread's end before the functions of atexit() and the
+// destructors of static objects run, those of another thread before its libraries' have; both make calls of the driver
+// (cuSOLVER destroys its handles so), of which a callback would then work on an object that is gone. So a thread has a
+// pointer, which has no destructor, and a key of POSIX's tells when it ends. A call that comes later finds no object and
+// makes another one, with which the key is set, and told, again. The main thread's stays.
+#include "front.hpp"
+
+#include <pthread.h>
+
+namespace check {
+
+namespace {
+
+thread_local Thread* current = nullptr;
+std::atomic<u64> newest_thread{0};
+
+// Its default streams end with it.
+void end(void* ended) {
+    Thread* thread = static_cast<Thread*>(ended);
+    if (!front().lost) {  // else the lock may be held for ever
+        std::lock_guard<xlogmem_mutex> guard(front().lock);
+        front().handles.end_thread(thread->number);
+    }
+    current = nullptr;
+    delete thread;
+}
+
+pthread_key_t key_of_threads() {
+    static const pthread_key_t key = [] {
+        pthread_key_t made;
+        pthread_key_create(&made, end);  // without one, threads do not end for the check
+        return made;
+    }();
+    return key;
+}
+
+}  // namespace
+
+Thread::Thread() : number(++newest_thread) {}
+
+Thread& this_thread() {
+    if (!current) {
+        current = new Thread;
+        pthread_setspecific(key_of_threads(), current);
+    }
+    return *current;
+}
+
+}  // namespace check
