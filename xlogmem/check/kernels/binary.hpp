@@ -2,6 +2,7 @@
 #pragma once
 
 #include "facts.hpp"
+#include "machine_code.hpp"
 
 namespace check {
 
@@ -27,9 +28,17 @@ bool is_fat_binary(Bytes image);
 u64 size_of_cubin(Bytes header);  // of 64 bytes: where the sections' headers end, which are last
 u64 size_of_fat_binary(Bytes header);
 
-    Bytes bytes{nullptr, 0};
-    u32 sm = 0, base = 0;
+// A kernel's machine code: for what else is here see machine_code.hpp.
+struct Code {
+    Bytes text = {nullptr, 0};
+    u32 sm = 0;    // 90 of sm_90
+    u32 base = 0;  // where in the first bank of constants the parameters are
+    std::vector<Jump> jumps;
 };
+
+// Its text is empty where it is not there.
+Code code_of(Bytes cubin, const std::string& kernel);
+
 Kernels facts_of_cubin(Bytes image);
 Kernels facts_of_fat_binary(Bytes image);
 Kernels facts_of_ptx(Bytes text);

@@ -1,4 +1,4 @@
-// Where a kernel's parameters are, from its section .nv.info.<name> of a cubin.
+// Where a kernel's parameters are, from its section .nv.info.<name> of a cubin; and its code, from .text.<name>.
 #include "binary.hpp"
 
 #include <algorithm>
@@ -14,7 +14,9 @@ constexpr char kElf[] =
 constexpr u64 kHeader = 64;
 // An attribute is a byte that says how it is stored, one that says what it is, and two of value or size.
 constexpr u64 kSized = 4;
-constexpr u64 kParameter = 0x17;
+constexpr u64 kParameter = 0x17, kParametersInBank = 0x0A, kJumps = 0x34;
+// Where a header has the version of its rules, and since which the flags have the number of the SM elsewhere.
+constexpr u64 kAbiVersion = 8, kShiftedSince = 8;
 
 struct Section {
     u64 name, offset, size;
@@ -33,19 +35,54 @@ bool read_parameter(Bytes value, std::vector<Parameter>* parameters) {
     return true;
 }
 
-Facts facts_of_section(Bytes section) {
-    Facts facts;
+// Where computed jumps go: for each of them its place, a word, and how many targets follow.
+void read_jumps(Bytes value, std::vector<Jump>* jumps) {
+    for (u64 at = 0; at + 12 <= value.size();) {
+        Jump jump;
+        jump.place = u32(value.number(at, 4));
+        u64 count = value.number(at + 8, 4);
+        at += 12;
+        for (u64 i = 0; i < count && at + 4 <= value.size(); i++, at += 4)
+            jump.targets.push_back(u32(value.number(at, 4)));
+        jumps->push_back(std::move(jump));
+    }
+}
+
+// Those that are stored behind their size.
+template <class Visit>
+void for_each_attribute(Bytes section, Visit visit) {
     for (u64 at = 0; at + 4 <= section.size();) {
         u64 format = section.number(at, 1), attribute = section.number(at + 1, 1);
         u64 size = format == kSized ? section.number(at + 2, 2) : 0;
-        if (format == kSized && attribute == kParameter) read_parameter(section.part(at + 4, size), &facts.parameters);
+        if (format == kSized) visit(attribute, section.part(at + 4, size));
         at += 4 + size;
     }
+}
+
+Facts facts_of_section(Bytes section) {
+    Facts facts;
+    for_each_attribute(section, [&](u64 attribute, Bytes value) {
+        if (attribute == kParameter) read_parameter(value, &facts.parameters);
+    });
     auto& all = facts.parameters;
     bool complete = std::all_of(all.begin(), all.end(), [](const Parameter& one) { return one.size; });
     if (!complete) all.clear();
     facts.pointers = all_words(all);
     return facts;
+}
+
+// By name and contents.
+template <class Visit>
+void for_each_section(Bytes image, Visit visit) {
+    if (image.size() < kHeader) return;
+    u64 first = image.number(0x28, 8), step = image.number(0x3A, 2), count = image.number(0x3C, 2);
+    if (step < kHeader || first >= image.size()) return;
+    Section names = section_at(image, first + image.number(0x3E, 2) * step);
+    Bytes texts = image.part(names.offset, names.size);
+    for (u64 i = 0; i < count; i++) {
+        Section section = section_at(image, first + i * step);
+        visit(texts.text(section.name), image.part(section.offset, section.size));
+    }
 }
 
 }  // namespace
@@ -77,18 +114,28 @@ u64 size_of_cubin(Bytes header) {
 
 Kernels facts_of_cubin(Bytes image) {
     Kernels kernels;
-    if (image.size() < kHeader) return kernels;
-    u64 first = image.number(0x28, 8), step = image.number(0x3A, 2), count = image.number(0x3C, 2);
-    if (step < kHeader || first >= image.size()) return kernels;
-    Section names = section_at(image, first + image.number(0x3E, 2) * step);
     static const std::string prefix = ".nv.info.";
-    for (u64 i = 0; i < count; i++) {
-        Section section = section_at(image, first + i * step);
-        std::string name = image.part(names.offset, names.size).text(section.name);
-        if (name.compare(0, prefix.size(), prefix)) continue;
-        kernels[name.substr(prefix.size())] = facts_of_section(image.part(section.offset, section.size));
-    }
+    for_each_section(image, [&](const std::string& name, Bytes contents) {
+        if (!name.compare(0, prefix.size(), prefix))
+            kernels[name.substr(prefix.size())] = facts_of_section(contents);
+    });
     return kernels;
+}
+
+Code code_of(Bytes cubin, const std::string& kernel) {
+    Code code;
+    if (!is_cubin(cubin)) return code;
+    u64 flags = cubin.number(0x30, 4);
+    code.sm = u32(cubin.number(kAbiVersion, 1) >= kShiftedSince ? flags >> 8 & 0xff : flags & 0xff);
+    for_each_section(cubin, [&](const std::string& name, Bytes contents) {
+        if (name == ".text." + kernel) code.text = contents;
+        if (name != ".nv.info." + kernel) return;
+        for_each_attribute(contents, [&](u64 attribute, Bytes value) {
+            if (attribute == kParametersInBank && value.size() >= 8) code.base = u32(value.number(4, 2));
+            if (attribute == kJumps) read_jumps(value, &code.jumps);
+        });
+    });
+    return code;
 }
 
 }  // namespace check

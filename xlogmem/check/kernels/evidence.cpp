@@ -1,0 +1,149 @@
+// Judging accesses by what their addresses were computed from: see evidence.hpp.
+//
+// An address is that of a word if both halves of the word are in both of its registers. Where that is so of one word
+// only, everything else was added to it. Where it is so of several of a sum, it takes something else to know which one
+// is the address and which ones are distances: an access through one of them alone. A difference of two words
+// may be the distance between them, so that what goes from one of them goes to the other.
+#include "evidence.hpp"
+
+#include <algorithm>
+
+namespace check::machine {
+
+namespace {
+
+constexpr u32 kLargestScalar = 8;  // what is larger may have fields and elements
+
+// The trust in the word's halves, where both are there.
+struct Full {
+    Trust low = Trust::Maybe, high = Trust::Maybe;
+    bool is(Trust trust) const { return low == trust || high == trust; }
+    bool is_term() const { return low <= Trust::Term && high <= Trust::Term; }
+};
+
+std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<Item>& high) {
+    std::map<u32, Full> words;
+    for (const Item& item : low) {
+        if (item.what != What::Word || item.part != Part::Low) continue;
+        for (const Item& other : high)
+            if (other.what == What::Word && other.part == Part::High && other.offset == item.offset)
+                words[u32(item.offset)] = {item.trust, other.trust};
+    }
+    return words;
+}
+
+bool has_more_than_words(const std::vector<Item>& items) {
+    return std::any_of(items.begin(), items.end(),
+                       [](const Item& item) { return item.what != What::Word && item.part != Part::Bits; });
+}
+
+}  // namespace
+
+// One half alone is no address.
+Role Evidence::Use::role() const {
+    if (low_leaves && high_leaves) return Role::Unknown;
+    if (writes) return reads || may_read ? Role::ReadWrite : Role::Write;
+    return may_write ? Role::Unknown : Role::Read;
+}
+
+const Parameter* Evidence::parameter_at(i64 offset) const {
+    for (const Parameter& parameter : parameters_)
+        if (offset >= parameter.offset && offset < i64(parameter.offset) + parameter.size) return &parameter;
+    return nullptr;
+}
+
+// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
+// of it. So any parameter that may have elements is meant.
+void Evidence::open_from(i64 offset) {
+    for (const Parameter& parameter : parameters_)
+        if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
+            open_.insert(std::size_t(&parameter - parameters_.data()));
+}
+
+// What is in the address, but not known to be the address.
+void Evidence::touch(const Item& item, bool reads, bool writes) {
+    if (item.what == What::Word) {
+        Use& use = uses_[u32(item.offset)];
+        use.may_read |= reads;
+        use.may_write |= writes;
+    } else if (item.part != Part::High) {
+        open_from(item.offset);
+    }
+}
+
+void Evidence::leave(Origin origin) {
+    for (const Item& item : origins_[origin]) {
+        touch(item, false, false);
+        if (item.what != What::Word) continue;
+        Use& use = uses_[u32(item.offset)];
+        use.low_leaves |= item.part != Part::High;
+        use.high_leaves |= item.part != Part::Low;
+    }
+}
+
+void Evidence::follow_map(Origin low, Origin high) {
+    for (Origin half : {low, high}) {
+        for (const Item& item : origins_[half]) {
+            const Parameter* parameter = item.what == What::Place ? parameter_at(item.offset) : nullptr;
+            if (parameter && item.part == Part::Low)
+                open_.insert(std::size_t(parameter - parameters_.data()));
+            else
+                touch(item, true, true);
+        }
+    }
+}
+
+void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
+    Use& use = uses_[word];
+    use.is_address = true;
+    (alone ? use.reads : use.may_read) |= reads;
+    (alone ? use.writes : use.may_write) |= writes;
+}
+
+void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool always) {
+    std::map<u32, Full> words = full_words(origins_[low], origins_[high]);
+    std::set<u32> terms, others;
+    bool is_difference = false;
+    for (auto& [word, full] : words) {
+        is_difference |= full.is(Trust::Minus);
+        if (full.is_term())
+            terms.insert(word);
+        else if (always && full.is(Trust::Either) && !full.is(Trust::Maybe))
+            others.insert(word);
+    }
+    bool is_clear = words.size() == terms.size() && !has_more_than_words(origins_[high]);
+    bool one = !is_difference && terms.size() == 1 && others.empty();
+    for (Origin half : {low, high}) {
+        for (const Item& item : origins_[half]) {
+            bool is_it = one && is_clear && item.what == What::Word && u32(item.offset) == *terms.begin();
+            if (!is_it) touch(item, reads, writes);
+        }
+    }
+    if (is_difference) return;
+    if (one) return use(*terms.begin(), is_clear, reads, writes);
+    if (terms.empty())
+        for (u32 word : others) use(word, false, reads, writes);
+    else if (others.empty() && is_clear)
+        sums_.push_back({terms, reads, writes});
+}
+
+// The one that is known to be an address from elsewhere is the address here.
+void Evidence::settle_sums() {
+    auto is_address = [&](u32 word) { return uses_[word].is_address; };
+    for (const Sum& sum : sums_)
+        if (std::count_if(sum.words.begin(), sum.words.end(), is_address) == 1)
+            use(*std::find_if(sum.words.begin(), sum.words.end(), is_address), true, sum.reads, sum.writes);
+}
+
+void Evidence::add_to(CodeFacts* facts) {
+    settle_sums();
+    for (std::size_t number : open_) facts->open.push_back(parameters_[number]);
+    for (auto& [word, use] : uses_) {
+        if (use.is_address)
+            facts->pointers.push_back({word, use.role()});
+        else if (parameter_at(word) || parameter_at(i64(word) + 7))
+            facts->open.push_back({word, 8});
+    }
+}
+
+}  // namespace check::machine

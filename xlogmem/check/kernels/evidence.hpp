@@ -1,0 +1,50 @@
+// What is known of a kernel's words when all of its code has been seen: which of them are addresses, and of what role.
+#pragma once
+
+#include "machine_code.hpp"
+#include "origins.hpp"
+
+#include <map>
+#include <set>
+
+namespace check::machine {
+
+class Evidence {
+  public:
+    Evidence(const Origins& origins, const std::vector<Parameter>& parameters)
+        : origins_(origins), parameters_(parameters) {}
+
+    // An access through an address, by its halves. `always`: whenever the thread gets there, whatever the predicates.
+    void access(Origin low, Origin high, bool reads, bool writes, bool always);
+    // It goes somewhere where it is not followed: it is stored, or given to a function.
+    void leave(Origin origin);
+    // It is the address of something that has addresses in it, and that the device reads by itself.
+    void follow_map(Origin low, Origin high);
+    void add_to(CodeFacts* facts);
+
+  private:
+    struct Use {
+        bool reads = false, writes = false, may_read = false, may_write = false;
+        bool is_address = false;  // something goes through it, if perhaps through others as well
+        bool low_leaves = false, high_leaves = false;
+        Role role() const;
+    };
+    struct Sum {  // of several words, one of which is an address
+        std::set<u32> words;
+        bool reads, writes;
+    };
+
+    const Origins& origins_;
+    const std::vector<Parameter>& parameters_;
+    std::map<u32, Use> uses_;
+    std::vector<Sum> sums_;
+    std::set<std::size_t> open_;  // parameters, by their numbers
+
+    const Parameter* parameter_at(i64 offset) const;
+    void open_from(i64 offset);
+    void touch(const Item& item, bool reads, bool writes);
+    void use(u32 word, bool alone, bool reads, bool writes);
+    void settle_sums();
+};
+
+}  // namespace check::machine

@@ -1,0 +1,18 @@
+// Which registers' values are used later. What else is in a register, from earlier, is nothing that a path brings along.
+#pragma once
+
+#include "branches.hpp"
+#include "registers.hpp"
+#include "steps.hpp"
+
+namespace check::machine {
+
+struct Lives {
+    std::vector<std::vector<Cell>> cells;  // where each block begins
+    std::map<u32, Cells> written;  // by each function, and by those that it calls
+};
+
+Lives lives_in(const std::vector<Instruction>& code, const std::vector<Block>& blocks,
+               const std::map<u32, Function>& functions, Origins& origins, Steps& steps);
+
+}  // namespace check::machine

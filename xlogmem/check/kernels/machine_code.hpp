@@ -1,0 +1,28 @@
+// What a kernel's machine code does with its parameters, from the text that NVIDIA's nvdisasm prints.
+#pragma once
+
+#include "facts.hpp"
+
+#include <string_view>
+
+namespace check {
+
+// Where a jump goes that computes its target: all in bytes, in the code.
+struct Jump {
+    u32 place = 0;
+    std::vector<u32> targets;
+};
+
+// A word that is in neither list is never used as an address.
+struct CodeFacts {
+    bool followed = false;          // false: the code is not understood, and nothing is known
+    std::vector<Pointer> pointers;  // words through which the code reads or writes
+    std::vector<Parameter> open;    // words, and whole parameters, of which it is not known what is done with them
+};
+
+// `listing`: what `nvdisasm -b SM90 FILE` prints of a kernel's code alone. `base`: where in the first bank of constants
+// the parameters begin. Code with a jump that is not among `jumps` is not followed.
+CodeFacts facts_of_code(std::string_view listing, const std::vector<Parameter>& parameters, u32 base,
+                        const std::vector<Jump>& jumps = {});
+
+}  // namespace check
