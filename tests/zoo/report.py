@@ -97,14 +97,15 @@ def counted(rows: list[Row], mode: str) -> str:
     text = f"{mode}: {len(right)} right programs, {sum(bool(row.failures) for row in right)} failed"
     if mode == "bare":
         return text
-    return (f"{text}, {sum(bool(row.certain) for row in right)} flagged with {sum(row.certain for row in right)} certain "
-            f"findings; {len(wrong)} wrong ones, {sum(not row.failures for row in wrong)} found")
+    return (f"{text}, {sum(bool(row.certain) for row in right)} flagged ({sum(row.certain for row in right)} certain "
+            f"findings); {len(wrong)} wrong ones, {sum(not row.failures for row in wrong)} found")
 
 
 def summary(rows: list[Row], problems: list[str]) -> str:
     """What stands at the end: counts, what was skipped, what failed and why."""
     modes = [mode for mode in ("bare", "driver", "real") if any(row.mode == mode for row in rows)]
-    lines = ["", *(counted(rows, mode) for mode in modes), *(slowdown_of(rows, mode) for mode in modes if mode != "bare")]
+    lines = ["", *(counted(rows, mode) for mode in modes)]
+    lines += [slowdown_of(rows, mode) for mode in modes if mode != "bare"]
     lines += [f"skipped: {reason}: {', '.join(sorted({row.program for row in rows if row.skipped == reason}))}"
               for reason in sorted({row.skipped for row in rows} - {""})]
     late = sum(not row.ran and not row.skipped for row in rows)
@@ -124,7 +125,8 @@ def write(out: Path, rows: list[Row], outcomes: Mapping[int, Outcome], problems:
             if row.failures:
                 file.write(f"\n==== {row.title} [{row.mode}]\n" + "".join(f"FAILED: {one}\n" for one in row.failures))
                 if outcome := outcomes.get(number):
-                    file.write(f"-- standard output\n{outcome.out[-1_500:]}\n-- standard error\n{shortened(outcome.err)}\n")
+                    file.write(f"-- standard output\n{outcome.out[-1_500:]}\n"
+                               f"-- standard error\n{shortened(outcome.err)}\n")
 
 
 def shortened(text: str) -> str:

@@ -125,7 +125,7 @@ def outcome_of(run: Run, steps: int | None = None) -> Outcome:
         seconds = time.monotonic() - begin
         with contextlib.suppress(ProcessLookupError):   # what it left running
             os.killpg(process.pid, signal.SIGKILL)
-        found = json.loads(document.read_text()) if document.exists() else None
+        found = json.loads(document.read_text()) if status is not None and document.exists() else None
         return Outcome(status, text_of(out), text_of(err), seconds, found, peak)
 
 
@@ -140,7 +140,8 @@ def row_of(run: Run, outcome: Outcome | None, bare: Outcome | None, skipped: str
         seconds=round(outcome.seconds, 1), bare_seconds=round(bare.seconds, 1) if bare else None,
         certain=outcome.count(True), possible=outcome.count(False), status=outcome.own_status, step_ms=step,
         slowdown=round(step / alone, 2) if step and alone and run.mode != "bare" else None, peak_mb=outcome.peak_mb,
-        notes=(outcome.document or {}).get("notes", {}), failures=judged(run.program, run.wrong, bare, outcome, run.mode))
+        notes=(outcome.document or {}).get("notes", {}),
+        failures=judged(run.program, run.wrong, bare, outcome, run.mode))
 
 
 def played(runs: list[Run], options: argparse.Namespace) -> tuple[list[report.Row], dict[int, Outcome]]:
