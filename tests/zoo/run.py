@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import report
-from judge import Outcome, judged, step_ms
-from manifest import MODES, NUMPY24, Program, Wrong, programs, why_not
+import zoo_report as report
+from zoo_judge import Outcome, judged, step_ms
+from zoo_manifest import MODES, NUMPY24, Program, Wrong, programs, why_not
 
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2",
                "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",

@@ -128,9 +128,12 @@ def of_others(folder: Path, manifest: Path = HERE / "public.toml") -> Iterator[P
     """The programs of public repositories, whose checkouts lie in the folder."""
     for row in tomllib.loads(manifest.read_text())["program"]:
         where = folder / row.pop("repository") / row.pop("folder", ".")
-        first, *rest = row.pop("command")
-        wrong = row.pop("itself", None)
-        yield replace(program_from(row, where / first, folder=where, arguments=tuple(rest), public=True),
+        first, *rest = (part.replace("{zoo}", str(HERE)) for part in row.pop("command"))
+        apart, wrong = row.pop("apart", False), row.pop("itself", None)
+        if first.startswith(str(HERE)):                 # it runs the program, which is the next part
+            rest[0] = str(where / rest[0])
+        yield replace(program_from(row, where / first, folder=None if apart else where, arguments=tuple(rest),
+                                   public=True),
                       itself=wrong_from("itself", wrong) if wrong is not None else None)
 
 
@@ -149,6 +152,13 @@ def why_not(program: Program) -> str | None:
         if need == "numpy24":
             if not os.environ.get(NUMPY24):
                 return f"needs a NumPy before 2.5 in the folder that {NUMPY24} names"
-        elif importlib.util.find_spec(need) is None:
+        elif not is_installed(need):
             return f"{need} is not installed"
     return None if program.file.exists() else f"{program.file} is not there"
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:                         # of what it is in
+        return False

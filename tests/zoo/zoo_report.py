@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from judge import Outcome
+from zoo_judge import Outcome
 
 __all__ = ["Row", "judge_slowdown", "problems_of", "summary", "table", "write"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manifest import Program, Wrong, marks
+from zoo_manifest import Program, Wrong, marks
 
 __all__ = ["Outcome", "judged", "last_line", "step_ms"]
 
