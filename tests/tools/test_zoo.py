@@ -292,7 +292,7 @@ sys.exit(1 if any(one["certain"] for one in found) else 3 if done.returncode els
 ZOO = """
 import json, os, sys
 if sys.argv[1:] == ["nowait"]:
-    place = {"stack": [{"file": __file__, "line": 5, "function": "f"}]}  # first: nowait  # then: nowait
+    place = {"stack": [{"file": __file__, "line": 4, "function": "f"}]}  # first: nowait  # then: nowait
     print("FOUND: " + json.dumps({"certain": True, "first": place, "second": place}), file=sys.stderr)
 print("step_ms:", 1.0 if "BARE" in os.environ else 3.0)
 print("of", os.environ["OMP_NUM_THREADS"], "threads:", os.environ["MASTER_PORT"].isdigit())

@@ -129,17 +129,22 @@ def outcome_of(run: Run, steps: int | None = None) -> Outcome:
         return Outcome(status, text_of(out), text_of(err), seconds, found, peak)
 
 
+def slowdown_of(run: Run, step: float | None, bare: Outcome | None) -> float | None:
+    alone = step_ms(bare.out) if bare else None
+    return round(step / alone, 2) if step and alone and run.mode != "bare" and not run.wrong else None
+
+
 def row_of(run: Run, outcome: Outcome | None, bare: Outcome | None, skipped: str | None) -> report.Row:
     """What the table says of a run; without an outcome it was skipped, or there was no time for it."""
     if outcome is None:
         return report.Row(run.program.name, run.program.kind, run.wrong.name if run.wrong else "", run.mode,
                           failures=[] if skipped else ["not run: no time was left"], skipped=skipped or "")
-    step, alone = step_ms(outcome.out), bare and step_ms(bare.out)
+    step = step_ms(outcome.out)
     return report.Row(
         run.program.name, run.program.kind, run.wrong.name if run.wrong else "", run.mode,
         seconds=round(outcome.seconds, 1), bare_seconds=round(bare.seconds, 1) if bare else None,
         certain=outcome.count(True), possible=outcome.count(False), status=outcome.own_status, step_ms=step,
-        slowdown=round(step / alone, 2) if step and alone and run.mode != "bare" else None, peak_mb=outcome.peak_mb,
+        slowdown=slowdown_of(run, step, bare), peak_mb=outcome.peak_mb,
         notes=(outcome.document or {}).get("notes", {}),
         failures=judged(run.program, run.wrong, bare, outcome, run.mode))
 

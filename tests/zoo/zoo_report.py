@@ -54,7 +54,7 @@ def judge_slowdown(rows: list[Row], most: float) -> None:
 
 
 def problems_of(rows: list[Row], least: int) -> list[str]:
-    """What is wrong with the whole: a run that checks little is no run."""
+    """What is wrong with the whole: a run that checks little does not pass."""
     right = {row.program for row in rows if row.ran and not row.variant}
     problems = [] if len(right) >= least else [f"only {len(right)} right programs ran, of at least {least}"]
     return problems if any(row.ran for row in rows) else [*problems, "nothing ran"]

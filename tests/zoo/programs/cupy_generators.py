@@ -1,4 +1,4 @@
-"""Random numbers on four streams.
+"""Random numbers are drawn on four streams, twice from the same seeds.
 
 Right: each stream has a generator of its own, so that the same seed gives the same numbers each time.
 shared: one generator draws on all streams, as CuPy's examples map_reduce.py and curand.py do.  cuRAND keeps its state

@@ -1,6 +1,6 @@
 """Triton's first tutorial: two vectors are added by blocks, the last of which is only partly full.
 
-Right: one stream; sizes are no multiples of the block.
+Right: one stream; a mask keeps to the sizes, most of which do not fill their last block.
 """
 import os
 
