@@ -24,7 +24,7 @@ with cupy.cuda.Stream(non_blocking=True) if SIDE else contextlib.nullcontext():
         right += int(values[values > 5].size) == size - 6 == int(cupy.nonzero(values > 5)[0].size)
         right += int(cupyx.scatter_add(table := cupy.zeros(8), shuffled % 8, 1) or table.sum()) == size
         right += float(cupy.fuse(lambda x, y: cupy.sqrt(x * x + y * y))(values * 3, values * 4)[5]) == 25
-        right += int(cupy.median(values)) == (size - 1) // 2 and int(cupy.searchsorted(values, values[7])) == 7
+        right += int(cupy.median(values)) == (size - 1) // 2 and int(cupy.searchsorted(values, values[7:8])[0]) == 7
         joined = cupy.concatenate([values, cupy.pad(values, 2), cupy.repeat(values, 3)])
         right += joined.shape == (5 * size + 4,) and cupy.asnumpy(joined[:9]).tolist() == list(range(9))
 print("right:", right, "of 33")
