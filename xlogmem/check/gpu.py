@@ -106,18 +106,17 @@ def read_codes(library: ctypes.CDLL) -> str | None:
     count = library.xcheck_find_codes()
     if not count:
         return None
-    tool = disassembler.find()
-    if tool is None:
+    if disassembler.find() is None:
         return (f"the code of {count} kernels was not read, which would tell more of findings that are possible: "
                 "there is no nvdisasm (it comes with Triton and with CUDA toolkits; XLOGMEM_CHECK_NVDISASM names it)")
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        listings = list(pool.map(lambda code: disassembler.listing(tool, *code), codes(library, count)))
+        listings = list(pool.map(lambda code: disassembler.listing(*code), codes(library, count)))
     for index, listing in enumerate(listings):
         if listing is not None:
             library.xcheck_list_code(index, listing.encode())
     library.xcheck_read_codes()
     unread = listings.count(None)
-    return f"the code of {unread} kernels could not be read by {tool}" if unread else None
+    return f"the code of {unread} kernels could not be read by {disassembler.find()}" if unread else None
 
 
 def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:

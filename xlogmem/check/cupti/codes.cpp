@@ -47,7 +47,7 @@ void Codes::each(const std::string& kernel, const std::function<void(const Code&
     if (all == MAP_FAILED) return;
     for (const Place& cubin : cubins_) {
         Code code = code_of(Bytes(static_cast<const char*>(all) + cubin.begin, cubin.bytes), kernel);
-        if (code.bytes.size()) visit(code);
+        if (code.text.size()) visit(code);
     }
     munmap(all, end_);
 }

@@ -244,14 +244,14 @@ EXPORT std::size_t xcheck_find_codes() {
 
 EXPORT const void* xcheck_code(std::size_t index, std::size_t* bytes, unsigned* sm) {
     const Front::FoundCode& code = found_codes()[index];
-    *bytes = code.bytes.size();
+    *bytes = code.text.size();
     *sm = code.sm;
-    return code.bytes.data();
+    return code.text.data();
 }
 
 EXPORT void xcheck_list_code(std::size_t index, const char* listing) {
     Front::FoundCode& code = found_codes()[index];
-    code.facts = facts_of_code(listing, code.parameters, code.base);
+    code.facts = facts_of_code(listing, code.parameters, code.base, code.jumps);
 }
 
 EXPORT void xcheck_read_codes() {

@@ -134,8 +134,9 @@ class Front {
     struct FoundCode {
         std::size_t kernel;  // of KernelTable::launched()
         std::vector<Parameter> parameters;
-        std::vector<u8> bytes;
+        std::vector<u8> text;
         u32 sm, base;
+        std::vector<Jump> jumps;
         CodeFacts facts = {};
     };
     std::vector<FoundCode> find_codes();

@@ -14,8 +14,8 @@ std::vector<Front::FoundCode> Front::find_codes() {
         auto is_open = [&](const Word& word) { return open.count(word.number) != 0; };
         if (std::none_of(kernel.words.begin(), kernel.words.end(), is_open)) continue;
         codes.each(kernel.symbol, [&](const Code& code) {
-            const u8* begin = code.bytes.data();
-            found.push_back({i, kernel.parameters, {begin, begin + code.bytes.size()}, code.sm, code.base});
+            const u8* begin = code.text.data();
+            found.push_back({i, kernel.parameters, {begin, begin + code.text.size()}, code.sm, code.base, code.jumps});
         });
     }
     return found;
