@@ -32,7 +32,7 @@ int cuFuncGetParamInfo(long function, std::size_t index, std::size_t* offset, st
                    {0xF800, {{0, 3144}, {3144, 1}}},                                          // PyTorch's: scenes_of_lists.py
                    {0xF900, {{0, 8}, {8, 2720}, {2728, 32}, {2760, 4}, {2764, 4}}},
                    {0xFA00, {{0, 8}, {8, 3200}, {3208, 4}}},
-                   {0xFB00, {{0, 4}, {4, 4}, {8, 8}}},
+                   {0xFB00, {{0, 4}, {4, 4}, {8, 16}}},
                    {0xFC00, {{0, 3520}, {3520, 1}}},
                    {0xFD00, {{0, 3336}, {3336, 1}}}},
                   function, index, offset, bytes);

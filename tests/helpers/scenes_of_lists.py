@@ -20,7 +20,7 @@ NAMES = {
     INPUTS: "_ZN2at6native12_GLOBAL__N_130CatArrayBatchedCopy_vectorizedINS1_10OpaqueTypeILj4EEEjLi1ELi128ELi1ELi16ELi4EEE"
             "vPcNS1_25CatArrInputTensorMetadataIT_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_",
     NORMS: "_ZN2at6native14lpnorm_cleanupIfLNS0_8NormTypeE1EffEEvPKT1_NS0_19TensorListAddressesEi",
-    ARRAY: "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+    ARRAY: "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11CopyFunctorIfEESt5arrayIPcLm2EEEEviT0_T1_",
 }
 
 
@@ -140,7 +140,7 @@ def a_norm_of_a_list(p: Program, repaired: bool) -> None:
 
 @scene("certain use/write")
 def an_array_of_an_element_wise_kernel(p: Program, repaired: bool) -> None:
-    launched(p, ARRAY, u32(1), ctypes.c_float(1), (u64 * 1)(X))
+    launched(p, ARRAY, u32(1), ctypes.c_float(1), (u64 * 2)(Y, X))
     if repaired:
         p.order(A, B)
     p.fill(X, B)

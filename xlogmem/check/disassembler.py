@@ -11,10 +11,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["find", "listing"]
+__all__ = ["find", "listings"]
 
 NAME = "nvdisasm"
 VARIABLE = "XLOGMEM_CHECK_NVDISASM"
@@ -64,27 +64,54 @@ def _found_by_pathfinder() -> Iterator[str]:
         return
 
 
-def listing(code: bytes, sm: int) -> str | None:
-    """What nvdisasm prints of a kernel's code, which is for this SM (90 of sm_90); None where it cannot be had."""
-    program = find()
-    if program is None or not code:
-        return None
+def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
+    """What nvdisasm prints of each code, which is for this SM (90 of sm_90); None where it cannot be had.
+
+    Several processes run at a time, and no threads: a program is checked to its end, when Python starts none any more.
+    """
+    program, made = find(), list[str | None]()
+    at_once = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="xlogmem-") as folder:
-        file = Path(folder, "code")
-        file.write_bytes(code)
+        for first in range(0, len(codes) if program else 0, at_once):
+            running = [Run(program, code, Path(folder, str(number)))
+                       for number, code in enumerate(codes[first:first + at_once], first)]
+            made += [run.listing() for run in running]
+    return made or [None] * len(codes)
+
+
+class Run:
+    """nvdisasm, and what it prints of one code into a file."""
+
+    def __init__(self, program: str | None, code: tuple[bytes, int], file: Path) -> None:
+        self.program, (text, self.sm), self.file = program, code, file
+        file.write_bytes(text)
         # An older nvdisasm knows the other chips of a generation, which have the same instructions.
-        for name in dict.fromkeys((sm, RENAMED.get(sm, sm), sm // 10 * 10)):
-            text = _output_of(program, "-b", f"SM{name}", str(file))
-            if text:
+        self.names = list(dict.fromkeys((self.sm, RENAMED.get(self.sm, self.sm), self.sm // 10 * 10)))
+        self.process = self.start(self.names.pop(0))
+
+    def start(self, name: int) -> subprocess.Popen[bytes] | None:
+        environment = {variable: value for variable, value in os.environ.items() if variable not in NOT_FOR_IT}
+        try:
+            with open(self.output, "wb") as output:
+                return subprocess.Popen([self.program or "", "-b", f"SM{name}", str(self.file)], env=environment,
+                                        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
+        except OSError:
+            return None
+
+    @property
+    def output(self) -> Path:
+        return self.file.with_suffix(".txt")
+
+    def listing(self) -> str | None:
+        while self.process is not None:
+            try:
+                status = self.process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                return None
+            text = self.output.read_text(errors="replace")
+            if status == 0 and text:
                 return text
-    return None
-
-
-def _output_of(*command: str) -> str | None:
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_IT}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS,
-                              env=environment, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
+            self.process = self.start(self.names.pop(0)) if self.names else None
         return None
-    return done.stdout if done.returncode == 0 else None

@@ -97,7 +97,10 @@ class Real:
             neighbours.prepare(neighbours.REAL_POOLS)
 
     def report(self) -> Report:
-        unread = gpu.read_codes(self._library)
+        try:
+            unread = gpu.read_codes(self._library)
+        except OSError as error:                        # no space for files, no process: the findings are there
+            unread = f"the code of kernels was not read: {error}"
         found = gpu.report(self._library)
         return Report(found["findings"], found["omissions"],
                       self._notes(found) + [unread] * bool(unread) + noted.notes())

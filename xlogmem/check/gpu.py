@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,7 @@ def read_codes(library: ctypes.CDLL) -> str | None:
     if disassembler.find() is None:
         return (f"the code of {count} kernels was not read, which would tell more of findings that are possible: "
                 "there is no nvdisasm (it comes with Triton and with CUDA toolkits; XLOGMEM_CHECK_NVDISASM names it)")
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        listings = list(pool.map(lambda code: disassembler.listing(*code), codes(library, count)))
+    listings = disassembler.listings(list(codes(library, count)))
     for index, listing in enumerate(listings):
         if listing is not None:
             library.xcheck_list_code(index, listing.encode())

@@ -10,6 +10,7 @@ import cupyx
 
 SIDE = "side" in sys.argv
 double = cupy.ElementwiseKernel("T x, T y", "T z", "z = x * 2 + y", "double_and_add")
+length = cupy.fuse(kernel_name="length")(lambda x, y: cupy.sqrt(x * x + y * y))
 norm = cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "two_norm")
 right = 0
 with cupy.cuda.Stream(non_blocking=True) if SIDE else contextlib.nullcontext():
@@ -23,7 +24,7 @@ with cupy.cuda.Stream(non_blocking=True) if SIDE else contextlib.nullcontext():
         right += int(cupy.unique(shuffled % 7).size) == 7 and int(cupy.bincount(shuffled % 7).sum()) == size
         right += int(values[values > 5].size) == size - 6 == int(cupy.nonzero(values > 5)[0].size)
         right += int(cupyx.scatter_add(table := cupy.zeros(8), shuffled % 8, 1) or table.sum()) == size
-        right += float(cupy.fuse(lambda x, y: cupy.sqrt(x * x + y * y))(values * 3, values * 4)[5]) == 25
+        right += float(length(values * 3, values * 4)[5]) == 25
         right += int(cupy.median(values)) == (size - 1) // 2 and int(cupy.searchsorted(values, values[7:8])[0]) == 7
         joined = cupy.concatenate([values, cupy.pad(values, 2), cupy.repeat(values, 3)])
         right += joined.shape == (5 * size + 4,) and cupy.asnumpy(joined[:9]).tolist() == list(range(9))

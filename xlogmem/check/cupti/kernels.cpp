@@ -58,6 +58,7 @@ std::vector<Parameter> parameters_of(CUfunction function) {
 std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts* text, const std::string& mangled) {
     Facts named{parameters, all_words(parameters)};
     if (!text) add_roles_of_signature(mangled, named);
+    if (!text) add_arrays(mangled, named);
     std::vector<Word> words;
     for (const Pointer& pointer : (text ? *text : named).pointers)
         words.push_back({pointer.offset, pointer.role, pointer.start, pointer.found});

@@ -53,6 +53,9 @@ std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
 // A name that is not understood, or that has another number of parameters, adds nothing.
 void add_roles_of_signature(const std::string& mangled, Facts& facts);
 
+// Adds that all of a struct are addresses which the kernel uses, where its name says so: see layouts.hpp.
+void add_arrays(const std::string& mangled, Facts& facts);
+
 // Each word of 8 bytes that lies in one of the parameters, as a pointer of which nothing is known. A parameter of 8 bytes
 // is a pointer or a number; words of larger ones are found.
 std::vector<Pointer> all_words(const std::vector<Parameter>& parameters);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr u32 kAddress = 8, kNumber = 8;
 constexpr u32 kBlocks = 320;  // of a launch over a list of tensors: a byte each for its tensor, four for its chunk
+constexpr u32 kNorms = 400;
 constexpr u32 kMostTensors[] = {110, 64, 48, 36, 30};      // by the number of lists
 constexpr u32 kMostWithScalars[] = {96, 64, 48, 36, 30};
 constexpr u32 kMostWithComplexDoubles[] = {72, 60};
@@ -82,18 +83,29 @@ bool StructLayout::is_concatenation(const std::string& mangled) {
     return false;
 }
 
-// std::array<char*, n>: the arrays of an element-wise kernel.
-bool StructLayout::is_array(const std::string& mangled) {
-    u32 entries = number_after(mangled, "St5arrayIPcLm");
-    if (!entries || struct_.size != entries * kAddress) return false;
+// The addresses of the norms of as many tensors as the grid has blocks.
+bool StructLayout::is_list_of_norms() {
+    if (struct_.size != kNorms * kAddress) return false;
     lists_ = {0};
-    entries_ = entries;
+    entries_ = kNorms;
+    used_ = Used::GridX;
     return true;
+}
+
+// std::array<char*, n>, the arrays of an element-wise kernel, is its third parameter.
+void add_arrays(const std::string& mangled, Facts& facts) {
+    u32 entries = number_after(mangled, "St5arrayIPcLm");
+    if (!entries || facts.parameters.size() < 3 || !has(mangled, "2at6native") || !has(mangled, "elementwise_kernelI"))
+        return;
+    Parameter array = facts.parameters[2];
+    if (array.size != entries * kAddress) return;
+    for (Pointer& pointer : facts.pointers)
+        if (pointer.offset - array.offset < array.size) pointer.found = false;
 }
 
 std::optional<StructLayout> StructLayout::of(const std::string& mangled, const std::vector<Parameter>& parameters) {
     if (!has(mangled, "2at6native")) return {};
-    for (std::size_t i = 0; i < parameters.size() && i < 3; i++) {
+    for (std::size_t i = 0; i < parameters.size() && i < 2; i++) {
         StructLayout made;
         made.struct_ = parameters[i];
         bool known = false;
@@ -101,21 +113,15 @@ std::optional<StructLayout> StructLayout::of(const std::string& mangled, const s
             known = made.is_tensor_list(mangled);
         else if (i == 1 && has(mangled, "CatArrayBatchedCopy"))
             known = made.is_concatenation(mangled);
-        else if (i == 1 && has(mangled, "lpnorm_cleanupI") && parameters[i].size == 400 * kAddress) {
-            made.lists_ = {0};
-            made.entries_ = 400;
-            made.used_ = Used::GridX;
-            known = true;
-        } else if (i == 2 && has(mangled, "elementwise_kernelI"))
-            known = made.is_array(mangled);
+        else if (i == 1 && has(mangled, "lpnorm_cleanupI"))
+            known = made.is_list_of_norms();
         if (known) return made;
     }
     return {};
 }
 
 bool StructLayout::used_entries(const std::vector<u8>& space, const u32 grid[3], std::vector<bool>* used) const {
-    used->assign(entries_, used_ == Used::All);
-    if (used_ == Used::All) return true;
+    used->assign(entries_, false);
     u32 count = used_ == Used::GridY ? grid[1] : grid[0];
     if (count > (used_ == Used::Blocks ? most_ : entries_)) return false;
     for (u32 i = 0; i < count; i++) {

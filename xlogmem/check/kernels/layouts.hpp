@@ -4,7 +4,8 @@
 // A kernel picks the entries by an index, so that its code does not say which it uses. But the fields of these structs are
 // known, by the kernel's C++ name and the size of the parameter: where the sizes do not agree, as in another release of
 // the library, nothing is claimed. PyTorch's are in aten/src/ATen/native/cuda: MultiTensorApply.cuh (lists of tensors),
-// Shape.cu (torch.cat), ForeachReduceOp.cu (norms) and CUDALoops.cuh (element-wise kernels).
+// Shape.cu (torch.cat) and ForeachReduceOp.cu (norms). Element-wise kernels take a std::array<char*, n>, which has no other
+// entries than those that count: add_arrays() of facts.hpp.
 #pragma once
 
 #include "facts.hpp"
@@ -36,13 +37,12 @@ class StructLayout {
   private:
     // Which entries count.
     enum class Used : u8 {
-        All,
         GridX,  // one for each block of the grid, in x
         GridY,
         Blocks,  // those that the blocks of the grid are given: `tensors_` has a byte for each
     };
     Parameter struct_;
-    Used used_ = Used::All;
+    Used used_ = Used::GridX;
     u32 entries_ = 0;  // of a list
     std::vector<u32> lists_;  // where each begins, in the struct
     u32 tensors_ = 0, most_ = 0;  // where the bytes begin, and for how many blocks there is room
@@ -51,7 +51,7 @@ class StructLayout {
     bool is_tensor_list(const std::string& mangled);
     bool is_list_of(u32 lists, u32 entries, u32 bytes_between, u32 more_lists = 0);
     bool is_concatenation(const std::string& mangled);
-    bool is_array(const std::string& mangled);
+    bool is_list_of_norms();
 };
 
 // Calls visit(word) for each word that may hold an address in this launch, and listed(offset, list) for those that count

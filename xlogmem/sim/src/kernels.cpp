@@ -138,7 +138,10 @@ Module* load_module(const void* image) {
                      !strncmp(text, "\x50\xed\x55\xba", 4);  // cubin, fat binary
     if (!module->binary && !strstr(text, ".version")) return nullptr;  // not PTX
     module->facts = check::facts_of(image, 0);
-    for (auto& entry : module->facts) check::add_roles_of_signature(entry.first, entry.second);
+    for (auto& entry : module->facts) {
+        check::add_roles_of_signature(entry.first, entry.second);
+        check::add_arrays(entry.first, entry.second);
+    }
     std::vector<std::string> names = module->binary ? std::vector<std::string>{} : entries_of(text);
     for (auto& entry : module->facts) names.push_back(entry.first);
     for (const std::string& name : names)
