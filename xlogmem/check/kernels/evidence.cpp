@@ -17,8 +17,8 @@ constexpr u32 kLargestScalar = 8;  // what is larger may have fields and element
 // The trust in the word's halves, where both are there.
 struct Full {
     Trust low = Trust::Maybe, high = Trust::Maybe;
-    bool is(Trust trust) const { return low == trust || high == trust; }
     bool is_term() const { return low <= Trust::Term && high <= Trust::Term; }
+    bool is_either() const { return low == Trust::Either && high == Trust::Either; }
 };
 
 std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<Item>& high) {
@@ -102,29 +102,26 @@ void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
 
 void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool always) {
     std::map<u32, Full> words = full_words(origins_[low], origins_[high]);
-    std::set<u32> terms, others;
-    bool is_difference = false;
-    for (auto& [word, full] : words) {
-        is_difference |= full.is(Trust::Minus);
-        if (full.is_term())
-            terms.insert(word);
-        else if (always && full.is(Trust::Either) && !full.is(Trust::Maybe))
-            others.insert(word);
-    }
-    bool is_clear = words.size() == terms.size() && !has_more_than_words(origins_[high]);
-    bool one = !is_difference && terms.size() == 1 && others.empty();
+    auto all = [&](auto is) {
+        return std::all_of(words.begin(), words.end(), [&](auto& one) { return is(one.second); });
+    };
+    bool is_clear = !words.empty() && !has_more_than_words(origins_[high]);
+    bool are_terms = is_clear && all([](const Full& full) { return full.is_term(); });
+    bool is_one = are_terms && words.size() == 1;
     for (Origin half : {low, high}) {
         for (const Item& item : origins_[half]) {
-            bool is_it = one && is_clear && item.what == What::Word && u32(item.offset) == *terms.begin();
+            bool is_it = is_one && item.what == What::Word && words.count(u32(item.offset));
             if (!is_it) touch(item, reads, writes);
         }
     }
-    if (is_difference) return;
-    if (one) return use(*terms.begin(), is_clear, reads, writes);
-    if (terms.empty())
-        for (u32 word : others) use(word, false, reads, writes);
-    else if (others.empty() && is_clear)
-        sums_.push_back({terms, reads, writes});
+    if (is_one) {
+        use(words.begin()->first, true, reads, writes);
+    } else if (are_terms) {
+        sums_.push_back({{}, reads, writes});
+        for (auto& [word, full] : words) sums_.back().words.insert(word);
+    } else if (is_clear && always && all([](const Full& full) { return full.is_either(); })) {
+        for (auto& [word, full] : words) use(word, false, reads, writes);
+    }
 }
 
 // The one that is known to be an address from elsewhere is the address here.
