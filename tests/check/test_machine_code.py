@@ -13,7 +13,7 @@ from machine_listings import (
     CodeFacts,
     build,
     compile_kernels,
-    defects_of_code,
+    defects,
     facts_of,
     listings_of,
     output_of,
@@ -22,7 +22,7 @@ from machine_listings import (
 from xlogmem.check import disassembler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
-DEFECTS = [defect.name for defect in defects_of_code()]
+DEFECTS = [defect.name for defect in defects()]
 R, W, RW, U = "read", "write", "readwrite", "unknown"
 
 # Pieces of code for sm_90: two pointers, a number and a structure of five words.
@@ -281,7 +281,7 @@ DIFFERENT = {
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """With all defects, of which the environment selects one, and with the sanitizers."""
-    return build(tmp_path_factory.mktemp("machine"), "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return build(tmp_path_factory.mktemp("machine"), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_traces import HERE, compiler, planted_texts
-from kernel_images import KERNELS, by_offset, defects, output_of
+from kernel_images import KERNELS, all_defects, by_offset, is_of_code, output_of
 from places import ROOT
 
 from xlogmem.check import disassembler
@@ -21,9 +21,6 @@ from xlogmem.check import disassembler
 FOLDER = HERE / "machine_code"
 SOURCE = FOLDER / "kernels.cu"
 CHIPS = (75, 80, 90, 100, 120)
-# What the program needs of check/kernels, which test_kernel_facts.py does not.
-CODE = ("branches", "evidence", "listing", "lives", "machine_code", "opcodes", "origins", "registers", "steps",
-        "steps_of_memory")
 
 
 @dataclass(frozen=True)
@@ -35,21 +32,21 @@ class CodeFacts:
     open: set[tuple[int, int]]
 
 
-def defects_of_code():
-    return [defect for defect in defects() if all(Path(file).stem in CODE for file, _, _ in defect.edits)]
+def defects():
+    return [defect for defect in all_defects() if is_of_code(defect)]
 
 
 def build(folder: Path, *options: str) -> Path:
-    """With all defects, of which the environment selects one."""
+    """With all defects, of which the environment selects one; as one file, like the program that replays traces."""
     kernels = folder / "xlogmem/check/kernels"
     kernels.mkdir(parents=True)
     for file, text in planted_texts(KERNELS, defects()).items():
         (kernels / file).write_text(text)
+    sources = [*sorted(kernels.glob("*.cpp")), HERE / "machine_code.cpp"]
+    (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
     program = folder / "machine_code"
-    names = (*CODE, "cubin", "facts", "fat_binary", "ptx", "instruction", "flow", "start", "planted")
-    subprocess.run([compiler() or "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
-                    *options, "-I", str(folder / "xlogmem"), "-I", str(ROOT / "xlogmem"),
-                    *(str(kernels / f"{name}.cpp") for name in names), str(HERE / "machine_code.cpp"),
+    subprocess.run([compiler() or "g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
+                    *options, "-I", str(folder / "xlogmem"), "-I", str(ROOT / "xlogmem"), str(folder / "all.cpp"),
                     "-o", str(program)], check=True)
     return program
 

@@ -52,32 +52,45 @@ const Parameter* Evidence::parameter_at(i64 offset) const {
     return nullptr;
 }
 
-// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
-// of it. So any parameter that may have elements is meant.
-void Evidence::open_from(i64 offset) {
-    for (const Parameter& parameter : parameters_)
-        if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
-            open_.insert(std::size_t(&parameter - parameters_.data()));
+void Evidence::Use::add(const Use& other) {
+    reads |= other.reads;
+    writes |= other.writes;
+    may_read |= other.may_read;
+    may_write |= other.may_write;
+    low_leaves |= other.low_leaves;
+    high_leaves |= other.high_leaves;
 }
 
-// What is in the address, but not known to be the address.
+// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
+// of it. So any parameter that may have elements is meant.
+void Evidence::open_from(i64 offset, const Use& use) {
+    for (const Parameter& parameter : parameters_)
+        if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
+            open_[std::size_t(&parameter - parameters_.data())].add(use);
+}
+
+// What is in an address, but not known to be the address; or it leaves. Both halves of a place are treated as one.
+void Evidence::touch(const Item& item, const Use& use) {
+    if (item.what == What::Word)
+        uses_[u32(item.offset)].add(use);
+    else if (item.what == What::Group || item.part != Part::High)
+        open_from(item.offset, use);
+}
+
 void Evidence::touch(const Item& item, bool reads, bool writes) {
-    if (item.what == What::Word) {
-        Use& use = uses_[u32(item.offset)];
-        use.may_read |= reads;
-        use.may_write |= writes;
-    } else if (item.part != Part::High) {
-        open_from(item.offset);
-    }
+    Use use;
+    use.may_read = reads;
+    use.may_write = writes;
+    touch(item, use);
 }
 
 void Evidence::leave(Origin origin) {
     for (const Item& item : origins_[origin]) {
-        touch(item, false, false);
-        if (item.what != What::Word) continue;
-        Use& use = uses_[u32(item.offset)];
-        use.low_leaves |= item.part != Part::High;
-        use.high_leaves |= item.part != Part::Low;
+        Use use;
+        bool is_place = item.what == What::Place || item.what == What::Within;
+        use.low_leaves = is_place || item.part != Part::High;
+        use.high_leaves = is_place || item.part != Part::Low;
+        touch(item, use);
     }
 }
 
@@ -86,7 +99,7 @@ void Evidence::follow_map(Origin low, Origin high) {
         for (const Item& item : origins_[half]) {
             const Parameter* parameter = item.what == What::Place ? parameter_at(item.offset) : nullptr;
             if (parameter && item.part == Part::Low)
-                open_.insert(std::size_t(parameter - parameters_.data()));
+                open_[std::size_t(parameter - parameters_.data())].may_write = true;
             else
                 touch(item, true, true);
         }
@@ -134,7 +147,12 @@ void Evidence::settle_sums() {
 
 void Evidence::add_to(CodeFacts* facts) {
     settle_sums();
-    for (std::size_t number : open_) facts->open.push_back(parameters_[number]);
+    for (auto& [number, use] : open_) {
+        const Parameter& parameter = parameters_[number];
+        facts->open.push_back(parameter);
+        for (auto& [word, of_word] : uses_)
+            if (parameter_at(word) == &parameter) of_word.add(use);
+    }
     for (auto& [word, use] : uses_) {
         if (use.is_address)
             facts->pointers.push_back({word, use.role()});
