@@ -13,6 +13,7 @@ namespace check::machine {
 namespace {
 
 constexpr u32 kLargestScalar = 8;  // what is larger may have fields and elements
+constexpr u32 kMap = 128;          // the size of a map of a tensor
 
 // The trust in the word's halves, where both are there.
 struct Full {
@@ -32,9 +33,11 @@ std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<I
     return words;
 }
 
-bool has_more_than_words(const std::vector<Item>& items) {
-    return std::any_of(items.begin(), items.end(),
-                       [](const Item& item) { return item.what != What::Word && item.part != Part::Bits; });
+// Something that was read by an index, or an address of parameters.
+bool has_more_than_words(const std::vector<Item>& items, bool with_bits) {
+    return std::any_of(items.begin(), items.end(), [&](const Item& item) {
+        return item.what != What::Word && (with_bits || item.part != Part::Bits);
+    });
 }
 
 }  // namespace
@@ -95,15 +98,14 @@ void Evidence::leave(Origin origin) {
 }
 
 void Evidence::follow_map(Origin low, Origin high) {
-    for (Origin half : {low, high}) {
-        for (const Item& item : origins_[half]) {
-            const Parameter* parameter = item.what == What::Place ? parameter_at(item.offset) : nullptr;
-            if (parameter && item.part == Part::Low)
-                open_[std::size_t(parameter - parameters_.data())].may_write = true;
-            else
-                touch(item, true, true);
-        }
+    for (const Item& item : origins_[low]) {
+        if (item.what == What::Place && item.part == Part::Low && parameter_at(item.offset))
+            maps_.insert(u32(item.offset));
+        else
+            touch(item, true, true);
     }
+    for (const Item& item : origins_[high])
+        if (item.what == What::Word || item.what == What::Group) touch(item, true, true);
 }
 
 void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
@@ -118,13 +120,15 @@ void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool alw
     auto all = [&](auto is) {
         return std::all_of(words.begin(), words.end(), [&](auto& one) { return is(one.second); });
     };
-    bool is_clear = !words.empty() && !has_more_than_words(origins_[high]);
+    bool is_clear = !words.empty() && !has_more_than_words(origins_[high], false);
+    // What was read by an index is a number, if there is nothing of the kind in the other half.
+    bool is_indexed = has_more_than_words(origins_[low], true) && has_more_than_words(origins_[high], true);
     bool are_terms = is_clear && all([](const Full& full) { return full.is_term(); });
     bool is_one = are_terms && words.size() == 1;
     for (Origin half : {low, high}) {
         for (const Item& item : origins_[half]) {
             bool is_it = is_one && item.what == What::Word && words.count(u32(item.offset));
-            if (!is_it) touch(item, reads, writes);
+            if (!is_it && (item.what == What::Word || is_indexed)) touch(item, reads, writes);
         }
     }
     if (is_one) {
@@ -147,6 +151,12 @@ void Evidence::settle_sums() {
 
 void Evidence::add_to(CodeFacts* facts) {
     settle_sums();
+    for (u32 map : maps_) {
+        const Parameter* parameter = parameter_at(map);
+        facts->open.push_back({map, std::min(parameter->offset + parameter->size - map, kMap)});
+        for (auto& [word, use] : uses_)
+            if (word >= map && word < map + kMap) use.may_write = true;
+    }
     for (auto& [number, use] : open_) {
         const Parameter& parameter = parameters_[number];
         facts->open.push_back(parameter);

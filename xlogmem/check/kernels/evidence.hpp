@@ -39,6 +39,7 @@ class Evidence {
     const std::vector<Parameter>& parameters_;
     std::map<u32, Use> uses_;
     std::vector<Sum> sums_;
+    std::set<u32> maps_;  // of tensors, by their offsets
     std::map<std::size_t, Use> open_;  // parameters, by their numbers: what is done with any word of them
 
     const Parameter* parameter_at(i64 offset) const;
