@@ -6,10 +6,13 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine_traces import HERE, compiler, defects_of, planted_texts
+from engine_traces import HERE, Defect, compiler, defects_of, planted_texts
 from places import ROOT
 
 KERNELS = ROOT / "xlogmem/check/kernels"
+# Its files about machine code, which have a program of their own: machine_listings.py.
+CODE = ("branches", "evidence", "listing", "lives", "machine_code", "opcodes", "origins", "registers", "steps",
+        "steps_of_memory")
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,23 @@ class Facts:
 def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
     folder.mkdir(exist_ok=True, parents=True)
     program = folder / "kernel_facts"
-    sources = [*sorted(kernels.glob("*.cpp")), HERE / "kernel_facts.cpp"]
+    sources = [*(path for path in sorted(kernels.glob("*.cpp")) if path.stem not in CODE), HERE / "kernel_facts.cpp"]
     subprocess.run([compiler() or "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
                     *options, "-I", str(kernels.parents[1]), "-I", str(ROOT / "xlogmem"), *map(str, sources),
                     "-o", str(program)], check=True)
     return program
 
 
-def defects():
+def all_defects():
     return defects_of(HERE / "kernel_defects.toml")
+
+
+def is_of_code(defect: Defect) -> bool:
+    return all(Path(file).stem in CODE for file, _, _ in defect.edits)
+
+
+def defects():
+    return [defect for defect in all_defects() if not is_of_code(defect)]
 
 
 def build_planted(folder: Path, *options: str) -> Path:

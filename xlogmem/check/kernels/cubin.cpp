@@ -116,8 +116,7 @@ Kernels facts_of_cubin(Bytes image) {
     Kernels kernels;
     static const std::string prefix = ".nv.info.";
     for_each_section(image, [&](const std::string& name, Bytes contents) {
-        if (!name.compare(0, prefix.size(), prefix))
-            kernels[name.substr(prefix.size())] = facts_of_section(contents);
+        if (!name.compare(0, prefix.size(), prefix)) kernels[name.substr(prefix.size())] = facts_of_section(contents);
     });
     return kernels;
 }

@@ -13,12 +13,13 @@ namespace check::machine {
 namespace {
 
 constexpr u32 kLargestScalar = 8;  // what is larger may have fields and elements
+constexpr u32 kMap = 128;          // the size of a map of a tensor
 
 // The trust in the word's halves, where both are there.
 struct Full {
     Trust low = Trust::Maybe, high = Trust::Maybe;
-    bool is(Trust trust) const { return low == trust || high == trust; }
     bool is_term() const { return low <= Trust::Term && high <= Trust::Term; }
+    bool is_either() const { return low == Trust::Either && high == Trust::Either; }
 };
 
 std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<Item>& high) {
@@ -32,9 +33,11 @@ std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<I
     return words;
 }
 
-bool has_more_than_words(const std::vector<Item>& items) {
-    return std::any_of(items.begin(), items.end(),
-                       [](const Item& item) { return item.what != What::Word && item.part != Part::Bits; });
+// Something that was read by an index, or an address of parameters.
+bool has_more_than_words(const std::vector<Item>& items, bool with_bits) {
+    return std::any_of(items.begin(), items.end(), [&](const Item& item) {
+        return item.what != What::Word && (with_bits || item.part != Part::Bits);
+    });
 }
 
 }  // namespace
@@ -52,45 +55,57 @@ const Parameter* Evidence::parameter_at(i64 offset) const {
     return nullptr;
 }
 
-// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
-// of it. So any parameter that may have elements is meant.
-void Evidence::open_from(i64 offset) {
-    for (const Parameter& parameter : parameters_)
-        if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
-            open_.insert(std::size_t(&parameter - parameters_.data()));
+void Evidence::Use::add(const Use& other) {
+    reads |= other.reads;
+    writes |= other.writes;
+    may_read |= other.may_read;
+    may_write |= other.may_write;
+    low_leaves |= other.low_leaves;
+    high_leaves |= other.high_leaves;
 }
 
-// What is in the address, but not known to be the address.
+// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
+// of it. So any parameter that may have elements is meant.
+void Evidence::open_from(i64 offset, const Use& use) {
+    for (const Parameter& parameter : parameters_)
+        if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
+            open_[std::size_t(&parameter - parameters_.data())].add(use);
+}
+
+// What is in an address, but not known to be the address; or it leaves. Both halves of a place are treated as one.
+void Evidence::touch(const Item& item, const Use& use) {
+    if (item.what == What::Word)
+        uses_[u32(item.offset)].add(use);
+    else if (item.what == What::Group || item.part != Part::High)
+        open_from(item.offset, use);
+}
+
 void Evidence::touch(const Item& item, bool reads, bool writes) {
-    if (item.what == What::Word) {
-        Use& use = uses_[u32(item.offset)];
-        use.may_read |= reads;
-        use.may_write |= writes;
-    } else if (item.part != Part::High) {
-        open_from(item.offset);
-    }
+    Use use;
+    use.may_read = reads;
+    use.may_write = writes;
+    touch(item, use);
 }
 
 void Evidence::leave(Origin origin) {
     for (const Item& item : origins_[origin]) {
-        touch(item, false, false);
-        if (item.what != What::Word) continue;
-        Use& use = uses_[u32(item.offset)];
-        use.low_leaves |= item.part != Part::High;
-        use.high_leaves |= item.part != Part::Low;
+        Use use;
+        bool is_place = item.what == What::Place || item.what == What::Within;
+        use.low_leaves = is_place || item.part != Part::High;
+        use.high_leaves = is_place || item.part != Part::Low;
+        touch(item, use);
     }
 }
 
 void Evidence::follow_map(Origin low, Origin high) {
-    for (Origin half : {low, high}) {
-        for (const Item& item : origins_[half]) {
-            const Parameter* parameter = item.what == What::Place ? parameter_at(item.offset) : nullptr;
-            if (parameter && item.part == Part::Low)
-                open_.insert(std::size_t(parameter - parameters_.data()));
-            else
-                touch(item, true, true);
-        }
+    for (const Item& item : origins_[low]) {
+        if (item.what == What::Place && item.part == Part::Low && parameter_at(item.offset))
+            maps_.insert(u32(item.offset));
+        else
+            touch(item, true, true);
     }
+    for (const Item& item : origins_[high])
+        if (item.what == What::Word || item.what == What::Group) touch(item, true, true);
 }
 
 void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
@@ -102,29 +117,28 @@ void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
 
 void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool always) {
     std::map<u32, Full> words = full_words(origins_[low], origins_[high]);
-    std::set<u32> terms, others;
-    bool is_difference = false;
-    for (auto& [word, full] : words) {
-        is_difference |= full.is(Trust::Minus);
-        if (full.is_term())
-            terms.insert(word);
-        else if (always && full.is(Trust::Either) && !full.is(Trust::Maybe))
-            others.insert(word);
-    }
-    bool is_clear = words.size() == terms.size() && !has_more_than_words(origins_[high]);
-    bool one = !is_difference && terms.size() == 1 && others.empty();
+    auto all = [&](auto is) {
+        return std::all_of(words.begin(), words.end(), [&](auto& one) { return is(one.second); });
+    };
+    bool is_clear = !words.empty() && !has_more_than_words(origins_[high], false);
+    // What was read by an index is a number, if there is nothing of the kind in the other half.
+    bool is_indexed = has_more_than_words(origins_[low], true) && has_more_than_words(origins_[high], true);
+    bool are_terms = is_clear && all([](const Full& full) { return full.is_term(); });
+    bool is_one = are_terms && words.size() == 1;
     for (Origin half : {low, high}) {
         for (const Item& item : origins_[half]) {
-            bool is_it = one && is_clear && item.what == What::Word && u32(item.offset) == *terms.begin();
-            if (!is_it) touch(item, reads, writes);
+            bool is_it = is_one && item.what == What::Word && words.count(u32(item.offset));
+            if (!is_it && (item.what == What::Word || is_indexed)) touch(item, reads, writes);
         }
     }
-    if (is_difference) return;
-    if (one) return use(*terms.begin(), is_clear, reads, writes);
-    if (terms.empty())
-        for (u32 word : others) use(word, false, reads, writes);
-    else if (others.empty() && is_clear)
-        sums_.push_back({terms, reads, writes});
+    if (is_one) {
+        use(words.begin()->first, true, reads, writes);
+    } else if (are_terms) {
+        sums_.push_back({{}, reads, writes});
+        for (auto& [word, full] : words) sums_.back().words.insert(word);
+    } else if (is_clear && always && all([](const Full& full) { return full.is_either(); })) {
+        for (auto& [word, full] : words) use(word, false, reads, writes);
+    }
 }
 
 // The one that is known to be an address from elsewhere is the address here.
@@ -137,7 +151,18 @@ void Evidence::settle_sums() {
 
 void Evidence::add_to(CodeFacts* facts) {
     settle_sums();
-    for (std::size_t number : open_) facts->open.push_back(parameters_[number]);
+    for (u32 map : maps_) {
+        const Parameter* parameter = parameter_at(map);
+        facts->open.push_back({map, std::min(parameter->offset + parameter->size - map, kMap)});
+        for (auto& [word, use] : uses_)
+            if (word >= map && word < map + kMap) use.may_write = true;
+    }
+    for (auto& [number, use] : open_) {
+        const Parameter& parameter = parameters_[number];
+        facts->open.push_back(parameter);
+        for (auto& [word, of_word] : uses_)
+            if (parameter_at(word) == &parameter) of_word.add(use);
+    }
     for (auto& [word, use] : uses_) {
         if (use.is_address)
             facts->pointers.push_back({word, use.role()});

@@ -28,6 +28,7 @@ class Evidence {
         bool is_address = false;  // something goes through it, if perhaps through others as well
         bool low_leaves = false, high_leaves = false;
         Role role() const;
+        void add(const Use& other);
     };
     struct Sum {  // of several words, one of which is an address
         std::set<u32> words;
@@ -38,10 +39,12 @@ class Evidence {
     const std::vector<Parameter>& parameters_;
     std::map<u32, Use> uses_;
     std::vector<Sum> sums_;
-    std::set<std::size_t> open_;  // parameters, by their numbers
+    std::set<u32> maps_;  // of tensors, by their offsets
+    std::map<std::size_t, Use> open_;  // parameters, by their numbers: what is done with any word of them
 
     const Parameter* parameter_at(i64 offset) const;
-    void open_from(i64 offset);
+    void open_from(i64 offset, const Use& use);
+    void touch(const Item& item, const Use& use);
     void touch(const Item& item, bool reads, bool writes);
     void use(u32 word, bool alone, bool reads, bool writes);
     void settle_sums();

@@ -13,7 +13,8 @@ struct Jump {
     std::vector<u32> targets;
 };
 
-// A word that is in neither list is never used as an address.
+// A word that is in neither list is never used as an address. One that is in both is one for certain, and its role is
+// that of all accesses that may go through it.
 struct CodeFacts {
     bool followed = false;          // false: the code is not understood, and nothing is known
     std::vector<Pointer> pointers;  // words through which the code reads or writes

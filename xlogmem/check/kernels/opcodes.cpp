@@ -26,7 +26,7 @@ const Group kGroups[] = {
     {Effect::CopyIn, {"LDGSTS"}},
     {Effect::Bulk, {"UBLKCP", "UBLKRED"}},
     {Effect::Tensor, {"UTMALDG", "UTMASTG", "UTMAREDG"}},
-    {Effect::OnChip, {"LDS", "STS", "LDSM", "STSM", "STAS", "ATOMS", "SYNCS"}},
+    {Effect::OnChip, {"LDS", "STS", "LDSM", "STSM", "STAS", "ATOMS"}},
     {Effect::FromLocal, {"LDL"}},
     {Effect::ToLocal, {"STL"}},
     {Effect::Move, {"MOV", "UMOV", "R2UR", "UR2R", "BMOV", "SHFL"}},
@@ -107,6 +107,8 @@ Effect effect_of(Name name) {
     Name first = first_part(name);
     auto found = effects.find(first);
     if (first == "WARPSYNC" && has(name, "COLLECTIVE")) return Effect::Collective;
+    // A barrier in memory: what threads give it are counts, but for its first value.
+    if (first == "SYNCS") return has(name, "EXCH") ? Effect::OnChip : Effect::Value;
     // Prefetches, and what makes a thread see what others have written. CCTL also discards lines.
     if (first == "CCTL" && (has(name, "IVALL") || name.find(".PF") != name.npos)) return Effect::Nothing;
     return found == effects.end() ? Effect::Unknown : found->second;

@@ -10,15 +10,23 @@ namespace {
 // Where the guard holds, and where it does not.
 struct Both {
     Origin there, other;
+    bool is_forked = false;
 };
+
+// Where it is not known whether the guard holds.
+Origin merged(Origin there, const Guarded& guarded, Origins& origins) {
+    Origin either = origins.either(there, guarded.other);
+    return guarded.is_forked ? origins.forked(either) : either;
+}
 
 Both both_in(const State& state, Cell cell, Predicate guard, Origins& origins) {
     Origin value = cell < state.cells.size() ? state.cells[cell] : 0;
     auto found = state.guarded.find(cell);
     if (found == state.guarded.end()) return {value, value};
-    if (found->second.guard == guard) return {value, found->second.other};
-    if (found->second.guard == -guard) return {found->second.other, value};
-    value = origins.either(value, found->second.other);
+    const Guarded& guarded = found->second;
+    if (guarded.guard == guard) return {value, guarded.other, guarded.is_forked};
+    if (guarded.guard == -guard) return {guarded.other, value, guarded.is_forked};
+    value = merged(value, guarded, origins);
     return {value, value};
 }
 
@@ -27,18 +35,17 @@ Predicate guard_of(const State& state, Cell cell) {
     return found == state.guarded.end() ? 0 : found->second.guard;
 }
 
-bool set(State& state, Cell cell, Predicate guard, Both both) {
-    Origin& value = state.at(cell);
-    Predicate before = guard_of(state, cell);
-    Origin other_before = before ? state.guarded[cell].other : value;
-    bool is_plain = both.there == both.other || !guard;
-    if (is_plain)
-        state.guarded.erase(cell);
+bool set(State& state, Cell cell, Predicate guard, Both both, Origins& origins) {
+    Both before = both_in(state, cell, guard, origins);
+    Predicate guard_before = guard_of(state, cell);
+    if (both.there == both.other) guard = 0, both.is_forked = false;
+    if (guard)
+        state.guarded[cell] = {guard, both.other, both.is_forked};
     else
-        state.guarded[cell] = {guard, both.other};
-    bool changed = value != both.there || other_before != both.other || before != (is_plain ? 0 : guard);
-    value = both.there;
-    return changed;
+        state.guarded.erase(cell);
+    state.at(cell) = both.there;
+    return guard_before != guard || before.there != both.there || before.other != both.other ||
+           before.is_forked != both.is_forked;
 }
 
 }  // namespace
@@ -63,7 +70,8 @@ bool join(State& into, const State& from, const std::vector<Cell>& cells, Origin
             return;
         Predicate guard = ours && theirs && std::abs(ours) != std::abs(theirs) ? 0 : ours ? ours : theirs;
         Both a = both_in(into, cell, guard, origins), b = both_in(from, cell, guard, origins);
-        changed |= set(into, cell, guard, {origins.either(a.there, b.there), origins.either(a.other, b.other)});
+        Both both = {origins.either(a.there, b.there), origins.either(a.other, b.other), a.is_forked || b.is_forked};
+        changed |= set(into, cell, guard, both, origins);
     };
     for (Cell cell : cells) join_cell(cell);
     for (Cell cell = kCells; cell < into.cells.size() || cell < from.cells.size(); cell++) join_cell(cell);
@@ -78,8 +86,9 @@ bool join(State& into, const State& from, const std::vector<Cell>& cells, Origin
 Origin Registers::read(Cell cell, Predicate guard) {
     if (cell == kNoCell) return 0;
     if (cell < kCells && !overwritten_[cell]) read_first_.set(cell);
-    Both both = both_in(state_, cell, guard, origins_);
-    return guard ? both.there : origins_.either(both.there, both.other);
+    auto found = state_.guarded.find(cell);
+    if (guard || found == state_.guarded.end()) return both_in(state_, cell, guard, origins_).there;
+    return merged(state_.at(cell), found->second, origins_);
 }
 
 void Registers::write(Cell cell, Origin origin, Predicate guard) {
@@ -88,9 +97,10 @@ void Registers::write(Cell cell, Origin origin, Predicate guard) {
         written_.set(cell);
         if (!guard) overwritten_.set(cell);
     }
-    Both both = {origin, origin};
-    if (guard) both.other = both_in(state_, cell, guard, origins_).other;
-    set(state_, cell, guard, both);
+    Both both = both_in(state_, cell, guard, origins_);
+    both.there = origin;
+    if (!guard) both.other = origin;
+    set(state_, cell, guard, both, origins_);
 }
 
 void Registers::forget(u32 predicates) {
@@ -101,7 +111,7 @@ void Registers::forget(u32 predicates) {
             continue;
         }
         Origin& value = state_.at(entry->first);
-        value = origins_.either(value, guarded.other);
+        value = merged(value, guarded, origins_);
         entry = state_.guarded.erase(entry);
     }
 }
@@ -120,7 +130,7 @@ void Registers::assume(Predicate guard) {
 void Registers::fork() {
     for (Origin& origin : state_.cells)
         if (origin) origin = origins_.forked(origin);
-    for (auto& entry : state_.guarded) entry.second.other = origins_.forked(entry.second.other);
+    for (auto& entry : state_.guarded) entry.second = {entry.second.guard, origins_.forked(entry.second.other), true};
 }
 
 }  // namespace check::machine

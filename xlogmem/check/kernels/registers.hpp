@@ -18,6 +18,7 @@ struct Stack {
 struct Guarded {
     Predicate guard;
     Origin other;
+    bool is_forked = false;  // behind a branch: there may be reasons why it is one of the two
 };
 
 // Slots of the stack have the cells from `kCells` on.

@@ -64,16 +64,22 @@ void Steps::access(const Operand& operand, bool reads, bool writes) {
     leave(read(operand.descriptor + 1));
 }
 
-// What a load brings if its address is one in the parameters.
-Origin Steps::loaded(Origin low, i64 offset) {
+// What a load brings if its address is one in the parameters. A constant of the instruction was added to those that are
+// known.
+Origin Steps::loaded(Origin low, i64 offset, i64 constant) {
     Origin all = 0;
+    bool is_first = true;
     for (const Item& item : origins_[low]) {
-        i64 place = std::clamp(item.offset + offset, -i64(kLargestParameters), i64(kLargestParameters));
+        i64 place = item.offset + offset + (item.what == What::Within ? constant : 0);
+        place = std::clamp(place, -i64(kLargestParameters), i64(kLargestParameters));
+        Part part = (item.what == What::Place ? place : offset) % 8 < 4 ? Part::Low : Part::High;
+        Origin one = 0;
         if (item.what == What::Place && place >= 0 && place < kLargestParameters)
-            all = origins_.either(all,
-                                  origins_.of(What::Word, place % 8 < 4 ? Part::Low : Part::High, i32(place / 8 * 8)));
+            one = origins_.of(What::Word, part, i32(place / 8 * 8));
         else if (item.what == What::Place || item.what == What::Within)
-            all = origins_.either(all, origins_.of(What::Group, offset % 8 < 4 ? Part::Low : Part::High, i32(place)));
+            one = origins_.of(What::Group, part, i32(place));
+        all = is_first ? one : origins_.either(all, one);
+        is_first = false;
     }
     bool is_certain = origins_[low].size() == 1 && origins_[low][0].trust == Trust::Sole;
     if (is_partial(instruction_->name)) return origins_.bits(all);
@@ -91,7 +97,7 @@ void Steps::access_memory(bool reads, bool writes) {
     i64 offset = 0;
     for (std::size_t i = 0; i < place; i++) {
         for (unsigned j = 0; j < width && operands[i].form == Form::Register; j++, offset += 4)
-            write(operands[i].cells[0] + j, loaded(low, offset));
+            write(operands[i].cells[0] + j, loaded(low, offset, operands[place].value));
     }
 }
 
