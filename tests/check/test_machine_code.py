@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,7 @@ from machine_listings import (
     listings_of,
     output_of,
 )
-
-from xlogmem.check import disassembler
+from sass_programs import Code
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 DEFECTS = [defect.name for defect in defects()]
@@ -81,6 +82,7 @@ PIECES = {
     "a sum of two that are known": ([LOAD_P, LOAD_Q, LOAD, "LDG.E R9, desc[UR4][R4.64]", "IADD.64 R2, R2, R4", STORE],
                                     {0: U, 8: U}, set()),
     "a distance": ([LOAD_P, LOAD_Q, "IADD.64 R6, R4, -R2", LOAD, "IADD.64 R2, R2, R6", STORE], {0: U}, {(8, 8)}),
+    "a difference": ([LOAD_P, LOAD_Q, LOAD, "IADD.64 R2, R4, -R2", STORE], {0: U}, {(8, 8)}),
     "halves of two words": ([LOAD_P, LOAD_Q, "MOV R3, R5", LOAD], {}, {(0, 8), (8, 8)}),
     "halves in the wrong order": ([LOAD_P, "MOV R8, R3", "MOV R9, R2", "LDG.E R9, desc[UR4][R8.64]"], {}, {(0, 8)}),
     "halves that are moved": ([LOAD_P, "PRMT R8, R2, 0x3210, RZ", "PRMT R9, RZ, 0x7654, R3",
@@ -91,8 +93,9 @@ PIECES = {
     "a remainder": ([LOAD_P, LOAD_Q, "LOP3.LUT R6, R2, 0xf, RZ, 0xc0, !PT", "IADD3 R4, P0, R6, R4, RZ",
                      "STG.E desc[UR4][R4.64], R9"], {8: W}, {(0, 8)}),
     "combined bits": ([LOAD_P, "LOP3.LUT R2, R2, R9, RZ, 0x3c, !PT", LOAD], {}, {(0, 8)}),
-    "shifted to and fro": ([LOAD_P, "SHF.R.U64 R8, R2, 0x4, R3", "SHF.L.U32 R8, R8, 0x4, RZ", "MOV R9, R3",
-                            "LDG.E R9, desc[UR4][R8.64]"], {}, {(0, 8)}),
+    "shifted to and fro": ([LOAD_P, "SHF.R.U64 R8, R2, 0x4, R3", "SHF.R.U32.HI R9, RZ, 0x4, R3",
+                            "SHF.L.U64.HI R9, R8, 0x4, R9", "SHF.L.U32 R8, R8, 0x4, RZ", "LDG.E R9, desc[UR4][R8.64]"],
+                           {}, {(0, 8)}),
     "a shifted index": ([LOAD_P, f"LDC R6, {N}", "SHF.L.U32 R6, R6, 0x2, RZ", "IADD3 R2, P0, R6, R2, RZ", STORE],
                         {0: W}, set()),
     "the smaller one": ([LOAD_P, "VIMNMX.U32 R2, R2, R9, PT", LOAD], {}, {(0, 8)}),
@@ -158,11 +161,14 @@ PIECES = {
                               {}, {(0, 8), (8, 8)}),
     "stored anywhere on the stack": (["LDC R1, c[0x0][0x28]", LOAD_P, "LEA R7, R6, R1, 0x3", "STL.64 [R7], R2",
                                       "LDL.64 R8, [R1]", "STG.E desc[UR4][R8.64], R9"], {}, {(0, 8)}),
-    "loaded in a loop before it is stored": (["LDC R1, c[0x0][0x28]", "loop:", "LDL.64 R8, [R7]", LOAD_P,
-                                              "STG.E desc[UR4][R8.64], R9", "STL.64 [R7], R2", "@P0 BRA {loop}"],
-                                             {}, {(0, 8)}),
+    "loaded in a loop before it is stored": (["LDC R1, c[0x0][0x28]", LOAD_P, "loop:", "LDL.64 R8, [R7]",
+                                              "@P1 BRA {there}", "there:", "STG.E desc[UR4][R8.64], R9",
+                                              "STL.64 [R7], R2", "@P0 BRA {loop}"], {}, {(0, 8)}),
     "bytes on the stack": (["LDC R1, c[0x0][0x28]", LOAD_P, "STL.U8 [R1], R2", "STL [R1+0x4], R3", "LDL.64 R8, [R1]",
                             "STG.E desc[UR4][R8.64], R9"], {}, {(0, 8)}),
+    "bytes that are put together": (["LDC R1, c[0x0][0x28]", LOAD_P, "STL.U8 [R1], R2", "STL.U8 [R1+0x4], R3",
+                                     "LDL.64 R8, [R1]", "IMAD R8, R8, 0x100, RZ", "IMAD R9, R9, 0x100, RZ",
+                                     "LDG.E R9, desc[UR4][R8.64]"], {}, {(0, 8)}),
     "a stack with an address": (["LDC R1, c[0x0][0x28]", LOAD_P, "STL.64 [R1], R2", "ULDC UR6, c[0x0][0x20]",
                                  "IADD3 R8, P0, R1, UR6, RZ", "LD.E.64 R8, desc[UR4][R8.64]",
                                  "ST.E desc[UR4][R8.64], R9"], {}, {(0, 8)}),
@@ -174,6 +180,10 @@ PIECES = {
     "by an index in front": (["LDC.64 R2, c[0x0][R6+0x220]", STORE], {}, WHOLE | {(16, 8)}),
     "by a uniform index": (["ULDC.64 UR6, c[0x0][UR6+0x228]", "LDG.E R9, [UR6]"], {}, WHOLE),
     "a number by an index": (["LDC R6, c[0x0][R6+0x228]", LOAD_P, "IMAD.WIDE R2, R6, 0x4, R2", STORE], {0: W}, set()),
+    "a number by an index that is not scaled": (["LDC R6, c[0x0][R6+0x228]", LOAD_P, "IADD3 R2, P0, R6, R2, RZ",
+                                                 "IADD3.X R3, RZ, R3, RZ, P0, !PT", STORE], {0: W}, set()),
+    "a field, and by an index": (["LDC.64 R2, c[0x0][0x230]", LOAD, "LDC.64 R2, c[0x0][R6+0x228]", STORE],
+                                 {32: U}, WHOLE),
     "by address": (["ULDC.64 UR6, c[0x0][0x198]", "LDC.64 R6, c[0x0][0x198]", "IADD3 R6, P0, R6, 0x18, RZ",
                     "IADD3.X R7, RZ, R7, RZ, P0, !PT", "LD.E.64 R8, desc[UR4][R6.64+0x8]",
                     "ST.E desc[UR4][R8.64], R9"], {32: W}, set()),
@@ -199,8 +209,11 @@ PIECES = {
     "calls of what is not linked": ([LOAD_P.replace("R2", "R4"), "CALL.REL.NOINC {next}", "next:"], {}, {(0, 8)}),
     "kept beside calls": (["LDC.64 R16, c[0x0][0x210]", "CALL.ABS.NOINC R2", "STG.E desc[UR4][R16.64], R9"],
                           {0: W}, set()),
-    "a function": ([LOAD_P, "MOV R10, {back}", "CALL.REL.NOINC {f}", "back:", "STG.E desc[UR4][R4.64], R9", "EXIT", "f:",
-                    "MOV R4, R2", "MOV R5, R3", "RET.REL.NODEC R10 0x0"], {0: W}, set()),
+    "a function": ([LOAD_P, "MOV R10, {back}", "CALL.REL.NOINC {f}", "back:", "STG.E desc[UR4][R4.64], R9", "EXIT",
+                    "f:", "MOV R4, R2", "MOV R5, R3", "RET.REL.NODEC R10 0x0"], {0: W}, set()),
+    "a function of several blocks": ([LOAD_P, "CALL.REL.NOINC {f}", "STG.E desc[UR4][R4.64], R9", "EXIT", "f:",
+                                      "MOV R4, R2", "MOV R5, R3", "@P0 BRA {g}", "NOP", "g:",
+                                      "RET.REL.NODEC R10 0x0"], {0: W}, set()),
     "kept beside a function": ([LOAD_P, "MOV R4, R2", "CALL.REL.NOINC {f}", "CALL.REL.NOINC {f}", STORE, "EXIT", "f:",
                                 "MOV R4, RZ", "RET.REL.NODEC R10 0x0"], {0: W}, set()),
     "a function for several": ([LOAD_P, "CALL.REL.NOINC {f}", LOAD_Q.replace("R4", "R2"), "CALL.REL.NOINC {f}",
@@ -220,10 +233,13 @@ PIECES = {
     "threads that meet elsewhere": (["BSSY B0, {there}", LOAD_P, "BSYNC B0", "EXIT", "there:", STORE], {0: W}, set()),
     "other threads that meet": (["BSSY B0, {there}", LOAD_P, "BSYNC B0", "there:", "LDC.64 R2, c[0x0][0x218]",
                                  "BSSY B0, {after}", LOAD_Q, "BSYNC B0", "after:", STORE], {8: W}, set()),
-    "threads that go on together": ([LOAD_P, "WARPSYNC.COLLECTIVE R9, {there}", "EXIT", "there:", STORE], {0: W}, set()),
+    "threads that go on together": ([LOAD_P, "WARPSYNC.COLLECTIVE R9, {there}", "EXIT", "there:", STORE],
+                                    {0: W}, set()),
     "code that nothing leads to": (["BRA {end}", LOAD_P, STORE, "end:"], None, None),
     "padding": (["EXIT", "here:", "BRA {here}", "NOP", "NOP"], {}, set()),
     "a jump": ([LOAD_P, "BRX R9 -0x20", STORE], None, None),
+    "a jump at the end": ([LOAD_P, STORE, "BRX R9 -0x20"], None, None),
+    "a branch that is not known": ([LOAD_P, STORE, "BRZ R9"], None, None),
     "a branch into nothing": (["BRA 0x1000"], None, None),
 }
 JUMPS = {
@@ -253,7 +269,7 @@ KERNELS = {
     "aligned": ({0: W, 8: W}, set()),
     "a_loop": ({0: R, 8: W}, set()),
     "under_conditions": ({0: R, 8: R, 16: W}, set()),
-    "atomics": ({offset: RW for offset in (0, 8, 16, 24)}, set()),
+    "atomics": (dict.fromkeys((0, 8, 16, 24), RW), set()),
     "stored": ({0: W}, {(8, 8)}),
     "exchanged": ({0: RW}, {(8, 8)}),
     "on_the_chip": ({8: R}, {(0, 8)}),
@@ -261,7 +277,7 @@ KERNELS = {
     "called": ({16: W}, {(0, 8), (8, 8)}),
     "handed_over": ({16: W}, {(8, 8)} | {(offset, 8) for offset in range(24, 80, 8)}),
     "a_table_of_jumps": ({8: RW, 16: W, 24: RW, 32: RW, 40: RW, 48: W}, set()),
-    "spilled": ({offset: RW for offset in range(0, 160, 8)}, set()),
+    "spilled": (dict.fromkeys(range(0, 160, 8), RW), set()),
     "copied": ({0: W, 8: R}, set()),
     "copied_in_bulk": ({0: W, 8: R, 16: RW}, set()),
     "maps_of_tensors": ({0: W}, {(192, 128), (320, 8)}),
@@ -312,6 +328,18 @@ def wrong_kernels(chip: int, found: dict[str, CodeFacts]):
             yield f"sm_{chip}: {name}: {facts}"
 
 
+def wrong_roles(code: Code, facts: CodeFacts):
+    """Of random code, what the machine contradicts."""
+    runs = [code.machine(seed) for seed in range(8)]
+    for offset, block in code.pointers.items():
+        read, written = any(block in run.read for run in runs), any(block in run.written for run in runs)
+        role = facts.roles.get(offset)
+        is_open = any(begin <= offset < begin + size for begin, size in facts.open)
+        if (((read or written) and not (role or is_open)) or (role == R and written) or (role == W and read)
+                or not facts.followed):
+            yield f"{offset}: {role}"
+
+
 def wrong(program, pieces, defect=""):
     found = facts_of(program, pieces, defect=defect)
     yield from (f"{name}: {found.get(name)}" for name, facts in expected_of_pieces() if found.get(name) != facts)
@@ -321,3 +349,93 @@ def wrong(program, pieces, defect=""):
 
 def test_what_is_said_is_right(program, pieces):
     assert list(wrong(program, pieces)) == []
+
+
+def test_each_defect_breaks_a_rule_of_its_own():
+    assert len(set(DEFECTS)) == len({defect.rule for defect in defects()}) == len(DEFECTS) > 60
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_noticed(program, pieces, name):
+    assert any(wrong(program, pieces, name))
+
+
+def test_random_code(program, tmp_path):
+    codes = {f"k{seed}": Code(seed) for seed in range(400)}
+    file = tmp_path / "random.txt"
+    file.write_text("".join(f"== {name} | {code.head}\n{code.text}" for name, code in codes.items()))
+    found = facts_of(program, file)
+    assert [f"{name} at {one}" for name, code in codes.items() for one in wrong_roles(code, found[name])] == []
+    roles = [found[name].roles.get(offset) for name, code in codes.items() for offset in code.pointers]
+    assert {R, W, RW, U} <= set(roles)
+    assert sum(role in (R, W, RW) for role in roles) > 150
+
+
+def test_damaged_listings_are_read_without_harm(program, pieces):
+    lines = output_of(program, "--mutate", "10", pieces, listing_of(90), listing_of(120)).splitlines()
+    assert len(lines) == 3
+    assert all(int(line) > 50 for line in lines)        # many are still followed
+
+
+nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+
+
+@nvcc
+@pytest.mark.parametrize("chip", CHIPS)
+def test_kernels_compiled_afresh(program, chip, tmp_path):
+    try:
+        cubin = compile_kernels(chip, tmp_path)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this nvcc cannot: {error.stderr.decode()[-200:]}")
+    text = listings_of(program, cubin, sorted(KERNELS)[CHIPS.index(chip)::len(CHIPS)])      # of each chip others
+    if text is None:
+        pytest.skip("no nvdisasm here that knows the chip")
+    file = tmp_path / "listing.txt"
+    file.write_text(text)
+    # Another compiler may do it in another way, but it does the same.
+    found, before = facts_of(program, file), facts_of(program, listing_of(chip))
+    for name, facts in found.items():
+        assert facts.followed
+        for offset, role in facts.roles.items():
+            expected = before[name].roles.get(offset, U)
+            assert U in (role, expected) or role == expected, f"{name} at {offset}"
+
+
+def cubin_with(code: bytes, version: int, flags: int, targets: dict[int, list[int]]) -> bytes:
+    """An ELF file as far as it is read: the code of a kernel k, and what is said of it."""
+    jumps = b"".join(struct.pack(f"<III{len(to)}I", at, 0, len(to), *to) for at, to in targets.items())
+    attributes = [(0x0A, struct.pack("<IHH", 0, 0x210, 16)), (0x17, struct.pack("<IHHI", 0, 1, 8, 8 << 18)),
+                  (0x17, struct.pack("<IHHI", 0, 0, 0, 8 << 18)), (0x34, jumps)]
+    info = b"".join(struct.pack("<BBH", 4, number, len(value)) + value for number, value in attributes)
+    names, sections, data = b"\0.text.k\0.nv.info.k\0", [], b""
+    for name, contents in ((1, code), (9, info), (0, names)):
+        sections.append((name, 64 + len(data), len(contents)))
+        data += contents
+    header = bytearray(64)
+    header[:9] = b"\x7fELF\2\1\1\x33" + bytes([version])
+    struct.pack_into("<Q", header, 0x28, 64 + len(data))
+    struct.pack_into("<IHHHHHH", header, 0x30, flags, 64, 0, 0, 64, 3, 2)
+    return bytes(header) + data + b"".join(
+        struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0) for name, at, size in sections)
+
+
+@pytest.mark.parametrize(("version", "flags", "chip"), [(7, 0x5A055A, 90), (8, 0x6005A04, 90), (8, 0x6007802, 120)])
+def test_code_of_a_cubin(program, tmp_path, version, flags, chip):
+    file = tmp_path / "k.cubin"
+    file.write_bytes(cubin_with(b"code of it", version, flags, {16: [32, 64], 80: [96]}))
+    assert output_of(program, "--cubin", file) == f"k | 528 | 0+8 8+8 | 16>32,64 80>96 | {chip} 64 10\n"
+    assert int(output_of(program, "--cubin", "--mutate", "300", file)) > 30
+
+
+@nvcc
+def test_code_of_compiled_cubins(program, tmp_path):
+    heads = {}
+    for chip in (75, 90, 120):
+        for line in output_of(program, "--cubin", compile_kernels(chip, tmp_path)).splitlines():
+            name, base, parameters, jumps, place = (field.strip() for field in line.split("|"))
+            heads[chip, name] = int(base), parameters, jumps, place.split()[0]
+    assert {base for base, *_ in heads.values()} == {0x160, 0x210, 0x380}
+    assert all(int(sm) == chip for (chip, _), (_, _, _, sm) in heads.items())
+    assert heads[90, "by_an_index"][1] == "0+8 8+56 64+4"
+    for (_, name), (_, _, jumps, _) in heads.items():
+        assert bool(jumps) == (name == "a_table_of_jumps")

@@ -65,6 +65,8 @@ const Group kGroups[] = {
     {Effect::Synchronize, {"BSYNC"}},
 };
 
+bool begins(Name text, Name with) { return text.substr(0, with.size()) == with; }
+
 bool ends(Name text, Name with) { return text.size() >= with.size() && text.substr(text.size() - with.size()) == with; }
 
 // The parts of a name, one after the other; the first one is what it is.
@@ -111,7 +113,11 @@ Effect effect_of(Name name) {
     if (first == "SYNCS") return has(name, "EXCH") ? Effect::OnChip : Effect::Value;
     // Prefetches, and what makes a thread see what others have written. CCTL also discards lines.
     if (first == "CCTL" && (has(name, "IVALL") || name.find(".PF") != name.npos)) return Effect::Nothing;
-    return found == effects.end() ? Effect::Unknown : found->second;
+    if (found != effects.end()) return found->second;
+    // What has the name of a branch may go anywhere.
+    bool is_branch = false;
+    for (Name name_of_branch : {"BR", "J", "CALL", "RET"}) is_branch |= begins(first, name_of_branch);
+    return is_branch ? Effect::IndirectBranch : Effect::Unknown;
 }
 
 unsigned width_in_memory(Name name) {

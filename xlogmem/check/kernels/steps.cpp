@@ -137,7 +137,8 @@ void Steps::add(bool is_wide) {
     i64 distance = 0;
     unsigned values = 0;
     for (std::size_t i = 1; i < operands.size(); i++) {
-        for (u32 half = 0; half < 2; half++) sums[half] = origins_.sum(sums[half], source(operands[i], half));
+        for (u32 half = 0; half <= u32(is_wide); half++)
+            sums[half] = origins_.sum(sums[half], source(operands[i], half));
         if (operands[i].form == Form::Number) distance += extended(operands[i].value);
         values += is_value(operands[i]);
     }
