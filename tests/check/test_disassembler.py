@@ -38,7 +38,7 @@ def test_nvdisasm_fails(fake, monkeypatch):
     fake.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(disassembler, "SECONDS", 0.05)
     assert disassembler.listing(b"code", 90) is None
-    fake.write_text("this is no program")
+    fake.write_text("not a program")
     assert disassembler.listing(b"code", 90) is None
 
 
