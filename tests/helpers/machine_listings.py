@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,11 +72,13 @@ def compile_kernels(chip: int, folder: Path) -> Path:
     return cubin
 
 
-def listings_of(program: Path, cubin: Path) -> str | None:
-    """All kernels of a cubin, each with what is known of it beside its code."""
+def listings_of(program: Path, cubin: Path, names: Container[str] | None = None) -> str | None:
+    """Kernels of a cubin, each with what is known of it beside its code."""
     image, text = cubin.read_bytes(), []
     for line in output_of(program, "--cubin", cubin).splitlines():
         head, place = line.rsplit(" | ", 1)
+        if names is not None and head.split()[0] not in names:
+            continue
         chip, begin, size = map(int, place.split())
         listing = disassembler.listing(image[begin:begin + size], chip)
         if listing is None:

@@ -1,7 +1,7 @@
 """A machine for code as nvdisasm prints it, with one thread, which notes through which words memory is accessed.
 
-It knows the instructions that `sass_programs` makes, and nothing of how xlogmem reads code.  Each word that is a pointer
-has memory of its own, so an address says which word it came from; both halves of it do.
+It knows the instructions that `sass_programs` makes, and nothing of how xlogmem reads code.  Each word that is a
+pointer has memory of its own, so an address says which word it came from; both halves of it do.
 """
 from __future__ import annotations
 

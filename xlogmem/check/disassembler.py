@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["find", "listings"]
+__all__ = ["find", "listing", "listings"]
 
 NAME = "nvdisasm"
 VARIABLE = "XLOGMEM_CHECK_NVDISASM"
@@ -79,6 +79,11 @@ def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
     return made or [None] * len(codes)
 
 
+def listing(code: bytes, sm: int) -> str | None:
+    """The same, of one."""
+    return listings([(code, sm)])[0]
+
+
 class Run:
     """nvdisasm, and what it prints of one code into a file."""
 
@@ -87,7 +92,7 @@ class Run:
         file.write_bytes(text)
         # An older nvdisasm knows the other chips of a generation, which have the same instructions.
         self.names = list(dict.fromkeys((self.sm, RENAMED.get(self.sm, self.sm), self.sm // 10 * 10)))
-        self.process = self.start(self.names.pop(0))
+        self.process = self.start(self.names.pop(0)) if text else None
 
     def start(self, name: int) -> subprocess.Popen[bytes] | None:
         environment = {variable: value for variable, value in os.environ.items() if variable not in NOT_FOR_IT}

@@ -69,7 +69,8 @@ std::vector<u32> Paths::jump_from(const Instruction& instruction) {
     return targets;
 }
 
-// As a rule what follows a BSYNC is where its BSSY says that threads go on. Otherwise any BSSY of its barrier may be its.
+// As a rule what follows a BSYNC is where its BSSY says that threads go on. Otherwise any BSSY of its barrier may be
+// the one that it belongs to.
 std::vector<u32> Paths::meeting_behind(u32 number) {
     const std::vector<Operand>& operands = code_[number].operands;
     std::vector<u32> next = {number + 1};

@@ -64,8 +64,8 @@ void Evidence::Use::add(const Use& other) {
     high_leaves |= other.high_leaves;
 }
 
-// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in front
-// of it. So any parameter that may have elements is meant.
+// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in
+// front of it, which may be in another parameter. So any parameter that may have elements is meant.
 void Evidence::open_from(i64 offset, const Use& use) {
     for (const Parameter& parameter : parameters_)
         if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))

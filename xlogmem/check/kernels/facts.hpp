@@ -4,6 +4,8 @@
 // PTX says both (ptx.hpp has its text as statements, flow.hpp follows the pointers through them). A cubin says where the
 // parameters are (cubin.hpp), a C++ name which pointers are to const (signature.hpp). A fat binary has several of these.
 //
+// Machine code says what is done, too, as a disassembler prints it: machine_code.hpp.
+//
 // What is claimed holds for every launch: a pointer is Read only if nothing can be written through it, Write or
 // ReadWrite only if a store of the kernel goes to it alone. Everything else is Unknown, which claims nothing. A word
 // that is not listed is not accessed through at all. A word of a struct is merely *found* where nothing shows that the

@@ -29,7 +29,8 @@ u32 leading_number(std::string_view text) {
     return value;
 }
 
-// Hexadecimal behind 0x, else decimal. Of a fraction only that it is no whole number matters, of a large number its sign.
+// Hexadecimal behind 0x, else decimal. Of a fraction it matters only that it is no whole number, of a large number its
+// sign.
 bool read_number(std::string_view text, i64* value) {
     bool is_negative = !text.empty() && text[0] == '-';
     if (is_negative) text.remove_prefix(1);

@@ -1,4 +1,4 @@
-// Which registers' values are used later. What else is in a register, from earlier, is nothing that a path brings along.
+// Which registers' values are used later: others need not be followed, which takes most of the time.
 #pragma once
 
 #include "branches.hpp"

@@ -51,11 +51,11 @@ const Group kGroups[] = {
       "CS2UR", "VOTE",  "VOTEU", "MATCH", "LEPC",   "IDP",   "UFADD",   "UFMUL",  "UFFMA", "UFSET", "UFMNMX",
       "UFRND", "UI2F",  "UI2FP", "UF2F",  "UF2FP",  "UF2I",  "UF2IP",   "ELECT",  "B2R"}},
     {Effect::Nothing,
-     {"NOP",       "ISETP",  "UISETP",        "FSETP",        "UFSETP",       "DSETP",     "HSETP2",
-      "PLOP3",     "UPLOP3", "PSETP",         "FCHK",         "R2P",          "BAR",       "DEPBAR",
-      "LDGDEPBAR", "MEMBAR", "FENCE",         "ERRBAR",       "YIELD",        "NANOSLEEP", "WARPGROUP",
-      "WARPSYNC",  "BREAK",  "ENDCOLLECTIVE", "BPT",          "ACQBULK",      "PREEXIT",   "USETMAXREG",
-      "UTMACCTL",  "UBLKPF", "UTMAPF",        "UTMACMDFLUSH", "UCGABAR_WAIT", "CGAERRBAR", "UCGABAR_ARV"}},
+     {"NOP",           "QSPC",         "ISETP",     "UISETP",     "FSETP",      "UFSETP",    "DSETP",    "HSETP2",
+      "PLOP3",         "UPLOP3",       "PSETP",     "FCHK",       "R2P",        "BAR",       "DEPBAR",   "LDGDEPBAR",
+      "MEMBAR",        "FENCE",        "ERRBAR",    "YIELD",      "NANOSLEEP",  "WARPGROUP", "WARPSYNC", "BREAK",
+      "ENDCOLLECTIVE", "BPT",          "ACQBULK",   "PREEXIT",    "USETMAXREG", "UTMACCTL",  "UBLKPF",   "UTMAPF",
+      "UTMACMDFLUSH",  "UCGABAR_WAIT", "CGAERRBAR", "UCGABAR_ARV"}},
     {Effect::Branch, {"BRA", "JMP"}},
     {Effect::IndirectBranch, {"BRX", "BRXU", "JMX", "JMXU"}},
     {Effect::Call, {"CALL"}},
@@ -64,6 +64,8 @@ const Group kGroups[] = {
     {Effect::Reconverge, {"BSSY"}},
     {Effect::Synchronize, {"BSYNC"}},
 };
+
+bool begins(Name text, Name with) { return text.substr(0, with.size()) == with; }
 
 bool ends(Name text, Name with) { return text.size() >= with.size() && text.substr(text.size() - with.size()) == with; }
 
@@ -111,7 +113,11 @@ Effect effect_of(Name name) {
     if (first == "SYNCS") return has(name, "EXCH") ? Effect::OnChip : Effect::Value;
     // Prefetches, and what makes a thread see what others have written. CCTL also discards lines.
     if (first == "CCTL" && (has(name, "IVALL") || name.find(".PF") != name.npos)) return Effect::Nothing;
-    return found == effects.end() ? Effect::Unknown : found->second;
+    if (found != effects.end()) return found->second;
+    // What has the name of a branch may go anywhere.
+    bool is_branch = false;
+    for (Name name_of_branch : {"BR", "J", "CALL", "RET"}) is_branch |= begins(first, name_of_branch);
+    return is_branch ? Effect::IndirectBranch : Effect::Unknown;
 }
 
 unsigned width_in_memory(Name name) {

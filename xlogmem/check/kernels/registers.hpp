@@ -49,7 +49,8 @@ class Registers {
     // Behind a branch it may be certain which of several ways has led here.
     void fork();
 
-    // Cells of which the value from the beginning is read; those that are written; and those of them that certainly are.
+    // Cells of which the value from the beginning is read; those that are written; and those of them that certainly
+    // are.
     const Cells& read_first() const { return read_first_; }
     const Cells& written() const { return written_; }
     const Cells& overwritten() const { return overwritten_; }

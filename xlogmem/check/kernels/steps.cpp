@@ -137,7 +137,8 @@ void Steps::add(bool is_wide) {
     i64 distance = 0;
     unsigned values = 0;
     for (std::size_t i = 1; i < operands.size(); i++) {
-        for (u32 half = 0; half < 2; half++) sums[half] = origins_.sum(sums[half], source(operands[i], half));
+        for (u32 half = 0; half <= u32(is_wide); half++)
+            sums[half] = origins_.sum(sums[half], source(operands[i], half));
         if (operands[i].form == Form::Number) distance += extended(operands[i].value);
         values += is_value(operands[i]);
     }
@@ -175,6 +176,7 @@ Origin Steps::factor(const Operand& a, const Operand& b) {
 
 // IMAD also moves and adds, as IMAD.MOV and IMAD.IADD.
 void Steps::multiply() {
+    if (has_part("64")) return use_unknown();
     const Operand &a = at(instruction_->operands, 1), &b = at(instruction_->operands, 2),
                   &c = at(instruction_->operands, 3);
     if (has_part("HI")) {
@@ -258,7 +260,7 @@ void Steps::follow(const Instruction& instruction, Registers& registers, Evidenc
         case Effect::Load: access_memory(true, false); break;
         case Effect::Store: access_memory(false, true); break;
         case Effect::Atomic: access_memory(true, true); break;
-        case Effect::CopyIn: access(at(instruction.operands, 1), true, false); break;
+        case Effect::CopyIn: copy_in(); break;
         case Effect::Bulk: copy_in_bulk(); break;
         case Effect::Tensor: follow_maps(); break;
         case Effect::OnChip: use_chip(); break;

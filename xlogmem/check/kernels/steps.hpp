@@ -59,6 +59,7 @@ class Steps {
     void access_memory(bool reads, bool writes);
     Origin loaded(Origin low, i64 offset, i64 constant);
     void access(const Operand& operand, bool reads, bool writes);
+    void copy_in();
     void copy_in_bulk();
     void follow_maps();
     void use_chip();

@@ -15,6 +15,11 @@ std::size_t first_address(const std::vector<Operand>& operands) {
     return std::size_t(std::find_if(operands.begin(), operands.end(), is_address) - operands.begin());
 }
 
+bool begins_with_addresses(const std::vector<Operand>& operands, std::size_t count) {
+    return operands.size() >= count && std::all_of(operands.begin(), operands.begin() + i64(count),
+                                                   [](const Operand& one) { return one.form == Form::Address; });
+}
+
 }  // namespace
 
 void Steps::leave(Origin origin) {
@@ -101,12 +106,18 @@ void Steps::access_memory(bool reads, bool writes) {
     }
 }
 
+void Steps::copy_in() {
+    const Operands& operands = instruction_->operands;
+    if (!begins_with_addresses(operands, 2)) return use_unknown();
+    access(operands[1], true, false);
+}
+
 // UBLKCP.G.S [UR4], [UR8] writes to the first; UBLKCP.S.G reads from the second.
 void Steps::copy_in_bulk() {
     const Operands& operands = instruction_->operands;
     bool from_chip = instruction_->name.find(".G.S") != std::string_view::npos;
     bool to_chip = instruction_->name.find(".S.G") != std::string_view::npos;
-    if (operands.size() < 2 || from_chip == to_chip) return use_unknown();
+    if (!begins_with_addresses(operands, 2) || from_chip == to_chip) return use_unknown();
     bool reduces = instruction_->name.find("RED") != std::string_view::npos;
     access(operands[to_chip], to_chip || reduces, from_chip);
 }
@@ -122,9 +133,10 @@ void Steps::follow_maps() {
 void Steps::use_chip() {
     const Operands& operands = instruction_->operands;
     std::size_t place = first_address(operands);
+    if (place == operands.size()) return use_unknown();
     unsigned width = width_in_memory(instruction_->name);
     for (std::size_t i = place + 1; i < operands.size(); i++) leave(whole(operands[i], width));
-    clear_results(std::min(place, operands.size()), width);
+    clear_results(place, width);
 }
 
 // The slot of a place on the stack, which is that of [R1+0x10] if R1 is known; else kNoCell.
