@@ -102,7 +102,7 @@ class Engine {
     void doubt(u32 word);
     // The kernel's code was read: it uses the word as an address, or never does.
     void settle(u32 word, bool used);
-    // Words of which a finding, or one that is withheld, would have to know more.
+    // Words of which a finding, or one that is kept aside, would have to know more.
     std::set<u32> open_words() const;
     // The launch at this time has changed what is behind the word, which held this address.
     void saw_write(u32 word, Time time, u64 address);

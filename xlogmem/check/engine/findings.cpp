@@ -37,7 +37,7 @@ void Findings::keep(const Finding& finding) {
         key[12] = finding.begin;
         key[13] = finding.end;
     }
-    List& list = finding.is_withheld() ? withheld_ : reported_;
+    List& list = finding.is_aside() ? aside_ : reported_;
     auto known = list.places.find(key);
     if (known != list.places.end()) {
         list.all[known->second].count += finding.count;
@@ -52,7 +52,7 @@ void Findings::keep(const Finding& finding) {
 
 void Findings::clear() {
     reported_.clear();
-    withheld_.clear();
+    aside_.clear();
     left_out_ = 0;
 }
 

@@ -34,7 +34,7 @@ struct Finding {
     bool certain() const { return verdict == Verdict::Certain; }
     // An address of memory that is gone, which was found in a struct, is no finding: it may stand in a field that nobody
     // reads. It is kept aside until the kernel's code was read, which may use it after all.
-    bool is_withheld() const { return gone && second.found; }
+    bool is_aside() const { return gone && second.found; }
 };
 
 class Findings {
@@ -45,11 +45,11 @@ class Findings {
     void add(const Finding& finding);
     void clear();
     const std::vector<Finding>& all() const { return reported_.all; }
-    const std::vector<Finding>& withheld() const { return withheld_.all; }
+    const std::vector<Finding>& aside() const { return aside_.all; }
     // `change` gives them their verdicts anew. What is fine now is no finding any more.
     template <class Change>
     void judge_again(Change&& change) {
-        for (List* list : {&reported_, &withheld_}) {
+        for (List* list : {&reported_, &aside_}) {
             std::vector<Finding> before = std::move(list->all);
             list->clear();
             for (Finding& finding : before) {
@@ -73,7 +73,7 @@ class Findings {
         std::size_t kept[2] = {0, 0};  // possible, certain
         void clear() { *this = {}; }
     };
-    List reported_, withheld_;
+    List reported_, aside_;
     u64 left_out_ = 0, added_ = 0;
 
     void keep(const Finding& finding);

@@ -70,7 +70,7 @@ void Engine::settle(u32 word, bool used) {
 
 std::set<u32> Engine::open_words() const {
     std::set<u32> open;
-    for (const std::vector<Finding>* list : {&findings_.all(), &findings_.withheld()})
+    for (const std::vector<Finding>* list : {&findings_.all(), &findings_.aside()})
         for (const Finding& finding : *list)
             for (const Access* access : {&finding.first, &finding.second})
                 if (access->word && !words_.is_settled(access->word) &&
