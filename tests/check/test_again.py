@@ -66,8 +66,9 @@ def test_each_feature_is_said_before_it_is_used(tmp_path, environment):
     """... and is used where the program goes on."""
     program = f"""
 import torch
+from xlogmem.check import again
 from xlogmem.check.neighbours import torch_features
-torch_features.needs_own_pools = lambda feature, library: print("said", feature, library, flush=True)
+again.needs_own_pools = lambda feature, library: print("said", feature, library, flush=True)
 torch_features.prepare(torch)
 for feature in {FEATURES!r}:
     eval(feature)

@@ -6,14 +6,17 @@ pipe in the folder of the check.  The command ends the program, with all that it
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Listener", "end_processes", "needs_own_pools"]
+__all__ = ["Listener", "announced", "end_processes", "needs_own_pools"]
 
 PIPE = "again"
 PATIENCE = 60                                           # seconds for the command to end this process
@@ -37,6 +40,16 @@ def needs_own_pools(feature: str, library: str) -> None:
             "XLOGMEM_CHECK_POOLS=real, or run `xlogmem check --pools real`") from error
     time.sleep(PATIENCE)
     raise RuntimeError(f"xlogmem check: the program uses {text}: check it with --pools real")
+
+
+def announced(function: Callable[..., Any], feature: str, library: str) -> Callable[..., Any]:
+    """The function, which says first that the program needs the library's own pools."""
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        needs_own_pools(feature, library)
+        return function(*arguments, **keywords)
+
+    return call
 
 
 def say(text: str) -> None:
@@ -88,7 +101,7 @@ def end_processes(folder: str) -> None:
         while running := processes_of(folder):
             if time.monotonic() > deadline:
                 break
-            for process in running - reached:              # others may have been started meanwhile
+            for process in running - reached:           # others may have been started meanwhile
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, what)
             reached |= running

@@ -8,6 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from xlogmem.check import again
 from xlogmem.check.neighbours import cupy_allocator
 
 __all__ = ["prepare"]
@@ -19,4 +20,7 @@ def prepare(cupy: ModuleType) -> None:
     def pool(device: int) -> Any:
         return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
 
+    runtime = cupy.cuda.runtime
+    runtime.ipcGetMemHandle = again.announced(runtime.ipcGetMemHandle, "memory that processes share (ipcGetMemHandle)",
+                                              "CuPy")
     cupy_allocator.use(cupy, lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))

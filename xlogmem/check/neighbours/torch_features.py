@@ -1,19 +1,18 @@
 """What PyTorch does not have on the driver's pool, its backend cudaMallocAsync: the program is started again.
 
 The functions here are those through which Python comes to what that backend refuses (CUDAMallocAsyncAllocator.cpp and
-the base class in CUDACachingAllocator.h, from 2.6 to 2.14), and they say so before they do anything.  What comes there in
-another way fails with a text that is known, and is recognised by that if the program does not catch it.
+the base class in CUDACachingAllocator.h, from 2.6 to 2.14), and they say so before they do anything.  What comes there
+in another way fails with a text that is known, and is recognised by that if the program does not catch it.
 """
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from xlogmem.check.again import needs_own_pools
+from xlogmem.check import again
 
 __all__ = ["prepare"]
 
@@ -32,6 +31,7 @@ FUNCTIONS = {
     "_cuda_record_memory_history_legacy": "the history of its memory (torch.cuda.memory._record_memory_history)",
     "_cuda_setCheckpointPoolState": "CUDA graphs of torch.compile",
 }
+LIBRARY = "PyTorch"
 GRAPHED = "torch.cuda.make_graphed_callables"           # frees in the end what the driver does not take, and aborts
 SHARED = "CUDA tensors that processes share (torch.multiprocessing)"
 REFUSALS = ("cudaMallocAsync does not yet support", "CUDAMallocAsyncAllocator does not yet support",
@@ -45,29 +45,21 @@ def prepare(torch: ModuleType) -> None:
     for name, feature in FUNCTIONS.items():
         for module in (torch._C, memory):
             if hasattr(module, name):
-                setattr(module, name, refusing(getattr(module, name), feature))
+                setattr(module, name, again.announced(getattr(module, name), feature, LIBRARY))
     if hasattr(memory, "MemPool"):
-        memory.MemPool.__init__ = refusing(memory.MemPool.__init__, "torch.cuda.MemPool")
-    torch.cuda.make_graphed_callables = graphs.make_graphed_callables = refusing(graphs.make_graphed_callables, GRAPHED)
+        memory.MemPool.__init__ = again.announced(memory.MemPool.__init__, "torch.cuda.MemPool", LIBRARY)
+    graphs.make_graphed_callables = again.announced(graphs.make_graphed_callables, GRAPHED, LIBRARY)
+    torch.cuda.make_graphed_callables = graphs.make_graphed_callables
     for name in ("_share_cuda_", "_new_shared_cuda"):
-        setattr(torch.UntypedStorage, name, refusing_method(torch.UntypedStorage, name, SHARED))
+        setattr(torch.UntypedStorage, name, method(torch.UntypedStorage, name))
     sys.excepthook = recognising(sys.excepthook, lambda kind, error, trace: error)
     threading.excepthook = recognising(threading.excepthook, lambda arguments: arguments.exc_value)
 
 
-def refusing(function: Callable[..., Any], feature: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        needs_own_pools(feature, "PyTorch")
-        return function(*arguments, **keywords)
-
-    return call
-
-
-def refusing_method(owner: type, name: str, feature: str) -> Any:
-    """The same for a method, of instances or of the class."""
+def method(owner: type, name: str) -> Any:
+    """What takes its place: of instances, or of the class."""
     function = getattr(owner, name)
-    wrapped = refusing(function, feature)
+    wrapped = again.announced(function, SHARED, LIBRARY)
     return staticmethod(wrapped) if getattr(function, "__self__", None) is owner else wrapped
 
 
@@ -76,7 +68,7 @@ def recognising(hook: Callable[..., Any], error_of: Callable[..., object]) -> Ca
     def call(*arguments: Any) -> Any:
         text = str(error_of(*arguments))
         if any(refusal in text for refusal in REFUSALS):
-            needs_own_pools(f"a feature ({text.splitlines()[0]})", "PyTorch")
+            again.needs_own_pools(f"a feature ({text.splitlines()[0]})", LIBRARY)
         return hook(*arguments)
 
     return call
