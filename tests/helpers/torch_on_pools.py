@@ -33,6 +33,8 @@ for name in ("attach_out_of_memory_observer", "beginAllocateCurrentStreamToPool"
     "torch/__init__.py": """
 from torch import _C, cuda
 
+__version__ = "2.11.0"
+
 class UntypedStorage:
     def _share_cuda_(self):
         print("called _share_cuda_", flush=True)

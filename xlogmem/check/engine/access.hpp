@@ -49,6 +49,7 @@ struct Access {
     bool moved = false;      // … and the kernel may go somewhere else than to its anchor
     bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
     bool in_capture = false;  // its time is one of the capture, not of a stream
+    bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp
 };
 
 enum class Verdict : u8 { Fine, Possible, Certain };
@@ -70,6 +71,7 @@ inline bool meet(const Access& a, const Access& b) {
 // Of two accesses that nothing orders, and whose extents overlap.
 inline Verdict judge(const Access& first, const Access& second) {
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
+    if (first.of_driver || second.of_driver) return Verdict::Possible;
     // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
     if (is_life(first.role) || is_life(second.role)) return Verdict::Certain;
     bool there = !first.moved && !second.moved && meet(first, second);

@@ -3,10 +3,13 @@
 
 namespace check {
 
-void Reported::allocated(u64 address, u64 bytes, const char* tag, bool pooled) const {
+void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const {
+    Operation what{engine.name("allocate"), site};
+    if (pooled == XLOGMEM_CHECK_CACHED_PIECE) return engine.allocate_piece(stream, what, address, bytes, Pool::Caching);
+    if (pooled == XLOGMEM_CHECK_SOME_PIECE) return engine.adopt_piece(address, bytes);
     u32 name = engine.name(tag ? tag : "");
-    if (!pooled && engine.track(address, bytes, name)) return;  // the driver's own allocation
-    engine.allocate_piece(stream, {engine.name("allocate"), site}, address, bytes);
+    if (pooled == XLOGMEM_CHECK_WHOLE && engine.track(address, bytes, name)) return;  // the driver's own allocation
+    engine.allocate_piece(stream, what, address, bytes);
     engine.track(address, bytes, name);
 }
 
@@ -14,6 +17,8 @@ void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     Operation what{engine.name("deallocate"), site};
     if (end == XLOGMEM_CHECK_LATER)
         engine.release_piece(what, address);
+    else if (end == XLOGMEM_CHECK_CACHED)
+        engine.return_piece(stream, what, address);
     else
         engine.free_piece(end == XLOGMEM_CHECK_BY_HOST ? nullptr : stream, what, address);
     if (guarded) engine.forget_piece(address);

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from xlogmem.check import again
-from xlogmem.check.neighbours import cupy_allocator
+from xlogmem.check.neighbours import cupy_allocator, pieces
 
 __all__ = ["prepare"]
 
@@ -23,4 +23,9 @@ def prepare(cupy: ModuleType) -> None:
     runtime = cupy.cuda.runtime
     runtime.ipcGetMemHandle = again.announced(runtime.ipcGetMemHandle, "memory that processes share (ipcGetMemHandle)",
                                               "CuPy")
-    cupy_allocator.use(cupy, lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))
+
+    def allocate(size: int) -> Any:
+        with pieces.in_place_of_a_pool():
+            return pool(runtime.getDevice()).malloc(size)
+
+    cupy_allocator.use(cupy, allocate)
