@@ -28,7 +28,10 @@ struct Watched {
         with_engine([&](Engine& engine) {
             Thread& thread = this_thread();
             u32 number = front().number_of(static_cast<CUcontext>(context));
-            Stream* stream = front().handles.stream(u64(handle), {number, thread.number}, {0, thread.site});
+            Handles& handles = front().handles;
+            Stream* stream = nullptr;
+            if (!handles.is_gone(u64(handle)))
+                stream = handles.stream(u64(handle), {number, thread.number}, {0, thread.site});
             feed(Reported{engine, stream, thread.site});
         });
     }

@@ -35,6 +35,11 @@ Stream* Handles::stream(u64 handle, Caller caller, Operation what) {
     return found->second;
 }
 
+bool Handles::is_gone(u64 handle) const {
+    auto found = streams_.find(handle);
+    return found != streams_.end() && !found->second;
+}
+
 void Handles::end_stream(u64 handle, Stream* stream) {
     engine_.destroy_stream(stream);
     of_context_[stream->context].erase(handle);

@@ -26,6 +26,7 @@ class Handles {
     // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
     Stream* stream(u64 handle, Caller caller, Operation what);
     void destroy_stream(u64 handle, Operation what);
+    bool is_gone(u64 handle) const;  // it was destroyed, and a report that names it is not wrong
 
     void create_event(u64 handle) { dead_events_.erase(handle); }
     bool is_alive(u64 event, Operation what);  // else there is a finding

@@ -15,7 +15,8 @@ void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_
 
 void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     Operation what{engine.name("deallocate"), site};
-    if (end == XLOGMEM_CHECK_LATER)
+    // What a stream had queued that is gone is before nothing that is known.
+    if (end == XLOGMEM_CHECK_LATER || (end != XLOGMEM_CHECK_BY_HOST && !stream))
         engine.release_piece(what, address);
     else if (end == XLOGMEM_CHECK_CACHED)
         engine.return_piece(stream, what, address);

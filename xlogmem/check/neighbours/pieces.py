@@ -32,7 +32,7 @@ class _Hooks(ctypes.Structure):
                                          ctypes.c_int)),
         ("window_opened", ctypes.c_void_p),
         ("window_closed", ctypes.c_void_p),
-        ("piece_recorded", ctypes.c_void_p),
+        ("piece_recorded", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)),
         ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
     ]
 

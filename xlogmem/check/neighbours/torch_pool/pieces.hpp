@@ -1,6 +1,6 @@
 // What PyTorch's caching allocator hands out and gets again, piece by piece, as the check's hooks want it.
 //
-// PyTorch's library says to its profiler, for each block, how many bytes it has handed out or taken back. That call goes
+// PyTorch's library says to its profiler, for each block, how many bytes it has handed out or got again. That call goes
 // to another library, and has had the same signature since 1.9: it is led here (interposed.hpp). It is made under the
 // allocator's lock, so that the order of what is reported is that in which the allocator has done it. What it does not
 // say is known from other calls of the same library, in the same thread:
@@ -117,7 +117,8 @@ inline void handed_out(std::uint64_t address, std::uint64_t bytes) {
     Pieces& all = pieces();
     Caller& thread = caller();
     Owner owner{all.context(), thread.stream, thread.has_stream};
-    thread.has_stream = false;  // the next one says its own
+    thread.stream = nullptr;  // the next one says its own
+    thread.has_stream = false;
     {
         std::lock_guard<xlogmem_mutex> guard(all.lock);
         all.owners[address] = owner;
@@ -126,7 +127,7 @@ inline void handed_out(std::uint64_t address, std::uint64_t bytes) {
     all.hooks->piece_allocated(owner.context, owner.stream, address, bytes, nullptr, kind);
 }
 
-inline void taken_back(std::uint64_t address) {
+inline void got_again(std::uint64_t address) {
     Pieces& all = pieces();
     Caller& thread = caller();
     Owner owner;
@@ -147,7 +148,7 @@ inline void taken_back(std::uint64_t address) {
 
 inline void report(void* address, std::int64_t bytes, std::size_t allocated, std::size_t reserved, Device device) {
     if (device.type == kCuda && bytes > 0) handed_out(std::uint64_t(address), std::uint64_t(bytes));
-    if (device.type == kCuda && bytes < 0) taken_back(std::uint64_t(address));
+    if (device.type == kCuda && bytes < 0) got_again(std::uint64_t(address));
     pieces().report(address, bytes, allocated, reserved, device);
 }
 
