@@ -62,11 +62,13 @@ void Engine::host_may_learn(const Clock& clock) {
 
 void Engine::host_learns(const Clock& clock) {
     if (trace_) trace_->line(":learn", clock);
+    if (withheld_.any()) note_host_waits(clock);
     order_.host_learns(clock);
 }
 
 void Engine::all_is_done() {
     if (trace_) trace_->line(":done");
+    if (withheld_.any()) note_host_waits(queued());
     order_.all_is_done();
 }
 

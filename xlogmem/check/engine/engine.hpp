@@ -172,6 +172,9 @@ class Engine {
     static void begin_pooled(Block& block, const std::vector<Access>& earlier);
     void withhold_found(const Access& freed, const Block& block);
     void drop_withheld(const Block& block);
+    void end_withheld(const Stream* stream, const Block& whole);
+    Stream* home_of_withheld(u64 id);
+    void note_host_waits(const Clock& clock);
     void report_withheld(Withheld& one, bool ordered);
     void decide_frees(const Stream& home, const Access& alloc, bool piece);
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }

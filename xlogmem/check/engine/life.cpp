@@ -232,6 +232,7 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
         if (!found_.empty()) report_found(made, *block);
         return now;
     }
+    if (withheld_.any()) end_withheld(stream, *block);
     // A pool returns the memory: its pieces end with it, also those that it has taken from their owners before.
     blocks_.each(block->begin, block->end, true, [&](Block& piece) { end_block(stream, made, piece, true); });
     blocks_.forget(block->begin, block->end, true);

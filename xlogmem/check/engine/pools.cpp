@@ -116,6 +116,17 @@ void Engine::drop_withheld(const Block& block) {
         block.allocated.stream, [&](const Withheld& one) { return one.meets(block.freed); }, [](Withheld&) {});
 }
 
+// A caching pool returns this memory to the driver, and hands none of it out any more. What does not come before that is
+// reported there.
+void Engine::end_withheld(const Stream* stream, const Block& whole) {
+    for (u64 home : withheld_.homes())
+        withheld_.decide(
+            home, [&](const Withheld& one) { return one.pool == Pool::Caching && one.meets(whole.allocated); },
+            [&](Withheld& one) {
+                if (clock_of(stream).covers(one.finding.first.time)) report_withheld(one, true);
+            });
+}
+
 // -- what became of them ----------------------------------------------------------------------------------------------
 
 void Engine::report_withheld(Withheld& one, bool ordered) {
@@ -146,23 +157,35 @@ void Engine::decide_frees(const Stream& home, const Access& alloc, bool piece) {
         });
 }
 
+Stream* Engine::home_of_withheld(u64 id) {
+    for (auto& stream : order_.streams()) {
+        if (stream->id != id || stream->dead) continue;
+        if (stream->blocking && !stream->capture) order_.settle(*stream);
+        return stream.get();
+    }
+    return nullptr;
+}
+
+// The host is about to learn that this is done. What the home stream comes after by then, it has waited for itself.
+void Engine::note_host_waits(const Clock& clock) {
+    for (u64 id : withheld_.homes()) {
+        Stream* home = home_of_withheld(id);
+        withheld_.decide(
+            id,
+            [&](const Withheld& one) { return home && !one.host_waits && home->clock.covers(one.finding.first.time); },
+            [&](Withheld& one) { report_withheld(one, true); });
+        withheld_.each(id, [&](Withheld& one) { one.host_waits |= clock.covers(one.finding.first.time); });
+    }
+}
+
 void Engine::decide_all_frees() {
     if (trace_) trace_->line(":decide");
-    for (u64 home : withheld_.homes()) {
-        Clock clock = order_.host();
-        for (auto& stream : order_.streams())
-            if (stream->id == home && !stream->dead) clock.join(stream->clock);
-        std::vector<Withheld> open;
+    if (!withheld_.any()) return;
+    note_host_waits(order_.host());
+    for (u64 id : withheld_.homes())
         withheld_.decide(
-            home, [](const Withheld&) { return true; },
-            [&](Withheld& one) {
-                if (clock.covers(one.finding.first.time))
-                    report_withheld(one, true);
-                else
-                    open.push_back(std::move(one));
-            });
-        for (Withheld& one : open) report_withheld(one, withheld_.was_ordered(one.finding));
-    }
+            id, [](const Withheld&) { return true; },
+            [&](Withheld& one) { report_withheld(one, withheld_.was_ordered(one.finding)); });
 }
 
 }  // namespace check

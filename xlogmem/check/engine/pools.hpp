@@ -6,7 +6,9 @@
 //                  owners did, which is as far as the home stream had come when it handed the memory out.
 //     use/free     A use that the home stream does not come after is wrong if the memory is handed out again before the
 //                  home stream, or the host, has waited for it. Whether that happens is seen later: until then such a
-//                  finding is *withheld*. Where neither happens it is one.
+//                  finding is *withheld*. Where neither happens it is one, and where the host alone has waited, too: at
+//                  the end of a program that means little. But if between the same two places there was a wait in time
+//                  once, there will have been one here.
 //     use/reuse    That is what happens where the pool's pieces are known: it did hand them out too early.
 // PyTorch's `record_stream` has the pool wait for another stream as well.
 //
@@ -34,6 +36,7 @@ struct Withheld {
     Finding finding;
     u64 home = 0;  // a stream
     Pool pool = Pool::Caching;
+    bool host_waits = false;  // it has waited for the first access, and the home stream had not
 
     u64 bytes() const { return finding.block_end - finding.block_begin; }
     bool meets(const Access& other) const { return finding.block_begin < other.end && other.begin < finding.block_end; }
@@ -68,6 +71,12 @@ class WithheldFrees {
         if (found->second.empty()) by_home_.erase(found);
     }
     std::vector<u64> homes() const;
+    template <class Change>
+    void each(u64 home, Change&& change) {
+        auto found = by_home_.find(home);
+        if (found == by_home_.end()) return;
+        for (Withheld& one : found->second) change(one);
+    }
 
     // Two places of the program between which there was a wait in time, once.
     void note_ordered(const Finding& finding) { ordered_.insert(places(finding)); }
