@@ -6,6 +6,7 @@
     file = "*/site-packages/somelib/*"                  # a pattern; of either place
     function = "Pool.*"
     operation = "cuMemFreeAsync"
+    allocated = "*/somelib/*"                           # of the memory: a file that allocated it, or whose callee did
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from xlogmem.check.findings import Access, Finding
 
 __all__ = ["Suppression", "applied", "loaded"]
 
-PATTERNS = ("kind", "file", "function", "operation")
+PATTERNS = ("kind", "file", "function", "operation", "allocated")
 
 
 @dataclass
@@ -32,6 +33,9 @@ class Suppression:
     def fits(self, finding: Finding) -> bool:
         kind = finding.pair if finding.kind == "race" else finding.kind
         if not fnmatchcase(kind, self.patterns.get("kind", "*")):
+            return False
+        wanted = self.patterns.get("allocated")
+        if wanted and not any(fnmatchcase(frame.file, wanted) for frame in finding.allocated):
             return False
         return any(self.fits_access(access) for access in (finding.first, finding.second))
 
