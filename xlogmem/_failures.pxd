@@ -1,5 +1,6 @@
 # What can go wrong, as plain data: filled in without the GIL, raised or written down where that is possible.
 
+from cpython.ref cimport PyObject
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -70,6 +71,15 @@ cdef tuple error_name(cy.CUresult code)
 cdef object class_of(Failure* failure)
 cdef enum:
     LOST = 1                    # among the marks of a runtime: see `CoreState`
+
+# A call may come from a finalizer, while an exception is under way: what takes the GIL in it sets that aside meanwhile.
+cdef struct UnderWay:
+    PyObject* kind
+    PyObject* error
+    PyObject* traceback
+
+cdef void set_aside(UnderWay* exception) noexcept
+cdef void put_back(UnderWay* exception) noexcept
 
 cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil

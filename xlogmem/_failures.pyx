@@ -10,7 +10,7 @@ in `_driver`.
 import threading
 import warnings
 
-from cpython.exc cimport PyErr_CheckSignals
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Fetch, PyErr_Restore
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t
 from libc.stdio cimport snprintf
@@ -48,6 +48,16 @@ cdef dict ADVICE = {
     DEVICE_IS_LOST: ": the process has to start again",
     PROCESS_WAS_FORKED: START_WORKERS,
 }
+
+
+# ---------------------------------------------------------------------------------------------- exceptions under way
+cdef void set_aside(UnderWay* exception) noexcept:
+    """Python code would find an exception set before it began, and drop it or fail."""
+    PyErr_Fetch(&exception.kind, &exception.error, &exception.traceback)
+
+
+cdef void put_back(UnderWay* exception) noexcept:
+    PyErr_Restore(exception.kind, exception.error, exception.traceback)
 
 
 # ---------------------------------------------------------------------------------------------- filling in
@@ -95,12 +105,15 @@ cdef void drop_holdings(Failure* failure) noexcept nogil:
 
 cdef int drop_exception(Failure* failure) except -1 nogil:
     """What a failure that is not reported refers to.  Without any lock, because it takes the GIL."""
+    cdef UnderWay exception
     if failure.kind == OUT_OF_BUDGET:
         drop_holdings(failure)
     if failure.kind == PYTHON_RAISED:
         failure.kind = NO_FAILURE
         with gil:
+            set_aside(&exception)
             Py_DECREF(<object>failure.exception)
+            put_back(&exception)
     return 0
 
 
@@ -229,9 +242,12 @@ cdef bytes text_of(object exception):
 
 cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
     """A resource in Python raised: it was called with the GIL, so taking it again adds no danger."""
+    cdef UnderWay under_way
     with gil:
+        set_aside(&under_way)
         said = text_of(<object>exception)
         snprintf(text, size, "%s", <const char*>said)
+        put_back(&under_way)
 
 
 cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
@@ -294,16 +310,22 @@ cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
 
 cdef int run_signal_handlers(Failure* failure) except -1 with gil:
     """A function of its own: one that has an object takes the GIL when it returns, wherever it does that."""
+    cdef UnderWay exception
+    set_aside(&exception)
     try:
         PyErr_CheckSignals()
     except BaseException as error:
         return keep_exception(failure, error)
+    finally:
+        put_back(&exception)
     return 0
 
 
 cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil:
     """Warn that a window has been waited for so many milliseconds; a warning may be an error."""
+    cdef UnderWay exception
     with gil:
+        set_aside(&exception)
         try:
             warnings.warn(
                 f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
@@ -314,6 +336,8 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
                 BlockingWindowWarning, stacklevel=2)
         except BaseException as error:
             return keep_exception(failure, error)
+        finally:
+            put_back(&exception)
     return 0
 
 

@@ -20,7 +20,7 @@ from xlogmem._driver cimport (
     take_at_forks,
     timed_event_create,
 )
-from xlogmem._failures cimport Failure
+from xlogmem._failures cimport Failure, UnderWay, put_back, set_aside
 from xlogmem._labels cimport end_keeping_tags, keep_tags, largest_tag, tags_by_number
 from xlogmem._locks cimport mutex
 

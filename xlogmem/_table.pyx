@@ -83,11 +83,14 @@ from xlogmem._failures cimport (
     PYTHON_RAISED,
     STREAM_IS_CAPTURING,
     Failure,
+    UnderWay,
     fail_resource,
     fail_stream,
     format_failure,
     is_out_of_memory,
     is_put_off,
+    put_back,
+    set_aside,
 )
 from xlogmem._foreign cimport Identified, identify_unlocks
 from xlogmem._labels cimport Label, label_of_stack, release

@@ -24,7 +24,7 @@ class Replay {
         if (record >= 0) engine_.record_to(std::make_shared<Trace>(record));
     }
     void line(Words words);
-    void print() const;
+    void print();
 
   private:
     Engine engine_;
@@ -198,16 +198,16 @@ bool Replay::on_memory() {
     if (call == "alloc" || call == "piece") {
         u64 bytes = std::stoull(word(2)), at = next_address_;
         if (has("at"))
-            at = address(words_.back());
+            at = address(words_.back());  // the last word
         else
             next_address_ += (bytes / 0x10000 + 1) * 0x10000;
         blocks_[word(1)] = at;
         block_names_[at] = word(1);
         Stream* on = stream(word(3));
         if (piece)
-            engine_.allocate_piece(on, what_, at, bytes);
+            engine_.allocate_piece(on, what_, at, bytes, has("cached") ? Pool::Caching : Pool::Driver);
         else
-            engine_.allocate(on, what_, at, bytes);
+            engine_.allocate(on, what_, at, bytes, has("replaced") ? Pool::Replaced : Pool::Driver);
     } else if (call == "free") {
         engine_.free(stream(word(2)), what_, address(word(1)));
     } else if (call == "keep") {
@@ -216,6 +216,13 @@ bool Replay::on_memory() {
         engine_.free_piece(stream(word(2)), what_, address(word(1)));
     } else if (call == "release") {
         engine_.release_piece(what_, address(word(1)));
+    } else if (call == "adopt") {
+        engine_.adopt_piece(blocks_[word(1)] = address(word(4)), std::stoull(word(2)));
+        block_names_[address(word(4))] = word(1);
+    } else if (call == "record-piece") {
+        engine_.record_piece(*stream(word(2)), address(word(1)));
+    } else if (call == "return") {
+        engine_.return_piece(stream(word(2)), what_, address(word(1)));
     } else if (call == "forget") {
         engine_.forget_piece(address(word(1)));
     } else {
@@ -313,6 +320,7 @@ std::string Replay::text_of(const Finding& finding) const {
     static const char* const roles[] = {"read", "write", "readwrite", "unknown", "alloc", "free"};
     static const char* const kinds[] = {"", "use-after-free ", "stale-graph ", "dead-stream ", "dead-event "};
     std::string text = finding.certain() ? "certain " : "possible ";
+    if (finding.first.of_driver || finding.second.of_driver) text += "of-driver ";
     text += kinds[int(finding.kind)];
     if (finding.kind == Kind::DeadStream || finding.kind == Kind::DeadEvent)
         return text + engine_.name(finding.second.what.name) + "@" + std::to_string(finding.second.what.site);
@@ -335,7 +343,8 @@ std::string Replay::text_of(const Omission& omission) const {
     return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }
 
-void Replay::print() const {
+void Replay::print() {
+    engine_.decide_all_frees();
     for (const Finding& finding : engine_.findings().all()) std::cout << text_of(finding) << "\n";
     for (const Omission& omission : engine_.omissions()) std::cout << text_of(omission) << "\n";
     if (engine_.dropped()) std::cout << "dropped " << engine_.dropped() << "\n";

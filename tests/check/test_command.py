@@ -168,6 +168,14 @@ def test_suppressions(check, tmp_path):
     assert "never" in run.stderr
 
 
+@pytest.mark.parametrize(("pattern", "left"), [("*program.py", 0), ("*/elsewhere.py", 1)])
+def test_a_suppression_by_where_the_memory_was_allocated(check, tmp_path, pattern, left):
+    file = tmp_path / "known.toml"
+    file.write_text(f'[[suppress]]\nreason = "known"\nkind = "read/free"\nallocated = "{pattern}"\n')
+    run = check(FREED, options=["--suppress", str(file)])
+    assert (run.returncode, len(check.findings())) == (left, left), run.stderr
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("[[suppress]]\nkind = 'x'\n", "a reason is required"),
     ("[[suppress]]\nreason = 'r'\n", "a pattern for one of"),

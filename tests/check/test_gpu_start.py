@@ -9,7 +9,7 @@ import pytest
 from cupti_library import BUILT, COMPILER, HERE, library
 from engine_traces import compiler
 
-from xlogmem.check import gpu
+from xlogmem.check import command, gpu
 
 BUILD = pytest.mark.skipif(not BUILT, reason="built without the check on a GPU: CUPTI's headers were not installed")
 MULTIPLE_SUBSCRIBERS = 39
@@ -84,9 +84,9 @@ def test_another_tool_in_the_place(monkeypatch):
 @BUILD
 def test_pools_of_libraries_are_the_drivers_unless_the_real_ones_are_wanted(monkeypatch):
     monkeypatch.setenv("XLOGMEM_CHECK_CUPTI", "libcupti.so")
-    more = set(gpu.environment(real_pools=False)) - set(gpu.environment(real_pools=True))
-    assert more == {"PYTORCH_CUDA_ALLOC_CONF", "XLA_PYTHON_CLIENT_ALLOCATOR"}
-    assert [gpu.environment(real_pools=real)["XLOGMEM_CHECK_POOLS"] for real in (False, True)] == ["driver", "real"]
+    more = set(gpu.environment("driver")) - set(gpu.environment("real"))
+    assert more == {"PYTORCH_CUDA_ALLOC_CONF", "XLA_PYTHON_CLIENT_ALLOCATOR", "XLOGMEM_CHECK_REPLACED"}
+    assert [gpu.environment(pools)["XLOGMEM_CHECK_POOLS"] for pools in ("driver", "real")] == ["driver", "real"]
 
 
 @pytest.mark.parametrize(("given", "expected"), [
@@ -98,13 +98,26 @@ def test_pools_of_libraries_are_the_drivers_unless_the_real_ones_are_wanted(monk
      {"PYTORCH_ALLOC_CONF": "max_split_size_mb:32,backend:cudaMallocAsync"}),
     ({"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:2"},
      {"PYTORCH_ALLOC_CONF": "a:1,backend:cudaMallocAsync"}),
+    ({"PYTORCH_CUDA_ALLOC_CONF": "a:1,backend:cudaMallocAsync"}, {}),               # the program's own choice
 ])
 def test_settings_of_pytorch_are_kept(monkeypatch, given, expected):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    pools = gpu.driver_pools()
+    pools = gpu.pools("driver")
     assert {name: value for name, value in pools.items() if name.startswith("PYTORCH")} == expected
     assert pools["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async"
+    assert pools.get("XLOGMEM_CHECK_REPLACED") == ("torch" if expected else None)
+
+
+@BUILD
+@pytest.mark.parametrize(("on_gpu", "chosen", "expected"), [
+    (True, None, ["driver", "real"]), (True, "driver", ["driver"]), (True, "real", ["real"]),
+    (False, None, ["real"]), (False, "driver", ["driver"])])
+def test_which_pools_come_first(monkeypatch, on_gpu, chosen, expected):
+    monkeypatch.setenv("XLOGMEM_CHECK_CUPTI", "libcupti.so")
+    monkeypatch.setattr(gpu, "is_there", lambda: True)
+    found, _ = command.environments(on_gpu, chosen)
+    assert [one["XLOGMEM_CHECK_POOLS"] for one in found] == expected
 
 
 # -- whether there is a GPU -------------------------------------------------------------------------------------

@@ -196,6 +196,101 @@ cupy.arange(10)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+UPLOADED = """
+import sys
+import cupy, numpy
+other = cupy.cuda.Stream(non_blocking=True)
+host = numpy.ones(1000)
+for _ in range(3 if "again" in sys.argv else 1):
+    x = cupy.empty(1000)
+    if "fixed" in sys.argv:
+        other.wait_event(cupy.cuda.Stream.null.record())
+    x.set(host, stream=other)
+    cupy.cuda.Stream.null.wait_event(other.record())
+    y = x.copy()
+    del x, y
+cupy.cuda.Device().synchronize()
+"""
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_an_upload_on_another_stream(checked):
+    """Where the memory had no owner CuPy's own pool needs no wait; where it had one, the last reader has to be done."""
+    run = checked(UPLOADED)
+    assert (run.returncode, run.pairs, [one["of_driver"] for one in run.findings]) == (
+        0, [("alloc/use", False)], [True]), run.stderr
+    run = checked(UPLOADED, "again")
+    assert ("alloc/use", True) in run.pairs, run.stderr
+    run = checked(UPLOADED, "again", "fixed")
+    assert run.pairs == [], run.stderr
+
+
+OWN_POOL = """
+import sys
+import cupy
+from xlogmem.check.neighbours import cupy_pieces
+cupy.cuda.set_allocator(cupy.cuda.MemoryPool().malloc)      # as with --pools real on a GPU
+cupy_pieces.prepare(cupy)
+null, side = cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)
+"""
+OF_OWN_POOL = {
+    "alloc/use": """
+for _ in range(2):
+    x = cupy.empty(1000)
+    if "fixed" in sys.argv:
+        side.wait_event(null.record())
+    with side:
+        x.fill(1)
+    null.wait_event(side.record())
+    y = x + 1
+    del x, y
+""",
+    "read/reuse": """
+x = cupy.zeros(1000)
+side.wait_event(null.record())
+with side:
+    y = x + 1
+del x
+if "fixed" in sys.argv:
+    null.wait_event(side.record())
+x = cupy.zeros(1000)
+null.wait_event(side.record())
+""",
+    "read/free": """
+x = cupy.zeros(1000)
+side.wait_event(null.record())
+with side:
+    y = x + 1
+del x
+if "fixed" in sys.argv:
+    null.wait_event(side.record())
+cupy.cuda.Device().synchronize()
+""",
+}
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize(("pair", "program"), OF_OWN_POOL.items(), ids=OF_OWN_POOL)
+def test_pieces_of_cupys_own_pool(checked, pair, program):
+    run = checked(OWN_POOL + program)
+    assert (pair, True) in run.pairs, run.stderr
+    run = checked(OWN_POOL + program, "fixed")
+    assert run.pairs == [], run.stderr
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_a_stream_ends_before_its_arrays(checked):
+    run = checked(OWN_POOL + """
+with side:
+    x, y = cupy.zeros(1000), cupy.ones(1000)
+side.synchronize()
+del side
+del x
+z = cupy.zeros(1000)
+""")
+    assert run.pairs == [], run.stderr
+
+
 @later_bindings
 def test_programs_that_look_for_the_runtime_find_it(checked):
     """Not in the processes in which cuda.pathfinder looks for what is installed."""

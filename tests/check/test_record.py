@@ -17,8 +17,9 @@ from xlogmem.check.report import as_text
 
 pytestmark = pytest.mark.simulator
 
-FOUND = re.compile(r"(?P<certain>certain|possible) (?:(?P<kind>[a-z-]+) )?\S+/\S+ (?P<first>\S+)@(?P<at>\d+)\S*"
-                   r"/(?P<on>\w+) (?P<second>\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
+FOUND = re.compile(r"(?P<certain>certain|possible) (?:of-driver )?(?:(?P<kind>[a-z-]+) )?\S+/\S+ "
+                   r"(?P<first>\S+)@(?P<at>\d+)\S*/(?P<on>\w+) "
+                   r"(?P<second>\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
                    r"\S*\[(?P<bytes>\d+:\d+)\](?: \"(?P<tag>.*)\")?(?: x(?P<count>\d+))?$")
 
 

@@ -113,7 +113,7 @@ def fresh(library: str) -> ctypes.CDLL:
     with tempfile.NamedTemporaryFile(suffix=".so") as copy:
         shutil.copyfile(library, copy.name)
         loaded = ctypes.CDLL(copy.name)
-    loaded.xcheck_report.restype = ctypes.c_void_p
+    loaded.xcheck_report.restype = loaded.xcheck_hooks.restype = ctypes.c_void_p
     loaded.xcheck_try_kernels(0)                        # which would call the driver
     loaded.xcheck_watch(1)
     loaded.xcheck_call.argtypes = [u32, ctypes.c_void_p]

@@ -111,7 +111,7 @@ def test_every_lock_is_taken_at_forks_or_refuses_a_child():
     declared = sum(len(MUTEX.findall(text)) for text in texts.values())
     taken = sum(text.count("\ntake_at_forks(") + text.count(" take_at_forks(&") for text in texts.values())
     # `changes` of forks.pxi, C++ locks that Cython names too, and the check's on a GPU, which a child does not take
-    own = 4
+    own = 5
     assert declared == taken + own > 5
     others = [name for name, text in texts.items() if OTHER_LOCK.search(text)]
     assert others == ["driver/forks.pxi"]

@@ -7,7 +7,7 @@ up once.
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from xlogmem._abi cimport XLOGMEM_FAILED, XLOGMEM_TABLE, XLOGMEM_TEXT, xlogmem_error, xlogmem_runtime, xlogmem_table
-from xlogmem._failures cimport Failure, drop_exception, format_failure, keep_exception
+from xlogmem._failures cimport Failure, UnderWay, drop_exception, format_failure, keep_exception, put_back, set_aside
 
 from xlogmem._table import table
 
@@ -26,6 +26,8 @@ cdef xlogmem_table* functions = <xlogmem_table*>PyCapsule_GetPointer(table, XLOG
 cdef xlogmem_runtime* open_runtime(int device, xlogmem_error* error) noexcept with gil:
     cdef object runtime
     cdef Failure failure
+    cdef UnderWay exception
+    set_aside(&exception)
     try:
         runtime = get_runtime(device)
         return functions.open(<void*>runtime)
@@ -35,6 +37,8 @@ cdef xlogmem_runtime* open_runtime(int device, xlogmem_error* error) noexcept wi
         format_failure(&failure, error.text, XLOGMEM_TEXT)
         drop_exception(&failure)
         return NULL
+    finally:
+        put_back(&exception)
 
 
 has_out_of_memory = bool(xlogmem_torch_begin(functions, open_runtime))  # else it is a RuntimeError

@@ -60,6 +60,7 @@ class Finding:
     """Two operations that nothing puts in order, or in the wrong one.
 
     `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` what the two did, as in write/read.
+    `of_driver` says that it is wrong on the driver's pool alone, which the check has put in the place of a library's.
     `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
     `count` is how often these two places met.
     """
@@ -75,6 +76,7 @@ class Finding:
     block_end: int
     generation: int
     tag: str = ""
+    of_driver: bool = False
     allocated: tuple[Frame, ...] = ()
     freed: tuple[Frame, ...] = ()
     count: int = 1
@@ -96,6 +98,7 @@ def resolved(record: dict[str, Any]) -> Finding:
     return Finding(
         record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
         record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
+        record["of_driver"],
         stack_of(block["allocated"]), stack_of(block["freed"]), record["count"])
 
 

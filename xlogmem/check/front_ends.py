@@ -55,6 +55,7 @@ class Simulated:
         self._simulator = sim.install()
         if sites.start():
             self._simulator.find_sites(sites.address_of_function())
+        pieces.report_to(self.hooks())
         neighbours.prepare_simulated()
 
     def report(self) -> Report:
@@ -86,15 +87,13 @@ class Real:
 
     def __init__(self) -> None:
         self._library = gpu.library()
-        if "XLOGMEM_CHECK_POOLS" not in os.environ:     # no command has started this process
-            os.environ.update(gpu.environment(real_pools=False))
+        wanted = os.environ.get("XLOGMEM_CHECK_POOLS", "driver")
+        if gpu.INJECTION not in os.environ:             # no command has started this process
+            os.environ.update(gpu.environment(wanted))
         if sites.start():
             self._library.xcheck_find_sites(sites.address_of_function())
-        if os.environ["XLOGMEM_CHECK_POOLS"] == "driver":
-            neighbours.prepare(neighbours.DRIVER_POOLS)
-        else:
-            pieces.report_to(self.hooks())
-            neighbours.prepare(neighbours.REAL_POOLS)
+        pieces.report_to(self.hooks())
+        neighbours.prepare(neighbours.DRIVER_POOLS if wanted == "driver" else neighbours.REAL_POOLS)
 
     def report(self) -> Report:
         try:

@@ -12,9 +12,10 @@ from typing import Any
 
 from xlogmem.check import disassembler
 
-__all__ = ["environment", "injection", "is_there", "library", "read_codes", "report"]
+__all__ = ["environment", "injection", "is_there", "library", "pools", "read_codes", "report"]
 
 INJECTION = "CUDA_INJECTION64_PATH"
+BACKEND = "backend:cudaMallocAsync"                     # of PyTorch
 PROBE = """
 import ctypes
 count = ctypes.c_int()
@@ -69,18 +70,23 @@ def injection() -> dict[str, str]:
     return {INJECTION: ours, "XLOGMEM_CHECK_CUPTI": cupti_path(), "XLOGMEM_CHECK_GPU": "1"}
 
 
-def environment(real_pools: bool) -> dict[str, str]:
-    """What a program is started with.  Without `real_pools` the pools of PyTorch and JAX are the driver's."""
-    texts = {"CUPY_COMPILE_WITH_PTX": "1"}              # which say what kernels do
-    return injection() | texts | ({"XLOGMEM_CHECK_POOLS": "real"} if real_pools else driver_pools())
+def environment(wanted: str) -> dict[str, str]:
+    """What a program is started with; for `wanted` see `pools`."""
+    return injection() | {"CUPY_COMPILE_WITH_PTX": "1"} | pools(wanted)     # PTX says what kernels do
 
 
-def driver_pools() -> dict[str, str]:
-    """Settings by which libraries allocate from the driver's pool, where the check sees each allocation."""
+def pools(wanted: str) -> dict[str, str]:
+    """Settings of the pools that libraries allocate from: with ``driver`` the driver's, where the check sees each
+    allocation, with ``real`` their own."""
+    chosen = {"XLOGMEM_CHECK_POOLS": wanted}
+    if wanted == "real":
+        return chosen
     # The newer name counts where both are set, and older releases know the other one alone.
     torch = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
-    settings = filter(None, [os.environ.get(torch), "backend:cudaMallocAsync"])
-    return {torch: ",".join(settings), "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLOGMEM_CHECK_POOLS": "driver"}
+    given = os.environ.get(torch, "")
+    if BACKEND not in given:                            # else the program has chosen it by itself
+        chosen |= {torch: ",".join(filter(None, [given, BACKEND])), "XLOGMEM_CHECK_REPLACED": "torch"}
+    return chosen | {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}
 
 
 def library() -> ctypes.CDLL:

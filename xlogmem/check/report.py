@@ -25,6 +25,8 @@ CAUSES = {
     "write/reuse": "its next owner may have the memory while it is still being written",
     "free/reuse": "its next owner may have the memory before it is freed",
 }
+# The library's own pool orders less, but what it does not order does no harm here.
+OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
 
 
 def repair_of(finding: Finding) -> str | None:
@@ -72,6 +74,10 @@ def as_text(finding: Finding) -> str:
         lines.append(f"  {'memory':8}{format_bytes(size)}{tag} at {finding.block_begin:#x}"
                      + "".join(f", {what} at {place_of(stack)}" for what, stack in
                                (("allocated", finding.allocated), ("freed", finding.freed)) if stack))
+    if finding.of_driver:
+        why = "the memory had no owner before" if finding.first.role == "alloc" else (
+            "the stream comes after that before the pool hands the memory out again")
+        lines.append(f"  {'pool':8}{OF_DRIVER}: {why}")
     repair = repair_of(finding)
     if repair:
         lines.append(f"  {'repair':8}{repair}")

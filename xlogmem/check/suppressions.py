@@ -7,6 +7,7 @@
     function = "Pool.*"
     operation = "cuMemFreeAsync"
     library = "libsome.so*"                             # that has made the stream for itself
+    allocated = "*/somelib/*"                           # of the memory: a file that allocated it, or whose callee did
     first = {operation = "cuMemset*"}                   # the same keys, of the one place
     then = {library = "libsome.so*"}                    # … and of the other one
 
@@ -26,7 +27,7 @@ __all__ = ["Suppression", "applied", "loaded", "shipped"]
 
 OF_ACCESS = ("file", "function", "operation", "library")
 SIDES = ("first", "then")
-KEYS = ("kind", *OF_ACCESS, *SIDES)
+KEYS = ("kind", *OF_ACCESS, "allocated", *SIDES)
 
 
 @dataclass
@@ -41,6 +42,9 @@ class Suppression:
     def fits(self, finding: Finding) -> bool:
         kind = finding.pair if finding.kind == "race" else finding.kind
         if not fnmatchcase(kind, self.patterns.get("kind", "*")):
+            return False
+        wanted = self.patterns.get("allocated")
+        if wanted and not any(fnmatchcase(frame.file, wanted) for frame in finding.allocated):
             return False
         either = {key: pattern for key, pattern in self.patterns.items() if key in OF_ACCESS}
         return (any(fits(access, either) for access in (finding.first, finding.second))

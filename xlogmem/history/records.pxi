@@ -58,10 +58,15 @@ cdef void write_tag(uint32_t number, str tag) noexcept:
 cdef void write_stacks() noexcept with gil:
     """Those that were found since the last one was written."""
     cdef uint32_t number, last = xlogmem_place
+    cdef UnderWay exception
     if text_of_stack is None:
         return
-    for number in range(stacks_written.load() + 1, last + 1):
-        write_record(f'{{"stack": {number}, "frames": {text_of_stack(number)}, "clock": {list(clock())}}}')
+    set_aside(&exception)
+    try:
+        for number in range(stacks_written.load() + 1, last + 1):
+            write_record(f'{{"stack": {number}, "frames": {text_of_stack(number)}, "clock": {list(clock())}}}')
+    finally:
+        put_back(&exception)
     if stacks_written.load() < last:                    # another thread, while this one had to give up the GIL
         stacks_written.store(last)
 

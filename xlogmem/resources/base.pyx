@@ -16,7 +16,7 @@ from xlogmem._driver cimport (
     relax_capture,
     restore_capture,
 )
-from xlogmem._failures cimport keep_exception, raise_failure
+from xlogmem._failures cimport UnderWay, keep_exception, put_back, raise_failure, set_aside
 from xlogmem._labels cimport release, stack_for
 from xlogmem.streams cimport Stream, parse
 
@@ -30,9 +30,14 @@ __all__ = ["DeviceMemoryResource"]
 cdef int python_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     """Call the method of a Python subclass.  No lock is held here; an exception is kept in the failure."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef UnderWay exception
     cdef int failed
     with gil:
-        failed = call_allocate(<DeviceMemoryResource>self, wanted, failure)
+        set_aside(&exception)
+        try:
+            failed = call_allocate(<DeviceMemoryResource>self, wanted, failure)
+        finally:
+            put_back(&exception)
     restore_capture(mode)
     return failed
 
@@ -54,9 +59,14 @@ cdef int call_allocate(DeviceMemoryResource resource, Allocation* wanted, Failur
 cdef int python_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     """As `python_allocate`."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef UnderWay exception
     cdef int failed
     with gil:
-        failed = call_deallocate(<DeviceMemoryResource>self, freed, failure)
+        set_aside(&exception)
+        try:
+            failed = call_deallocate(<DeviceMemoryResource>self, freed, failure)
+        finally:
+            put_back(&exception)
     restore_capture(mode)
     return failed
 

@@ -53,12 +53,15 @@ from xlogmem._driver cimport (
 from xlogmem._failures cimport (
     STREAM_IS_CAPTURING,
     Failure,
+    UnderWay,
     drop_exception,
     fail_resource,
     fail_stream,
     is_out_of_memory,
     keep_exception,
+    put_back,
     raise_failure,
+    set_aside,
 )
 from xlogmem._index cimport NO_STREAM, Tracked, destroy, erase, floor_of, insert
 from xlogmem._labels cimport Label, held, object_of, parse_depth, release

@@ -17,7 +17,7 @@ from xlogmem._driver cimport (
     take_at_forks,
     total_memory,
 )
-from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure
+from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure, UnderWay, put_back, set_aside
 from xlogmem._labels cimport held
 from xlogmem._locks cimport mutex
 from xlogmem.resources.adaptor cimport AdaptorState, ResourceAdaptor
@@ -131,10 +131,13 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
     cdef AdaptorState* state = <AdaptorState*>self
     cdef Limit* limit = <Limit*>state.self
     cdef cy.CUstreamCaptureMode mode
+    cdef UnderWay exception
     if limit.sharers.load() > 1:
         mode = relax_capture()
         with gil:
+            set_aside(&exception)
             wait_for_sharers(<LimitingResourceAdaptor>limit.owner)
+            put_back(&exception)
         restore_capture(mode)
     return state.upstream.trim(state.upstream.self, failure) if state.upstream.trim != NULL else 0
 

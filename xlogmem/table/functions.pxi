@@ -53,11 +53,16 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
 
 cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
     """The Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
+    cdef UnderWay exception
     stack[0] = NULL
     if core.resource.stack_depth and PyGILState_GetThisThreadState() != NULL:
         with gil:
-            stack[0] = label_of_stack(core.resource.stack_depth)
-            find_site_for_check()
+            set_aside(&exception)                       # the caller may be a finalizer
+            try:
+                stack[0] = label_of_stack(core.resource.stack_depth)
+                find_site_for_check()
+            finally:
+                put_back(&exception)
     return 0
 
 

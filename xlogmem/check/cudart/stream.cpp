@@ -29,6 +29,21 @@ RUNTIME Error cudaStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus
                                           CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
     DRIVER(cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count));
 }
+RUNTIME Error cudaStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                          CUgraph* graph, const CUgraphNode** nodes, const CUgraphEdgeData** edges,
+                                          size_t* count) {
+    DRIVER(cuStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count));
+}
+#if CUDART_VERSION < 13000
+RUNTIME Error cudaStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
+    DRIVER(cuStreamGetCaptureInfo_v2(stream, status, id, nullptr, nullptr, nullptr));
+}
+#else
+RUNTIME Error cudaStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                       const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count);
+}
+#endif
 RUNTIME Error cudaThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     DRIVER(cuThreadExchangeStreamCaptureMode(mode));
 }
@@ -40,6 +55,9 @@ RUNTIME Error cudaGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph gra
 }
 RUNTIME Error cudaGraphLaunch(CUgraphExec executable, CUstream stream) { DRIVER(cuGraphLaunch(executable, stream)); }
 RUNTIME Error cudaGraphUpload(CUgraphExec, CUstream) { return 0; }
+RUNTIME Error cudaGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+    DRIVER(cuGraphGetNodes(graph, nodes, count));
+}
 RUNTIME Error cudaGraphDestroy(CUgraph graph) { DRIVER(cuGraphDestroy(graph)); }
 RUNTIME Error cudaGraphExecDestroy(CUgraphExec executable) { DRIVER(cuGraphExecDestroy(executable)); }
 

@@ -17,6 +17,7 @@ std::string Front::report() {
     std::string calls;
     for (auto& [name, count] : unseen_)
         calls += (calls.empty() ? "" : ", ") + quoted(name) + ": " + std::to_string(count);
+    engine.decide_all_frees();
     return "{\"findings\": " + as_json(engine, handles.notes()) +
            ", \"omissions\": " + omissions_as_json(engine, handles.notes()) + ", \"unseen\": {" + calls +
            "}, \"launches\": " + std::to_string(launches_) +

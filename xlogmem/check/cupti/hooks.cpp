@@ -13,6 +13,8 @@ namespace {
 struct Watched {
     static void find_site() { this_thread().site = place_of_caller(); }
 
+    static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
+
     template <class Feed>
     static void with_engine(Feed&& feed) {
         if (!is_watching()) return;

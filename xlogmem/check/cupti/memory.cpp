@@ -6,7 +6,8 @@ namespace check {
 void Call::allocate(u64 address, u64 bytes) const { front.engine.allocate(nullptr, what, address, bytes); }
 
 void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
-    if (Stream* on = stream(handle)) front.engine.allocate(on, what, address, bytes);
+    Pool pool = thread.replaces_pool ? Pool::Replaced : Pool::Driver;
+    if (Stream* on = stream(handle)) front.engine.allocate(on, what, address, bytes, pool);
 }
 
 // The memory that the call frees, which is kept after all if the driver refuses the call.

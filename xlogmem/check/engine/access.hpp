@@ -55,6 +55,7 @@ struct Access {
     bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
     bool in_capture = false;  // its time is one of the capture, not of a stream
     u32 library = 0;          // a name: of the library that has made the stream for itself
+    bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp
 };
 
 enum class Verdict : u8 { Fine, Possible, Certain };
@@ -80,6 +81,7 @@ inline Verdict judge(const Access& first, const Access& second) {
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
     // A pointer of which nothing more is known may be an old one, which the kernel does not use.
     if (first.role == Role::Free && second.role == Role::Unknown) return Verdict::Possible;
+    if (first.of_driver || second.of_driver) return Verdict::Possible;
     // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
     if (is_life(first.role) || is_life(second.role)) return found ? Verdict::Possible : Verdict::Certain;
     bool there = !found && !first.moved && !second.moved && meet(first, second);

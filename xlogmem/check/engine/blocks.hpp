@@ -5,6 +5,7 @@
 // has a generation of its own.
 #pragma once
 
+#include "pools.hpp"
 #include "shadow.hpp"
 
 #include <map>
@@ -20,10 +21,13 @@ struct Block {
     bool piece = false;
     bool cut = false;  // pieces were cut out of it: an address in none of them says little
     bool released = false;  // freed into a pool, which orders the next owner only
+    bool captured = false;  // a piece that a graph has for itself
+    Pool pool = Pool::Driver;
     bool tracked = false;  // xlogmem's
     bool shared = false;  // a launch on another stream than its own has named it
     u32 tag = 0;  // the name that the program gave it
     Access allocated, freed;
+    Clock recorded;  // what its pool waits for, besides the home stream, before the next owner
     Shadow shadow;
 
     bool holds(u64 at) const { return at - begin < end - begin; }

@@ -65,11 +65,13 @@ void Engine::host_may_learn(const Clock& clock) {
 
 void Engine::host_learns(const Clock& clock) {
     if (trace_) trace_->line(":learn", clock);
+    if (withheld_.any()) note_host_waits(clock);
     order_.host_learns(clock);
 }
 
 void Engine::all_is_done() {
     if (trace_) trace_->line(":done");
+    if (withheld_.any()) note_host_waits(queued());
     order_.all_is_done();
 }
 
@@ -228,7 +230,8 @@ Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
         Block* block = blocks_.at(captured.begin, captured.piece);
         if (!block) block = blocks_.find(made.anchor ? made.anchor : made.begin);
         if (!block) continue;
-        if (block->live && block->generation != captured.generation)
+        // What a pool keeps for graphs has several owners, one after the other, in one graph or in several.
+        if (block->live && block->generation != captured.generation && !block->captured)
             report(Kind::StaleGraph, block->allocated, made, *block);
         else
             touch_block(stream, made, *block);
@@ -246,6 +249,7 @@ void Engine::dead_handle(Kind kind, Operation what) {
 void Engine::clear_findings() {
     if (trace_) trace_->line(":clear");
     findings_.clear();
+    withheld_.clear();
     declared_.clear();
 }
 

@@ -39,6 +39,7 @@
 #include "declared.hpp"
 #include "findings.hpp"
 #include "graphs.hpp"
+#include "pools.hpp"
 #include "words.hpp"
 
 #include <set>
@@ -108,12 +109,12 @@ class Engine {
     void saw_write(u32 word, Time time, u64 address);
 
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
-    Time allocate(Stream* stream, Operation what, u64 address, u64 bytes);
+    Time allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
     Time free(Stream* stream, Operation what, u64 address);
     // The driver has refused to free this: the memory stays.
     void keep(u64 address);
     // A pool hands out a piece of a block, and takes it again.
-    void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes);
+    void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
     void free_piece(Stream* stream, Operation what, u64 address);
     // Where the address is, or was until it was freed; nullptr: in no memory that is watched.
     const Block* find(u64 address) { return blocks_.find(address); }
@@ -121,6 +122,13 @@ class Engine {
     void release_piece(Operation what, u64 address);
     // What was a piece is the pool's own, which may use it.
     void forget_piece(u64 address);
+    // Of a caching pool: a piece of which it is not known for which stream it is; the pool waits for another stream as
+    // well when the piece is returned; it is returned.
+    void adopt_piece(u64 address, u64 bytes);
+    void record_piece(Stream& stream, u64 address);
+    void return_piece(Stream* home, Operation what, u64 address);
+    // No more memory is handed out: what is withheld is decided.
+    void decide_all_frees();
 
     // -- what xlogmem knows, see declared.hpp. A block of its own, whole or a piece, which may have a tag (a name). ------
     bool track(u64 address, u64 bytes, u32 tag);  // false: no block is just there
@@ -152,6 +160,7 @@ class Engine {
     Findings findings_;
     Declared declared_;
     KernelWords words_;
+    WithheldFrees withheld_;
     std::vector<std::string> names_{""};
     std::unordered_map<std::string, u32> numbers_{{"", 0}};
     std::vector<Access> found_;  // by the comparison in progress
@@ -170,9 +179,20 @@ class Engine {
     bool gone(Stream& stream, const Access& access, const Block& block);
     void end_block(Stream* stream, const Access& free, Block& block, bool piece);
     void reuse(Stream* stream, const Access& alloc);
+    void cut(u64 begin, u64 end);
+    std::vector<Access> earlier_uses(const Clock& home, const Access& alloc, bool piece);
+    static void begin_pooled(Block& block, const std::vector<Access>& earlier);
+    void withhold_found(const Access& freed, const Block& block);
+    void drop_withheld(const Block& block);
+    void end_withheld(const Stream* stream, const Block& whole);
+    Stream* home_of_withheld(u64 id);
+    void note_host_waits(const Clock& clock);
+    void report_withheld(Withheld& one, bool ordered);
+    void decide_frees(const Stream& home, const Access& alloc, bool piece);
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
     static Verdict verdict_of(const Finding& finding);
     void judge_again(u32 word);
+    Finding finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const;
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
     void report_found(const Access& second, const Block& block);
 };

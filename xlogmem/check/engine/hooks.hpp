@@ -15,6 +15,14 @@ enum xlogmem_check_end {
     XLOGMEM_CHECK_ORDERED = 0,  // freed on the stream, after all that this one has queued
     XLOGMEM_CHECK_BY_HOST = 1,  // freed by the host, which has waited
     XLOGMEM_CHECK_LATER = 2,  // a pool has it, and will order its next owner after all uses
+    XLOGMEM_CHECK_CACHED = 3,  // … after what the stream, and those that were recorded, have queued: see pools.hpp
+};
+
+enum xlogmem_check_piece {
+    XLOGMEM_CHECK_WHOLE = 0,  // an allocation
+    XLOGMEM_CHECK_PIECE = 1,  // one of several pieces of one
+    XLOGMEM_CHECK_CACHED_PIECE = 2,  // … of a caching pool
+    XLOGMEM_CHECK_SOME_PIECE = 3,  // … and it is not known for which stream
 };
 
 struct xlogmem_check_range {
@@ -25,12 +33,16 @@ struct xlogmem_check_range {
 struct xlogmem_check_hooks {
     // The calling thread is about to make a call of the others: where is it in the program?
     void (*find_site)(void);
-    // `tag` is the block's, as UTF-8, or null; `pooled`: one of several pieces of an allocation.
+    // `tag` is the block's, as UTF-8, or null; `pooled` is an xlogmem_check_piece.
     void (*piece_allocated)(void* context, void* stream, uint64_t address, uint64_t bytes, const char* tag, int pooled);
     // `guarded`: the resource goes on using the memory itself.
     void (*piece_freed)(void* context, void* stream, uint64_t address, enum xlogmem_check_end end, int guarded);
     void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                           size_t count);
     void (*window_closed)(uint64_t window);
+    // Of libraries' pools. The pool has noted that this stream uses the piece, which is about to be freed.
+    void (*piece_recorded)(void* context, void* stream, uint64_t address);
+    // What the calling thread allocates from the driver takes the place of a caching pool's memory, until this is 0.
+    void (*replaces_pool)(int begun);
 };
 }

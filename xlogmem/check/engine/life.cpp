@@ -31,7 +31,7 @@ Verdict Engine::verdict_of(const Finding& finding) {
     return doubtful && verdict == Verdict::Certain ? Verdict::Possible : verdict;
 }
 
-void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
+Finding Engine::finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const {
     Finding finding;
     finding.kind = kind;
     finding.doubtful = kind == Kind::Race && (second.unseen || (!second.in_capture && order_.is_doubtful(first.time)));
@@ -41,7 +41,6 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
     words_.refresh(finding.second);
     finding.gone = first.role == Role::Free;
     finding.verdict = verdict_of(finding);
-    if (finding.verdict == Verdict::Fine) return;
     finding.begin = std::max(first.begin, second.begin);
     finding.end = std::max(finding.begin, std::min(first.end, second.end));
     finding.block_begin = block.begin;
@@ -50,7 +49,12 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
     finding.allocated = block.allocated.what;
     finding.freed = block.freed.what;
     finding.tag = block.tag;
-    findings_.add(finding);
+    return finding;
+}
+
+void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
+    Finding finding = finding_of(kind, first, second, block);
+    if (finding.verdict != Verdict::Fine) findings_.add(finding);
 }
 
 // What the comparison has found. A missing wait between two streams leaves the later one unordered after the allocation
@@ -132,16 +136,24 @@ void Engine::touch(Stream& stream, const Access& access, Block* block) {
 
 // -- allocations ------------------------------------------------------------------------------------------------------
 
-Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes) {
-    if (trace_) trace_->line(":alloc", stream, what, address, bytes);
+Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool) {
+    if (trace_) trace_->line(":alloc", stream, what, address, bytes, pool);
     Time now = stream ? tick(*stream) : Time{};
+    Access made = access(stream, now, what, Role::Alloc);
+    set_extent(made, address, address + bytes);
+    bool pooled = pool == Pool::Replaced && stream && !stream->capture;
+    std::vector<Access> earlier;
+    if (pooled) earlier = earlier_uses(stream->clock, made, false);
+    if (pooled) decide_frees(*stream, made, false);
     blocks_.forget(address, address + bytes, true);
     blocks_.forget(address, address + bytes, false);
     Block& block = *blocks_.add(address, address + bytes, false);
-    block.allocated = access(stream, now, what, Role::Alloc);
-    set_extent(block.allocated, block.begin, block.end);
+    block.allocated = made;
+    if (pooled) block.pool = pool;
     if (stream && stream->capture)
         stream->capture->allocate(block, block.allocated);
+    else if (pooled)
+        begin_pooled(block, earlier);
     else if (stream)
         block.shadow.add(block.allocated);
     return now;
@@ -156,18 +168,28 @@ void Engine::begin_again(Block& block, const Access& alloc) {
     if (!alloc.in_capture) block.shadow.add(block.allocated);
 }
 
-void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes) {
-    if (trace_) trace_->line(":piece", stream, what, address, bytes);
+void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool) {
+    if (trace_) trace_->line(":piece", stream, what, address, bytes, pool);
     Access made = access(stream, stream ? tick(*stream) : Time{}, what, Role::Alloc);
     set_extent(made, address, address + bytes);
     Block* whole = blocks_.whole(address);
-    if (whole) whole->cut = true;
+    cut(address, address + bytes);
+    bool capturing = stream && stream->capture;
+    bool pooled = pool == Pool::Caching;
     bool early = whole && whole->live && !clock_of(stream).covers(whole->allocated.time);
-    if (!stream || !stream->capture) reuse(stream, made);
+    std::vector<Access> earlier;
+    if (pooled && !capturing) earlier = earlier_uses(clock_of(stream), made, true);
+    if (pooled && stream && !capturing) decide_frees(*stream, made, true);
+    if (!capturing) reuse(stream, made);
     blocks_.forget(address, address + bytes, true);
     Block& block = *blocks_.add(address, address + bytes, true);
     block.allocated = made;
-    if (stream && !stream->capture) block.shadow.add(made);
+    block.pool = pool;
+    block.captured = pooled && capturing;
+    if (pooled)
+        begin_pooled(block, earlier);
+    else if (stream && !capturing)
+        block.shadow.add(made);
     if (!early) return;
     // The pool's own allocation may come after this: what uses the piece has to be ordered after both.
     Access chunk = whole->allocated;
@@ -199,10 +221,11 @@ void Engine::end_block(Stream* stream, const Access& free, Block& block, bool pi
     set_extent(freed, block.begin, block.end);
     const Clock& clock = clock_of(stream);
     block.shadow.compare(freed, clock, found_);
+    if (!found_.empty() && block.pool == Pool::Replaced) withhold_found(freed, block);
     if (!found_.empty()) report_found(freed, block);
     block.live = false;
     block.freed = freed;
-    if (piece)
+    if (piece || block.pool == Pool::Replaced)
         block.shadow.keep_covered(clock);
     else
         block.shadow.clear();
@@ -220,6 +243,7 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
         if (!found_.empty()) report_found(made, *block);
         return now;
     }
+    if (withheld_.any()) end_withheld(stream, *block);
     // A pool returns the memory: its pieces end with it, also those that it has taken from their owners before.
     blocks_.each(block->begin, block->end, true, [&](Block& piece) { end_block(stream, made, piece, true); });
     blocks_.forget(block->begin, block->end, true);
@@ -231,8 +255,10 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
 void Engine::keep(u64 address) {
     if (trace_) trace_->line(":keep", address);
     Block* block = blocks_.at(address, false);
-    if (block) block->live = true;
-    if (block) block->shadow.start(block->begin, block->end);
+    if (!block) return;
+    drop_withheld(*block);
+    block->live = true;
+    block->shadow.start(block->begin, block->end);
 }
 
 void Engine::free_piece(Stream* stream, Operation what, u64 address) {
@@ -246,7 +272,7 @@ void Engine::free_piece(Stream* stream, Operation what, u64 address) {
 void Engine::release_piece(Operation what, u64 address) {
     if (trace_) trace_->line(":release", what, address);
     Block* block = blocks_.at(address, true);
-    if (!block || !block->live) return;
+    if (!block || !block->live || block->captured) return;
     block->live = false;
     block->released = true;
     block->freed = access(nullptr, {}, what, Role::Free);

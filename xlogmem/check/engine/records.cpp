@@ -36,12 +36,14 @@ struct Writer {
     std::string json_of(const Finding& finding) const {
         static const char* const kinds[] = {"race", "use-after-free", "stale-graph", "dead-stream", "dead-event"};
         return "{" + field("kind", kinds[int(finding.kind)]) + ", " + field("pair", pair_of(finding)) +
-               ", \"certain\": " + (finding.certain() ? "true" : "false") + ", \"first\": " + json_of(finding.first) +
-               ", \"second\": " + json_of(finding.second) + ", " + field("begin", finding.begin) + ", " +
-               field("end", finding.end) + ", " + field("tag", engine.name(finding.tag)) + ", \"block\": {" +
-               field("begin", finding.block_begin) + ", " + field("end", finding.block_end) + ", " +
-               field("generation", finding.generation) + ", " + field("allocated", finding.allocated.site) + ", " +
-               field("freed", finding.freed.site) + "}, " + field("count", finding.count) + "}";
+               ", \"certain\": " + (finding.certain() ? "true" : "false") +
+               ", \"of_driver\": " + (finding.first.of_driver || finding.second.of_driver ? "true" : "false") +
+               ", \"first\": " + json_of(finding.first) + ", \"second\": " + json_of(finding.second) + ", " +
+               field("begin", finding.begin) + ", " + field("end", finding.end) + ", " +
+               field("tag", engine.name(finding.tag)) + ", \"block\": {" + field("begin", finding.block_begin) + ", " +
+               field("end", finding.block_end) + ", " + field("generation", finding.generation) + ", " +
+               field("allocated", finding.allocated.site) + ", " + field("freed", finding.freed.site) + "}, " +
+               field("count", finding.count) + "}";
     }
 
     std::string json_of(const Omission& one) const {

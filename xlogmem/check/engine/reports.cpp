@@ -3,18 +3,23 @@
 
 namespace check {
 
-void Reported::allocated(u64 address, u64 bytes, const char* tag, bool pooled) const {
+void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const {
+    Operation what{engine.name("allocate"), site};
+    if (pooled == XLOGMEM_CHECK_CACHED_PIECE) return engine.allocate_piece(stream, what, address, bytes, Pool::Caching);
+    if (pooled == XLOGMEM_CHECK_SOME_PIECE) return engine.adopt_piece(address, bytes);
     u32 name = engine.name(tag ? tag : "");
-    if (!pooled && engine.track(address, bytes, name)) return;  // the driver's own allocation
-    engine.allocate_piece(stream, {engine.name("allocate"), site}, address, bytes);
+    if (pooled == XLOGMEM_CHECK_WHOLE && engine.track(address, bytes, name)) return;  // the driver's own allocation
+    engine.allocate_piece(stream, what, address, bytes);
     engine.track(address, bytes, name);
 }
 
 void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     Operation what{engine.name("deallocate"), site};
     // Where the stream was destroyed, nobody can come after it: the next owner has to come after all uses.
-    if (end == XLOGMEM_CHECK_LATER || (end == XLOGMEM_CHECK_ORDERED && !stream))
+    if (end == XLOGMEM_CHECK_LATER || (end != XLOGMEM_CHECK_BY_HOST && !stream))
         engine.release_piece(what, address);
+    else if (end == XLOGMEM_CHECK_CACHED)
+        engine.return_piece(stream, what, address);
     else
         engine.free_piece(end == XLOGMEM_CHECK_BY_HOST ? nullptr : stream, what, address);
     if (guarded) engine.forget_piece(address);

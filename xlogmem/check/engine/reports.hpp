@@ -13,17 +13,18 @@ struct Reported {
     Stream* stream;  // nullptr: it is gone
     u32 site;
 
-    void allocated(u64 address, u64 bytes, const char* tag, bool pooled) const;
+    void allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const;
     void freed(u64 address, xlogmem_check_end end, bool guarded) const;
     void opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const;
 };
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
-// feed(Reported) under its lock unless there is no driver any more; and with_engine(feed).
+// feed(Reported) under its lock unless there is no driver any more; with_engine(feed); and replaces_pool(begun).
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
-        FrontEnd::with(context, stream, [&](const Reported& to) { to.allocated(address, bytes, tag, pooled); });
+        auto kind = xlogmem_check_piece(pooled);
+        FrontEnd::with(context, stream, [&](const Reported& to) { to.allocated(address, bytes, tag, kind); });
     }
     static void piece_freed(void* context, void* stream, u64 address, xlogmem_check_end end, int guarded) {
         FrontEnd::with(context, stream, [&](const Reported& to) { to.freed(address, end, guarded); });
@@ -35,9 +36,15 @@ struct Hooks {
     static void window_closed(u64 window) {
         FrontEnd::with_engine([&](Engine& engine) { engine.close_window(window); });
     }
+    static void piece_recorded(void* context, void* stream, u64 address) {
+        FrontEnd::with(context, stream, [&](const Reported& to) {
+            if (to.stream) to.engine.record_piece(*to.stream, address);
+        });
+    }
     static const xlogmem_check_hooks* table() {
-        static const xlogmem_check_hooks all = {FrontEnd::find_site, piece_allocated, piece_freed, window_opened,
-                                                window_closed};
+        static const xlogmem_check_hooks all = {FrontEnd::find_site,    piece_allocated, piece_freed,
+                                                window_opened,          window_closed,   piece_recorded,
+                                                FrontEnd::replaces_pool};
         return &all;
     }
 };

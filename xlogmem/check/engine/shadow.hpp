@@ -39,6 +39,11 @@ class Shadow {
     u64 touch(const Access& access, const Clock& clock, const Clock& host, std::vector<Access>& found);
     // Forgets what `clock` does not cover.
     void keep_covered(const Clock& clock);
+    template <class Visit>
+    void each(Visit&& visit) const {
+        for (const Cell& cell : cells_)
+            for (const Access& access : cell.seen) visit(access);
+    }
 
   private:
     std::vector<Cell> cells_;

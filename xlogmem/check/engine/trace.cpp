@@ -147,17 +147,25 @@ bool Player::on_order(const std::string& call) {
 
 bool Player::on_memory(const std::string& call) {
     if (call == ":alloc") {
-        engine_.allocate(stream(1), operation(2), number(4), number(5));
+        engine_.allocate(stream(1), operation(2), number(4), number(5), pool());
     } else if (call == ":free") {
         engine_.free(stream(1), operation(2), number(4));
     } else if (call == ":piece") {
-        engine_.allocate_piece(stream(1), operation(2), number(4), number(5));
+        engine_.allocate_piece(stream(1), operation(2), number(4), number(5), pool());
     } else if (call == ":unpiece") {
         engine_.free_piece(stream(1), operation(2), number(4));
     } else if (call == ":release") {
         engine_.release_piece(operation(1), number(3));
     } else if (call == ":forget") {
         engine_.forget_piece(number(1));
+    } else if (call == ":adopt") {
+        engine_.adopt_piece(number(1), number(2));
+    } else if (call == ":record-piece") {
+        engine_.record_piece(*stream(1), number(2));
+    } else if (call == ":return") {
+        engine_.return_piece(stream(1), operation(2), number(4));
+    } else if (call == ":decide") {
+        engine_.decide_all_frees();
     } else if (call == ":keep") {
         engine_.keep(number(1));
     } else if (call == ":forget-all") {

@@ -44,6 +44,7 @@ class Trace {
     void add(bool flag) { add(u64(flag)); }
     void add(Role role) { add(u64(role)); }
     void add(Kind kind) { add(u64(kind)); }
+    void add(Pool pool) { add(u64(pool)); }
     void add(Operation what) {
         add(what.name);
         add(what.site);
@@ -68,6 +69,7 @@ class Player {
     const std::vector<std::string>* words_ = nullptr;
 
     u64 number(std::size_t index) const;
+    Pool pool() const { return words_->size() > 6 ? Pool(number(6)) : Pool::Driver; }  // older traces have none
     Stream* stream(std::size_t index) const { return streams_.at(number(index)); }
     Operation operation(std::size_t index) const;
     Clock clock(std::size_t first = 1) const;

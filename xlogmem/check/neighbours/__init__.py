@@ -24,9 +24,10 @@ SIMULATED = {
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
+    "torch": "torch",
 }
-DRIVER_POOLS = {"cupy": "cupy_pool", "rmm.mr": "rmm_pools"}             # on a GPU, like the next
-REAL_POOLS = {"cupy": "cupy_pieces", "rmm.mr": "rmm_pieces"}
+DRIVER_POOLS = {"cupy": "cupy_pool", "rmm.mr": "rmm_pools", "torch": "torch"}           # on a GPU, like the next
+REAL_POOLS = {"cupy": "cupy_pieces", "rmm.mr": "rmm_pieces", "torch": "torch"}
 
 
 class _Then(Loader):

@@ -10,7 +10,7 @@ import os
 import tempfile
 from types import ModuleType
 
-from xlogmem.check.neighbours import cupy_allocator
+from xlogmem.check.neighbours import cupy_allocator, pieces
 
 __all__ = ["before", "prepare"]
 
@@ -37,7 +37,8 @@ def prepare(module: ModuleType) -> None:
             self.stream = stream.get_current_stream()   # kept: a stream outlives what is to be freed on it
             self.runtime = runtime                      # at the end of the interpreter its name may be gone
             if size:
-                self.ptr = runtime.mallocAsync(size, self.stream.ptr)
+                with pieces.in_place_of_a_pool():
+                    self.ptr = runtime.mallocAsync(size, self.stream.ptr)
 
         def __del__(self) -> None:
             if not self.ptr:

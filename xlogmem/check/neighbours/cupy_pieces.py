@@ -17,9 +17,9 @@ def prepare(cupy: ModuleType) -> None:
 
         def malloc_postprocess(self, *, mem_size: int, mem_ptr: int, **_: object) -> None:
             streams[mem_ptr] = cupy.cuda.get_current_stream().ptr
-            pieces.allocated(mem_ptr, mem_size, streams[mem_ptr])
+            pieces.allocated(mem_ptr, mem_size, streams[mem_ptr], pieces.CACHED)
 
         def free_preprocess(self, *, mem_ptr: int, **_: object) -> None:
-            pieces.freed(mem_ptr, streams.pop(mem_ptr, 0))
+            pieces.freed(mem_ptr, streams.pop(mem_ptr, 0), pieces.CACHED)
 
     Reporting().__enter__()                             # for the life of the process, in each thread that has hooks

@@ -8,7 +8,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from xlogmem.check.neighbours import cupy_allocator
+from xlogmem.check import again
+from xlogmem.check.neighbours import cupy_allocator, pieces
 
 __all__ = ["prepare"]
 
@@ -19,4 +20,12 @@ def prepare(cupy: ModuleType) -> None:
     def pool(device: int) -> Any:
         return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
 
-    cupy_allocator.use(cupy, lambda size: pool(cupy.cuda.runtime.getDevice()).malloc(size))
+    runtime = cupy.cuda.runtime
+    runtime.ipcGetMemHandle = again.announced(runtime.ipcGetMemHandle, "memory that processes share (ipcGetMemHandle)",
+                                              "CuPy")
+
+    def allocate(size: int) -> Any:
+        with pieces.in_place_of_a_pool():
+            return pool(runtime.getDevice()).malloc(size)
+
+    cupy_allocator.use(cupy, allocate)

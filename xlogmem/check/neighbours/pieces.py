@@ -2,13 +2,25 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 from cuda.bindings import driver
 
-__all__ = ["allocated", "freed", "report_to"]
+__all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_place_of_a_pool", "report_to"]
 
-FREED_IN_ORDER = 0                                      # on the stream, after all that this one has queued
+
+class Rules(NamedTuple):
+    """Of a pool: how it hands out a piece, and how it gets one."""
+
+    piece: int
+    end: int
+
+
+IN_ORDER = Rules(1, 0)                                  # both are operations of the stream
+CACHED = Rules(2, 3)                                    # a caching pool: see engine/pools.hpp
 
 
 class _Hooks(ctypes.Structure):
@@ -18,6 +30,10 @@ class _Hooks(ctypes.Structure):
                                              ctypes.c_char_p, ctypes.c_int)),
         ("piece_freed", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int,
                                          ctypes.c_int)),
+        ("window_opened", ctypes.c_void_p),
+        ("window_closed", ctypes.c_void_p),
+        ("piece_recorded", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)),
+        ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
     ]
 
 
@@ -30,6 +46,11 @@ def report_to(address: int) -> None:
     _address = address
 
 
+def address() -> int:
+    """Of that table."""
+    return _address
+
+
 @cache
 def _table() -> _Hooks:
     return _Hooks.from_address(_address)
@@ -39,15 +60,25 @@ def _context() -> int:
     return int(driver.cuCtxGetCurrent()[1])
 
 
-def allocated(ptr: int, nbytes: int, stream: int) -> None:
+def allocated(ptr: int, nbytes: int, stream: int, rules: Rules) -> None:
     """A pool has handed out a piece of its memory for work on this stream."""
     if ptr and nbytes:
         _table().find_site()
-        _table().piece_allocated(_context(), stream, ptr, nbytes, None, 1)
+        _table().piece_allocated(_context(), stream, ptr, nbytes, None, rules.piece)
 
 
-def freed(ptr: int, stream: int) -> None:
+def freed(ptr: int, stream: int, rules: Rules) -> None:
     """It is returned: what the stream has queued may use it still."""
     if ptr:
         _table().find_site()
-        _table().piece_freed(_context(), stream, ptr, FREED_IN_ORDER, 0)
+        _table().piece_freed(_context(), stream, ptr, rules.end, 0)
+
+
+@contextmanager
+def in_place_of_a_pool() -> Iterator[None]:
+    """What the thread allocates from the driver here takes the place of a caching pool's memory."""
+    _table().replaces_pool(1)
+    try:
+        yield
+    finally:
+        _table().replaces_pool(0)

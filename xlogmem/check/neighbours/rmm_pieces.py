@@ -22,11 +22,11 @@ def prepare(mr: ModuleType) -> None:
 
                 def allocate(nbytes: int, stream: Any) -> int:
                     ptr: int = pool.allocate(nbytes, stream)
-                    pieces.allocated(ptr, nbytes, stream.__cuda_stream__()[1])
+                    pieces.allocated(ptr, nbytes, stream.__cuda_stream__()[1], pieces.IN_ORDER)
                     return ptr
 
                 def deallocate(ptr: int, nbytes: int, stream: Any) -> None:
-                    pieces.freed(ptr, stream.__cuda_stream__()[1])
+                    pieces.freed(ptr, stream.__cuda_stream__()[1], pieces.IN_ORDER)
                     pool.deallocate(ptr, nbytes, stream)
 
                 made = super().__new__(cls, allocate, deallocate)

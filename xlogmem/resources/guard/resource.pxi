@@ -211,6 +211,7 @@ cdef int tidy(GuardState* guard) except -1 nogil:
 cdef int report(GuardState* guard) except -1 nogil:
     """Findings become Python objects.  Nothing is raised here."""
     cdef cy.CUstreamCaptureMode mode
+    cdef UnderWay exception
     cdef bint found
     guard.lock.lock()
     found = not guard.findings.empty()
@@ -218,7 +219,11 @@ cdef int report(GuardState* guard) except -1 nogil:
     if found:
         mode = relax_capture()
         with gil:
-            publish(<GuardResourceAdaptor>guard.owner)
+            set_aside(&exception)
+            try:
+                publish(<GuardResourceAdaptor>guard.owner)
+            finally:
+                put_back(&exception)
         restore_capture(mode)
     return 0
 
@@ -251,8 +256,13 @@ cdef int reap(void* self, bint blocking, Failure* failure) except -1 nogil:
 
 
 cdef int raise_found(GuardState* guard, Failure* failure) except -1 nogil:
+    cdef UnderWay exception
     with gil:
-        return fail_with_found(<GuardResourceAdaptor>guard.owner, failure)
+        set_aside(&exception)
+        try:
+            return fail_with_found(<GuardResourceAdaptor>guard.owner, failure)
+        finally:
+            put_back(&exception)
 
 
 cdef int end(void* self) except -1 nogil:

@@ -134,6 +134,17 @@ EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     });
 }
 
+// How many there are: the nodes themselves have no handles.
+EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
+    return api_call(CALL("cuGraphGetNodes"), [&](Lock&) -> CUresult {
+        Graph* graph = finished_graph(handle);
+        if (!graph || !count) return CUDA_ERROR_INVALID_VALUE;
+        if (nodes) return CUDA_ERROR_NOT_SUPPORTED;
+        *count = graph->nodes.size();
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph handle, unsigned long long) {
     return api_call(CALL("cuGraphInstantiate"), [&](Lock&) { return instantiate(result, handle); });
 }

@@ -132,6 +132,7 @@ struct ThreadState {
     const char* call = "";            // the entry point in progress
     u32 site = 0;                     // where in the program it was called, if that is wanted
     bool makes_own_stream = false;    // its own default stream is being made
+    bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see check/engine/hooks.hpp
     bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::vector<Context*> contexts;
@@ -165,9 +166,9 @@ struct Driver {
 
     check::Engine engine;  // what is ordered after what, and which accesses are not
 
-    u64 steps = 0;         // operations executed
-    u64 next_change = 0;   // the step at which the seeded policy draws new priorities
-    int waiting = 0;       // threads in wait_for_change
+    u64 steps = 0;  // operations executed
+    u64 next_change = 0;  // the step at which the seeded policy draws new priorities
+    int waiting = 0;  // threads in wait_for_change
 
     Driver();
 };
@@ -216,10 +217,10 @@ void synchronize_context(Lock& lock, Context* context);
 // -----------------------------------------------------------------------------------------------
 void set_policy(Policy policy, u64 seed);
 void run_until(Lock& lock, Stream* stream, u64 sequence);  // blocks
-void run_everything(Lock& lock);                           // blocks
-void advance(Lock& lock, Stream* stream);                  // eager: runs what can run, never blocks
-bool step(Lock& lock, Stream* wanted);                     // one operation, if any can run
-void poll(Lock& lock, Stream* wanted);                     // a query lets the device progress a little
-void wait_for_change(Lock& lock);                          // until `changed`; the watchdog's place
+void run_everything(Lock& lock);  // blocks
+void advance(Lock& lock, Stream* stream);  // eager: runs what can run, never blocks
+bool step(Lock& lock, Stream* wanted);  // one operation, if any can run
+void poll(Lock& lock, Stream* wanted);  // a query lets the device progress a little
+void wait_for_change(Lock& lock);  // until `changed`; the watchdog's place
 
 }  // namespace sim

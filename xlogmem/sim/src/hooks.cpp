@@ -33,6 +33,8 @@ struct Simulated {
         site_of_call = find ? find() : 0;
     }
 
+    static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
+
     template <class Feed>
     static void with_engine(Feed&& feed) {
         if (driver().forked) return;

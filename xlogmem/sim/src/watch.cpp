@@ -139,7 +139,8 @@ check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& l
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes) {
     check::Stream* order = stream ? stream->order : nullptr;
     if (!driver().config.races) return order ? engine().work(*order, {}) : check::Time{};
-    return watched([&] { return engine().allocate(order, operation(this_thread().call), address, bytes); });
+    check::Pool pool = this_thread().replaces_pool ? check::Pool::Replaced : check::Pool::Driver;
+    return watched([&] { return engine().allocate(order, operation(this_thread().call), address, bytes, pool); });
 }
 
 check::Time watch_free(Stream* stream, u64 address) {
@@ -156,7 +157,11 @@ void report_dead(check::Kind kind) {
     watched([&] { return engine().dead_handle(kind, operation(this_thread().call)), 0; });
 }
 
-std::string findings_as_json() { return check::as_json(engine(), stream_notes()); }
+std::string findings_as_json() {
+    engine().decide_all_frees();
+    return check::as_json(engine(), stream_notes());
+}
+
 std::string omissions_as_json() { return check::omissions_as_json(engine(), stream_notes()); }
 
 namespace {
@@ -171,6 +176,7 @@ void clear_reports() {
 }
 
 std::vector<std::string> race_reports() {
+    engine().decide_all_frees();
     std::vector<std::string> texts(early_pools, "EARLY POOL: cuMemPoolDestroy was called while frees were pending");
     for (const check::Finding& finding : engine().findings().all()) texts.push_back(text_of(finding));
     return texts;

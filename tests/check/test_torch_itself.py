@@ -1,0 +1,253 @@
+"""PyTorch itself under the check, on its own pool and on the driver's in its place.
+
+Without a GPU: its builds for CUDA 13 start on the simulated driver.  Its kernels are not known there, so that these
+programs copy.
+"""
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.simulator
+
+
+def is_here() -> bool:
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations or [] if found else []
+    return any(Path(folder, "lib/libc10_cuda.so").exists() for folder in folders)
+
+
+if not is_here():
+    pytestmark = [pytestmark, pytest.mark.skip(reason="needs a checked library: torch, for CUDA")]
+
+BEGIN = """
+import queue, sys, threading
+import torch
+fixed = "fixed" in sys.argv
+count = 1 << 14
+host = torch.ones(count).pin_memory()
+main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+
+def upload(target=None):
+    made = torch.empty(count, device="cuda") if target is None else target
+    return made.copy_(host, non_blocking=True)
+"""
+END = """
+torch.cuda.synchronize()
+print("end on", torch.cuda.get_allocator_backend())
+"""
+FRESH = """
+x = torch.empty(count, device="cuda")
+with torch.cuda.stream(side):
+    upload(x)                                           # nothing was there before
+"""
+NOT_FRESH = """
+for _ in range(3):
+    x = torch.empty(count, device="cuda")
+    if fixed:
+        side.wait_stream(main)
+    with torch.cuda.stream(side):
+        upload(x)
+    main.wait_stream(side)
+    y = x.clone()
+    del x, y
+"""
+DROPPED = """
+x = upload()
+side.wait_stream(main)
+with torch.cuda.stream(side):
+    y = x.clone()
+if fixed:
+    x.record_stream(side)
+del x
+x = upload()
+main.wait_stream(side)
+"""
+DROPPED_IN_TIME = """
+for _ in range(3):
+    x = upload()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        y = x.clone()
+    del x                                               # the next allocation comes after the wait
+    main.wait_stream(side)
+"""
+HANDED_OVER = """
+made = queue.Queue()
+
+def produce():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            x = upload()
+            made.put((x, torch.cuda.current_stream().record_event()))
+            del x
+    made.put(None)
+
+producer = threading.Thread(target=produce)
+producer.start()
+while item := made.get():
+    x, event = item
+    side.wait_event(event)
+    with torch.cuda.stream(side):
+        y = x.clone()
+    if fixed:
+        x.record_stream(side)
+    del x, y, item
+producer.join()
+"""
+REPLAYED = """
+x = upload()
+graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+with torch.cuda.graph(graphs[0]):
+    a = x.clone()
+    b = a.clone()
+    del a
+    c = b.clone()
+    del b
+with torch.cuda.graph(graphs[1], pool=graphs[0].pool()):
+    d = c.clone()
+    e = d.clone()
+    del d
+side.wait_stream(main)
+for _ in range(3):
+    with torch.cuda.stream(side):
+        for graph in graphs:
+            graph.replay()
+    if fixed:
+        main.wait_stream(side)
+    y = e.clone()
+    side.wait_stream(main)
+del c, e, graphs
+torch.cuda.empty_cache()
+upload()
+"""
+PRIVATE = """
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = upload()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        y = x.clone()
+    if fixed:
+        main.wait_stream(side)
+    del x
+    x = upload()
+main.wait_stream(side)
+del x, y, pool
+torch.cuda.empty_cache()
+"""
+FSDP = """
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+if not fixed:                                           # its stream of reductions does not wait for the optimizer
+    wait_stream = torch.cuda.Stream.wait_stream
+    torch.cuda.Stream.wait_stream = lambda self, other: None if self.priority < 0 else wait_stream(self, other)
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(count, device="cuda"))
+
+    def forward(self, x):
+        return x * self.weight
+
+model = torch.nn.Sequential(Scaled(), Scaled())
+for part in model:
+    fully_shard(part)
+fully_shard(model)
+for _ in range(3):
+    model(torch.ones(count, device="cuda")).sum().backward()
+    read = [one.grad._local_tensor.clone() for one in model.parameters()]   # as an optimizer does
+    model.zero_grad()
+"""
+OF_DRIVER = "of driver"                                 # possible, on the driver's pool
+
+
+@pytest.fixture
+def check(tmp_path, clean_environment):
+    """What is found in a program with these pools: for certain, possible or of the driver."""
+    def run(program, pools, *arguments, end=END):
+        (tmp_path / "program.py").write_text(BEGIN + program + end)
+        done = subprocess.run(
+            [sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--pools", pools, "--json", "out.json", "--",
+             sys.executable, "program.py", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300,
+            env={name: value for name, value in clean_environment.items() if not name.startswith("PYTORCH")})
+        assert "Traceback" not in done.stderr, done.stderr
+        backend = {"driver": "cudaMallocAsync", "real": "native"}[pools]
+        assert not end or f"end on {backend}" in done.stdout, done.stderr
+        found = json.loads((tmp_path / "out.json").read_text())["findings"]
+        return {(one["pair"], OF_DRIVER if one["of_driver"] else one["certain"]) for one in found}
+
+    return run
+
+
+@pytest.mark.parametrize(("program", "real", "driver"), [
+    (NOT_FRESH, "alloc/use", "alloc/use"),
+    (DROPPED, "read/reuse", "read/free"),
+    (HANDED_OVER, "read/reuse", "read/free"),
+    (REPLAYED, "write/read", None),
+    (PRIVATE, "read/reuse", None),
+    (FSDP, "read/reuse", "read/free"),
+], ids=["not-fresh", "dropped", "handed-over", "replayed", "private-pool", "fsdp"])
+def test_what_is_wrong_is_found_and_its_repaired_twin_is_right(check, program, real, driver):
+    assert (real, True) in check(program, "real")
+    assert check(program, "real", "fixed") == set()
+    if driver:
+        assert (driver, True) in check(program, "driver")
+        assert {certain for _, certain in check(program, "driver", "fixed")} <= {OF_DRIVER}
+
+
+def test_memory_that_nothing_has_used_before_is_there(check):
+    assert check(FRESH, "real") == set()
+    assert check(FRESH, "driver") == {("alloc/use", OF_DRIVER)}
+
+
+def test_a_wait_in_time_is_in_time(check):
+    assert check(DROPPED_IN_TIME, "real") == set()
+    assert check(DROPPED_IN_TIME, "driver") == {("read/free", OF_DRIVER)}
+
+
+@pytest.mark.parametrize("pools", ["real", "driver"])
+def test_what_is_never_waited_for_is_wrong(check, pools):
+    """... though the memory was not handed out again before the program ended."""
+    assert check(DROPPED, pools, end="") >= {("read/reuse" if pools == "real" else "read/free", True)}
+    program = DROPPED.partition("x = upload()\nmain")[0]
+    assert check(program, pools, end="") == {("read/free", True)}
+    assert check(program, pools, "fixed", end="") == set()
+
+
+def test_torch_compile_on_its_own_pool(check):
+    """It saves the state of a pool and restores it."""
+    program = """
+@torch.compile(backend="cudagraphs")
+def twice(x):
+    first = x.clone()
+    return first.clone(), first
+
+for _ in range(5):
+    torch.compiler.cudagraph_mark_step_begin()
+    y, first = twice(upload())
+    z = y.clone()
+    del y, first, z
+"""
+    assert check(program, "real") == set()
+
+
+def test_threads_that_allocate_while_the_program_ends(check):
+    program = """
+keep = [upload() for _ in range(10)]
+
+def run():
+    while True:
+        upload()
+
+threading.Thread(target=run, daemon=True).start()
+"""
+    assert check(program, "real") == set()

@@ -1,0 +1,217 @@
+"""The pieces of PyTorch's pools as its library shows them, with a stand-in for the library; and PyTorch itself."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from engine_traces import compiler
+from places import HELPERS
+
+pytestmark = pytest.mark.simulator
+COMPILER = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
+LINKED = {
+    "lazily": ["-Wl,-z,lazy"],
+    "at-once-and-read-only": ["-Wl,-z,now", "-Wl,-z,relro"],
+    "without-a-table-of-stubs": ["-fno-plt"],
+}
+
+BEGIN = """
+import ctypes, os, sys, threading
+from xlogmem import sim
+from xlogmem._kernels import check
+from cuda.bindings import driver as cuda
+sim.install()
+check(cuda.cuInit(0))
+check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))
+context = int(check(cuda.cuCtxGetCurrent()))
+from xlogmem.check.neighbours import _torch_pool, pieces
+
+V, U, I = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
+calls = []
+
+class Hooks(ctypes.Structure):
+    _fields_ = [("find_site", ctypes.CFUNCTYPE(None)),
+                ("piece_allocated", ctypes.CFUNCTYPE(None, V, V, U, U, ctypes.c_char_p, I)),
+                ("piece_freed", ctypes.CFUNCTYPE(None, V, V, U, I, I)),
+                ("window_opened", V), ("window_closed", V),
+                ("piece_recorded", ctypes.CFUNCTYPE(None, V, V, U)),
+                ("replaces_pool", ctypes.CFUNCTYPE(None, I))]
+
+def allocated(of, stream, address, nbytes, tag, kind):
+    assert of == context
+    calls.append(("allocated", stream or 0, address, nbytes, kind))
+
+def freed(of, stream, address, end, guarded):
+    calls.append(("freed", stream or 0, address, end))
+
+def recorded(of, stream, address):
+    calls.append(("recorded", stream, address))
+
+field = dict(Hooks._fields_)
+hooks = Hooks(find_site=field["find_site"](lambda: calls.append("site")),
+              piece_allocated=field["piece_allocated"](allocated), piece_freed=field["piece_freed"](freed),
+              piece_recorded=field["piece_recorded"](recorded),
+              replaces_pool=field["replaces_pool"](lambda begun: calls.append(("replaces", begun))))
+others = ctypes.CDLL(os.path.join(sys.argv[1], "libothers.so"), mode=ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(os.path.join(sys.argv[1], "libc10_cuda.so"))
+for name in ("allocate", "allocate_on", "allocate_async"):
+    getattr(library, name).restype = V
+    getattr(library, name).argtypes = [ctypes.c_size_t, V][:1 + (name == "allocate_on")]
+for name in ("record_elsewhere", "deallocate", "set_stream"):
+    getattr(library, name).argtypes = [V]
+library.record.argtypes = [V, V]
+CACHED, SOME, LATER, RETURNED = 2, 3, 2, 3
+
+def taken():
+    "What was called, after the place was found."
+    found, calls[:] = calls[:], []
+    assert not found or found[0] == "site", found
+    return [one for one in found if one != "site"]
+
+watches = _torch_pool.watch_pieces(ctypes.addressof(hooks))
+"""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """The stand-in, in a folder, linked in this way."""
+    made = {}
+
+    def build(*options):
+        if options not in made:
+            folder = tmp_path_factory.mktemp("torch")
+            common = [compiler() or "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread",
+                      HELPERS / "torch_library.cpp"]
+            subprocess.run([*common, "-DOTHERS", "-Wl,-soname,libothers.so", "-o", folder / "libothers.so"], check=True)
+            subprocess.run([*common, *options, "-o", folder / "libc10_cuda.so", f"-L{folder}", "-lothers",
+                            "-Wl,-rpath,$ORIGIN"], check=True)
+            made[options] = folder
+        return made[options]
+
+    return build
+
+
+@pytest.fixture
+def play(build, clean_environment):
+    def run(program, *options):
+        path = os.pathsep.join(filter(None, [str(HELPERS), clean_environment.get("PYTHONPATH")]))
+        done = subprocess.run([sys.executable, "-c", BEGIN + program, build(*(options or LINKED["lazily"]))],
+                              capture_output=True, text=True, timeout=100,
+                              env=clean_environment | {"PYTHONPATH": path, "XLOGMEM_SIM_QUIET": "1"})
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+@COMPILER
+@pytest.mark.parametrize("options", LINKED.values(), ids=LINKED)
+def test_each_piece_is_reported_with_its_stream(play, options):
+    play("""
+assert watches
+library.set_stream(0x1000)
+x = library.allocate(512)
+assert taken() == [("allocated", 0x1000, x, 512, CACHED)]
+library.set_stream(0)
+y = library.allocate(1024)
+assert taken() == [("allocated", 0, y, 1024, CACHED)]
+library.deallocate(x)
+assert taken() == [("freed", 0x1000, x, RETURNED)]
+assert library.allocate(512) == x
+assert taken() == [("allocated", 0, x, 512, CACHED)]
+thread = threading.Thread(target=library.deallocate, args=[x])
+thread.start()
+thread.join()
+assert taken() == [("freed", 0, x, RETURNED)]
+""", *options)
+
+
+@COMPILER
+def test_the_profiler_is_called_as_before(play):
+    play("""
+x = library.allocate(512)
+library.deallocate(x)
+assert others.seen_by_profiler() == 112                 # once for the host
+""")
+
+
+@COMPILER
+@pytest.mark.parametrize("options", LINKED.values(), ids=LINKED)
+def test_streams_that_the_allocator_waits_for_are_reported_before_the_free(play, options):
+    play("""
+x, y = library.allocate(512), library.allocate(512)
+library.record(x, 0x2000)
+library.record(x, 0x3000)
+taken()
+library.record_elsewhere(0x4000)                        # an event of another's
+assert taken() == []
+library.deallocate(y)
+assert taken() == [("freed", 0, y, RETURNED)]
+library.deallocate(x)
+assert taken() == [("recorded", 0x2000, x), ("recorded", 0x3000, x), ("freed", 0, x, RETURNED)]
+assert others.events_recorded() == 3
+""", *options)
+
+
+@COMPILER
+def test_what_is_not_known_of_a_free_is_left_to_the_next_owner(play):
+    """While a private pool is in use, PyTorch records the events later; and there may be very many."""
+    play("""
+x, y, z = (library.allocate(512) for _ in range(3))
+taken()
+_torch_pool.defer(1)
+_torch_pool.defer(1)
+_torch_pool.defer(-1)
+library.deallocate(x)
+assert taken() == [("freed", 0, x, LATER)]
+_torch_pool.defer(-1)
+_torch_pool.defer(-1)                                   # an end without a beginning
+library.deallocate(y)
+assert taken() == [("freed", 0, y, RETURNED)]
+for stream in range(17):
+    library.record(z, 0x1000 + 16 * stream)
+library.deallocate(z)
+assert taken()[-1] == ("freed", 0, z, LATER)
+""")
+
+
+@COMPILER
+def test_an_allocation_that_names_its_stream(play):
+    play("""
+library.set_stream(0x1000)
+taken()
+x = library.allocate_on(512, 0x2000)
+assert taken() == [("allocated", 0, x, 512, SOME)]
+library.deallocate(x)
+assert taken() == [("freed", 0, x, LATER)]
+_torch_pool.expect_stream(0x2000)
+x = library.allocate_on(512, 0x2000)
+assert taken() == [("allocated", 0x2000, x, 512, CACHED)]
+y = library.allocate_on(512, 0x2000)
+assert taken() == [("allocated", 0, y, 512, SOME)]
+""")
+
+
+@COMPILER
+def test_memory_from_before_the_check_is_not_reported(play):
+    play("""
+library.deallocate(0x12340000)
+assert taken() == []
+""")
+
+
+@COMPILER
+def test_a_library_that_reports_no_pieces(play):
+    play("assert not watches\n", "-DSILENT")
+
+
+@COMPILER
+def test_what_takes_the_place_of_the_pool_is_known(play):
+    play("""
+assert library.allocate_async(64) == 64
+assert taken() == []
+assert _torch_pool.watch_driver_pool(ctypes.addressof(hooks))
+assert library.allocate_async(64) == 64
+assert calls == [("replaces", 1), ("replaces", 0)]
+""")

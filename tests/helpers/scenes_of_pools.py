@@ -1,0 +1,116 @@
+"""Scenes of pools of libraries: what stands in their place, and their own pieces."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fabricated import BYTES, A, B, Program, X, scene, u64
+
+Z = 0x7000_0200_0000                                # memory that is not there yet
+CACHED, RETURNED = 2, 3                             # as in engine/hooks.hpp
+
+
+class Hooks(ctypes.Structure):
+    """What pools of libraries report to, as in engine/hooks.hpp."""
+
+    _fields_ = [("find_site", ctypes.CFUNCTYPE(None)),
+                ("piece_allocated", ctypes.CFUNCTYPE(None, u64, u64, u64, u64, ctypes.c_char_p, ctypes.c_int)),
+                ("piece_freed", ctypes.CFUNCTYPE(None, u64, u64, u64, ctypes.c_int, ctypes.c_int)),
+                ("windows", u64 * 2), ("piece_recorded", ctypes.CFUNCTYPE(None, u64, u64, u64)),
+                ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int))]
+
+
+def hooks(p: Program) -> Hooks:
+    p.library.xcheck_pretend_to_watch()
+    return Hooks.from_address(p.library.xcheck_hooks())
+
+
+@contextmanager
+def in_place_of_a_pool(p: Program) -> Iterator[None]:
+    hooks(p).replaces_pool(1)
+    yield
+    hooks(p).replaces_pool(0)
+
+
+def hand_out(p: Program, stream: int) -> None:
+    hooks(p).find_site()
+    hooks(p).piece_allocated(p.context, stream, X, BYTES, None, CACHED)
+
+
+def get_again(p: Program, stream: int) -> None:
+    hooks(p).find_site()
+    hooks(p).piece_freed(p.context, stream, X, RETURNED, 0)
+
+
+@scene("possible alloc/use")
+def memory_of_a_replaced_pool_is_used_before_it_is_there(p: Program, repaired: bool) -> None:
+    with in_place_of_a_pool(p):
+        p.allocate(Z, A)
+    if repaired:
+        p.order(A, B)
+    p.fill(Z, B)
+
+
+@scene("certain alloc/use")
+def memory_of_the_programs_own_is_not_replaced(p: Program, repaired: bool) -> None:
+    with in_place_of_a_pool(p):
+        pass
+    p.allocate(Z, A)
+    if repaired:
+        p.order(A, B)
+    p.fill(Z, B)
+
+
+@scene("certain alloc/use")
+def nor_is_that_of_another_thread(p: Program, repaired: bool) -> None:
+    with in_place_of_a_pool(p):
+        p.in_thread(lambda: p.allocate(Z, A))
+    if repaired:
+        p.order(A, B)
+    p.fill(Z, B)
+
+
+@scene("certain read/free")
+def memory_of_a_replaced_pool_is_dropped_and_handed_out_again(p: Program, repaired: bool) -> None:
+    with in_place_of_a_pool(p):
+        p.allocate(Z, A)
+        p.order(A, B)
+        p.read(Z, B)
+        if repaired:
+            p.order(B, A)
+        p.free(Z, A)
+        p.allocate(Z + 2 * BYTES, A)
+
+
+@scene("certain read/reuse")
+def a_piece_is_handed_out_again_while_it_is_read(p: Program, repaired: bool) -> None:
+    hand_out(p, A)
+    p.order(A, B)
+    p.read(X, B)
+    get_again(p, A)
+    if repaired:
+        p.order(B, A)
+    hand_out(p, A)
+
+
+@scene("certain read/free")
+def the_pool_waits_for_streams_that_it_knows_of(p: Program, repaired: bool) -> None:
+    hand_out(p, A)
+    p.order(A, B)
+    p.read(X, B)
+    if repaired:
+        hooks(p).piece_recorded(p.context, B, X)
+    get_again(p, A)
+
+
+@scene("certain write/reuse")
+def the_stream_of_a_piece_was_destroyed(p: Program, repaired: bool) -> None:
+    """It is not called by that: what it had queued may still be under way."""
+    hand_out(p, A)
+    p.fill(X, A)
+    if repaired:
+        p.call("cuStreamSynchronize", hStream=A)
+    p.call("cuStreamDestroy_v2", hStream=A)
+    get_again(p, A)
+    hand_out(p, B)

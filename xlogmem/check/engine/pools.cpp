@@ -1,0 +1,191 @@
+// What the engine does with the memory of caching pools: see pools.hpp.
+#include "engine.hpp"
+#include "trace.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace check {
+
+bool WithheldFrees::add(const Withheld& one) {
+    if (count_ == kMost) return false;
+    by_home_[one.home].push_back(one);
+    count_++;
+    return true;
+}
+
+std::vector<u64> WithheldFrees::homes() const {
+    std::vector<u64> all;
+    for (auto& entry : by_home_) all.push_back(entry.first);
+    std::sort(all.begin(), all.end());
+    return all;
+}
+
+u64 WithheldFrees::places(const Finding& finding) {
+    u64 hash = 0;
+    for (const Access* access : {&finding.first, &finding.second})
+        for (u64 word :
+             {u64(access->what.name) << 32 | access->what.site, u64(access->captured) << 8 | u64(access->role)})
+            hash = (hash ^ word) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    return hash;
+}
+
+// -- allocations ------------------------------------------------------------------------------------------------------
+
+// What the earlier owners did and the home stream comes after, but not the host: as accesses that a use of the new owner
+// has to come after, of each stream the newest.
+std::vector<Access> Engine::earlier_uses(const Clock& home, const Access& alloc, bool piece) {
+    std::map<u32, u64> newest;
+    blocks_.each(alloc.begin, alloc.end, piece, [&](const Block& old) {
+        if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
+        old.shadow.each([&](const Access& use) {
+            if (overlap(use, alloc) && home.covers(use.time) && !order_.host().covers(use.time))
+                newest[use.time.slot] = std::max(newest[use.time.slot], use.time.number);
+        });
+    });
+    std::vector<Access> all;
+    for (auto [slot, number] : newest) {
+        all.push_back(alloc);
+        all.back().time = {slot, number};
+    }
+    return all;
+}
+
+// The first accesses that are remembered of a new life.
+void Engine::begin_pooled(Block& block, const std::vector<Access>& earlier) {
+    for (const Access& use : earlier) block.shadow.add(use);
+    if (!earlier.empty() || block.pool == Pool::Caching) return;
+    Access made = block.allocated;
+    made.of_driver = true;
+    block.shadow.add(made);
+}
+
+void Engine::adopt_piece(u64 address, u64 bytes) {
+    if (trace_) trace_->line(":adopt", address, bytes);
+    cut(address, address + bytes);
+    blocks_.forget(address, address + bytes, true);
+    Block& block = *blocks_.add(address, address + bytes, true);
+    block.pool = Pool::Caching;
+}
+
+void Engine::cut(u64 begin, u64 end) {
+    blocks_.each(begin, end, false, [](Block& whole) { whole.cut = true; });
+}
+
+// -- frees ------------------------------------------------------------------------------------------------------------
+
+// Uses that the home stream does not come after, of a block that it frees.
+void Engine::withhold_found(const Access& freed, const Block& block) {
+    for (const Access& first : found_) {
+        if (first.role == Role::Alloc) continue;  // no use was reported, and so none is wrong
+        Withheld one;
+        one.finding = finding_of(Kind::Race, first, freed, block);
+        one.home = block.allocated.stream;
+        one.pool = block.pool;
+        if (!withheld_.add(one)) dropped_++;
+    }
+    found_.clear();
+}
+
+void Engine::record_piece(Stream& stream, u64 address) {
+    if (trace_) trace_->line(":record-piece", &stream, address);
+    Block* block = blocks_.at(address, true);
+    if (block && block->live) block->recorded.join(queued_on(stream));
+}
+
+void Engine::return_piece(Stream* home, Operation what, u64 address) {
+    if (trace_) trace_->line(":return", home, what, address);
+    if (home && !home->capture) tick(*home);
+    Block* block = blocks_.at(address, true);
+    if (!block || !block->live || block->captured) return;
+    block->live = false;
+    block->released = true;
+    block->freed = access(home, home ? home->now() : Time{}, what, Role::Free);
+    block->freed.begin = block->begin;
+    block->freed.end = block->end;
+    Clock before = clock_of(home);
+    before.join(order_.host());
+    before.join(block->recorded);
+    block->shadow.compare(block->freed, before, found_);
+    withhold_found(block->freed, *block);
+}
+
+// The driver has refused the free.
+void Engine::drop_withheld(const Block& block) {
+    withheld_.decide(
+        block.allocated.stream, [&](const Withheld& one) { return one.meets(block.freed); }, [](Withheld&) {});
+}
+
+// A caching pool returns this memory to the driver, and hands none of it out any more. What does not come before that is
+// reported there.
+void Engine::end_withheld(const Stream* stream, const Block& whole) {
+    for (u64 home : withheld_.homes())
+        withheld_.decide(
+            home, [&](const Withheld& one) { return one.pool == Pool::Caching && one.meets(whole.allocated); },
+            [&](Withheld& one) {
+                if (clock_of(stream).covers(one.finding.first.time)) report_withheld(one, true);
+            });
+}
+
+// -- what became of them ----------------------------------------------------------------------------------------------
+
+void Engine::report_withheld(Withheld& one, bool ordered) {
+    Finding& finding = one.finding;
+    if (ordered) withheld_.note_ordered(finding);
+    if (ordered && one.pool == Pool::Caching) return;
+    finding.second.of_driver = ordered;
+    words_.refresh(finding.first);
+    words_.refresh(finding.second);
+    finding.verdict = verdict_of(finding);
+    if (finding.verdict != Verdict::Fine) findings_.add(finding);
+}
+
+// The home stream hands out this memory: what it could have been, and what it does come after by now.
+void Engine::decide_frees(const Stream& home, const Access& alloc, bool piece) {
+    if (!withheld_.any()) return;
+    auto is_ordered = [&](const Withheld& one) { return home.clock.covers(one.finding.first.time); };
+    withheld_.decide(
+        home.id,
+        [&](const Withheld& one) {
+            bool taken =
+                piece ? one.meets(alloc) : could_take(alloc.end - alloc.begin, one.bytes()) || one.meets(alloc);
+            return taken || is_ordered(one);
+        },
+        [&](Withheld& one) {
+            bool ordered = is_ordered(one);
+            if (ordered || !piece) report_withheld(one, ordered);  // else the reuse is reported
+        });
+}
+
+Stream* Engine::home_of_withheld(u64 id) {
+    for (auto& stream : order_.streams()) {
+        if (stream->id != id || stream->dead) continue;
+        if (stream->blocking && !stream->capture) order_.settle(*stream);
+        return stream.get();
+    }
+    return nullptr;
+}
+
+// The host is about to learn that this is done. What the home stream comes after by then, it has waited for itself.
+void Engine::note_host_waits(const Clock& clock) {
+    for (u64 id : withheld_.homes()) {
+        Stream* home = home_of_withheld(id);
+        withheld_.decide(
+            id,
+            [&](const Withheld& one) { return home && !one.host_waits && home->clock.covers(one.finding.first.time); },
+            [&](Withheld& one) { report_withheld(one, true); });
+        withheld_.each(id, [&](Withheld& one) { one.host_waits |= clock.covers(one.finding.first.time); });
+    }
+}
+
+void Engine::decide_all_frees() {
+    if (trace_) trace_->line(":decide");
+    if (!withheld_.any()) return;
+    note_host_waits(order_.host());
+    for (u64 id : withheld_.homes())
+        withheld_.decide(
+            id, [](const Withheld&) { return true; },
+            [&](Withheld& one) { report_withheld(one, withheld_.was_ordered(one.finding)); });
+}
+
+}  // namespace check

@@ -1,0 +1,59 @@
+"""PyTorch's own pool: what it hands out and gets again is reported, piece by piece (torch_pool/pieces.hpp)."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from xlogmem.check.neighbours import _torch_pool, pieces
+from xlogmem.check.neighbours.noted import note
+
+__all__ = ["prepare"]
+
+
+def prepare(torch: ModuleType) -> None:
+    """PyTorch has its own pool."""
+    if not _torch_pool.watch_pieces(pieces.address()):
+        note(f"of PyTorch's own pool the pieces are not known: its release {torch.__version__} does not show them")
+        return
+    core, graph = torch._C, torch.cuda.graphs.CUDAGraph
+    core._cuda_cudaCachingAllocator_raw_alloc = on_its_stream(core._cuda_cudaCachingAllocator_raw_alloc)
+    for module in (core, torch.cuda.memory):
+        for name in ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool",
+                     "_cuda_beginAllocateCurrentStreamToPool"):
+            if hasattr(module, name):
+                setattr(module, name, deferring(getattr(module, name), 1))
+        if hasattr(module, "_cuda_endAllocateToPool"):
+            module._cuda_endAllocateToPool = deferring(module._cuda_endAllocateToPool, -1)
+    graph.capture_begin = deferring(graph.capture_begin, 1)
+    graph.capture_end = deferring(graph.capture_end, -1)
+
+
+def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+    """An allocation that names its stream."""
+    @functools.wraps(allocate)
+    def call(size: int, stream: int) -> Any:
+        _torch_pool.expect_stream(stream)
+        return allocate(size, stream)
+
+    return call
+
+
+def deferring(function: Callable[..., Any], change: int) -> Callable[..., Any]:
+    """What begins or ends the use of a private pool."""
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if change > 0:
+            _torch_pool.defer(change)
+        try:
+            return function(*arguments, **keywords)
+        except BaseException:
+            if change > 0:                              # it did not begin
+                _torch_pool.defer(-change)
+            raise
+        finally:
+            if change < 0:                              # an end is one, even if what was captured is no good
+                _torch_pool.defer(change)
+
+    return call

@@ -1,0 +1,208 @@
+// What PyTorch's caching allocator hands out and gets again, piece by piece, as the check's hooks want it.
+//
+// PyTorch's library says to its profiler, for each block, how many bytes it has handed out or got again. That call goes
+// to another library, and has had the same signature since 1.9: it is led here (interposed.hpp). It is made under the
+// allocator's lock, so that the order of what is reported is that in which the allocator has done it. What it does not
+// say is known from other calls of the same library, in the same thread:
+//
+//     the stream         getCurrentCUDAStream, which an allocation calls first, and without the lock
+//     record_stream      of a block that other streams have used, an event is recorded on each of these when it is freed,
+//                        under the lock; while a private pool is in use, later (`defer`)
+//
+// The lock is a mutex: its depth in this thread says that an event is the allocator's. The place in the program is found
+// before a lock is taken, because that may take the GIL, and a thread with the GIL may wait for the lock.
+#pragma once
+
+#include "_mutex.hpp"
+#include "check/engine/hooks.hpp"
+#include "interposed.hpp"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+namespace xlogmem_torch {
+
+// c10::Device, and c10::cuda::CUDAStream: a device and a number, which are passed in registers.
+struct Device {
+    std::int8_t type, index;
+};
+struct RawStream {
+    std::uint64_t device, number;
+};
+constexpr std::int8_t kCuda = 1;
+
+// For the thread's call in progress. It outlives the thread's destructors, and needs none.
+struct Caller {
+    void* stream = nullptr;
+    bool has_stream = false;
+    int depth = 0;  // locks of PyTorch's library that it holds
+    int recorded = 0;
+    std::array<void*, 16> streams{};
+};
+
+inline Caller& caller() {
+    static thread_local Caller only;
+    return only;
+}
+
+struct Owner {
+    void *context = nullptr, *stream = nullptr;
+    bool has_stream = false;
+};
+
+struct Pieces {
+    xlogmem_mutex lock;  // a leaf; of the next
+    std::unordered_map<std::uint64_t, Owner> owners;
+    const xlogmem_check_hooks* hooks = nullptr;
+    std::atomic<int> deferring{0};
+
+    // PyTorch's, and the driver's.
+    void (*report)(void*, std::int64_t, std::size_t, std::size_t, Device) = nullptr;
+    RawStream (*current_stream)(std::int8_t) = nullptr;
+    void* (*handle_of)(const RawStream*) = nullptr;
+    int (*lock_mutex)(void*) = nullptr;
+    int (*unlock_mutex)(void*) = nullptr;
+    int (*record_event)(void*, void*) = nullptr;
+    int (*allocate_async)(void**, std::size_t, void*) = nullptr;
+    int (*current_context)(void**) = nullptr;
+
+    void* context() const {
+        void* current = nullptr;
+        if (current_context) current_context(&current);
+        return current;
+    }
+};
+
+inline Pieces& pieces() {
+    static Pieces& only = *new Pieces;  // threads may outlive the statics
+    return only;
+}
+
+// -- what is called in the place of others ----------------------------------------------------------------------------
+
+inline RawStream current_stream(std::int8_t device) {
+    RawStream found = pieces().current_stream(device);
+    Caller& thread = caller();
+    thread.stream = pieces().handle_of(&found);
+    thread.has_stream = true;
+    return found;
+}
+
+inline int lock_mutex(void* mutex) {
+    Caller& thread = caller();
+    if (!thread.depth) pieces().hooks->find_site();
+    int failed = pieces().lock_mutex(mutex);
+    if (!failed && !thread.depth++) thread.recorded = 0;
+    return failed;
+}
+
+inline int unlock_mutex(void* mutex) {
+    if (caller().depth) caller().depth--;
+    return pieces().unlock_mutex(mutex);
+}
+
+inline int record_event(void* event, void* stream) {
+    int failed = pieces().record_event(event, stream);
+    Caller& thread = caller();
+    if (!failed && thread.depth) {
+        if (thread.recorded < int(thread.streams.size())) thread.streams[std::size_t(thread.recorded)] = stream;
+        thread.recorded++;
+    }
+    return failed;
+}
+
+inline void handed_out(std::uint64_t address, std::uint64_t bytes) {
+    Pieces& all = pieces();
+    Caller& thread = caller();
+    Owner owner{all.context(), thread.stream, thread.has_stream};
+    thread.stream = nullptr;  // the next one says its own
+    thread.has_stream = false;
+    {
+        std::lock_guard<xlogmem_mutex> guard(all.lock);
+        all.owners[address] = owner;
+    }
+    int kind = owner.has_stream ? XLOGMEM_CHECK_CACHED_PIECE : XLOGMEM_CHECK_SOME_PIECE;
+    all.hooks->piece_allocated(owner.context, owner.stream, address, bytes, nullptr, kind);
+}
+
+inline void got_again(std::uint64_t address) {
+    Pieces& all = pieces();
+    Caller& thread = caller();
+    Owner owner;
+    {
+        std::lock_guard<xlogmem_mutex> guard(all.lock);
+        auto found = all.owners.find(address);
+        if (found == all.owners.end()) return;  // from before the check
+        owner = found->second;
+        all.owners.erase(found);
+    }
+    bool sees_all = owner.has_stream && !all.deferring && thread.recorded <= int(thread.streams.size());
+    for (int i = 0; sees_all && i < thread.recorded; i++)
+        all.hooks->piece_recorded(owner.context, thread.streams[std::size_t(i)], address);
+    all.hooks->piece_freed(owner.context, owner.stream, address, sees_all ? XLOGMEM_CHECK_CACHED : XLOGMEM_CHECK_LATER,
+                           0);
+    thread.recorded = 0;
+}
+
+inline void report(void* address, std::int64_t bytes, std::size_t allocated, std::size_t reserved, Device device) {
+    if (device.type == kCuda && bytes > 0) handed_out(std::uint64_t(address), std::uint64_t(bytes));
+    if (device.type == kCuda && bytes < 0) got_again(std::uint64_t(address));
+    pieces().report(address, bytes, allocated, reserved, device);
+}
+
+inline int allocate_async(void** address, std::size_t bytes, void* stream) {
+    pieces().hooks->replaces_pool(1);
+    int failed = pieces().allocate_async(address, bytes, stream);
+    pieces().hooks->replaces_pool(0);
+    return failed;
+}
+
+// -- the beginning ----------------------------------------------------------------------------------------------------
+
+template <class Function>
+Function* function_at(void* address) {
+    return reinterpret_cast<Function*>(address);
+}
+
+template <class Function>
+bool lead(const Library& library, const char* symbol, Function* ours, Function*& theirs) {
+    theirs = function_at<Function>(library.function(symbol));  // before the first call
+    return theirs && library.lead(symbol, reinterpret_cast<void*>(ours));
+}
+
+// From here on pieces are reported. False: this version of PyTorch does not show them.
+inline bool watch_pieces(std::size_t hooks) {
+    Pieces& all = pieces();
+    Library library("libc10_cuda.so");
+    if (!library.is_loaded() || all.report) return bool(all.report);
+    all.hooks = reinterpret_cast<const xlogmem_check_hooks*>(hooks);
+    all.handle_of = function_at<void*(const RawStream*)>(library.function("_ZNK3c104cuda10CUDAStream6streamEv"));
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (driver) all.current_context = function_at<int(void**)>(dlsym(driver, "cuCtxGetCurrent"));
+    return all.handle_of && all.current_context &&
+           lead(library, "pthread_mutex_unlock", unlock_mutex, all.unlock_mutex) &&
+           lead(library, "pthread_mutex_lock", lock_mutex, all.lock_mutex) &&
+           lead(library, "cudaEventRecord", record_event, all.record_event) &&
+           lead(library, "_ZN3c104cuda20getCurrentCUDAStreamEa", current_stream, all.current_stream) &&
+           lead(library, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report, all.report);
+}
+
+// From here on the front end knows which allocations take the place of PyTorch's pool.
+inline bool watch_driver_pool(std::size_t hooks) {
+    Pieces& all = pieces();
+    all.hooks = reinterpret_cast<const xlogmem_check_hooks*>(hooks);
+    return lead(Library("libc10_cuda.so"), "cudaMallocAsync", allocate_async, all.allocate_async);
+}
+
+inline void add_deferring(int change) {
+    if ((pieces().deferring += change) < 0) pieces().deferring = 0;  // an end without a beginning
+}
+
+inline void expect_stream(std::size_t handle) {
+    caller().stream = reinterpret_cast<void*>(handle);
+    caller().has_stream = true;
+}
+
+}  // namespace xlogmem_torch
