@@ -25,6 +25,14 @@ int cudaMemsetAsync(void*, int, size_t, void*);
 int cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, void*);
 int cudaDeviceSynchronize();
 const char* cudaGetErrorName(int);
+int cudaStreamBeginCapture(void*, int);
+int cudaStreamEndCapture(void*, void**);
+int cudaGraphGetNodes(void*, void*, size_t*);
+#if MAJOR < 13
+int cudaStreamGetCaptureInfo(void*, int*, unsigned long long*);
+#else
+int cudaStreamGetCaptureInfo(void*, int*, unsigned long long*, void*, void*, void*, size_t*);
+#endif
 void** __cudaRegisterFatBinary(void*);
 void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*);
 }
@@ -65,12 +73,38 @@ extern "C" const char* run(int fixed) {
     ok(cudaDeviceSynchronize());
     return failures ? "failed" : cudaGetErrorName(2);
 }
+
+// Of a capture: whether it is one, its number, and how many nodes its graph has.
+static int status_of(void* stream, unsigned long long* number) {
+    int status = -1;
+#if MAJOR < 13
+    ok(cudaStreamGetCaptureInfo(stream, &status, number));
+#else
+    ok(cudaStreamGetCaptureInfo(stream, &status, number, nullptr, nullptr, nullptr, nullptr));
+#endif
+    return status;
+}
+
+extern "C" long capture() {
+    void *stream, *p, *graph;
+    unsigned long long number = 0;
+    size_t nodes = 0;
+    ok(cudaStreamCreateWithFlags(&stream, 1));
+    ok(cudaMalloc(&p, 64));
+    int before = status_of(stream, &number);
+    ok(cudaStreamBeginCapture(stream, 2));
+    for (int i = 0; i < 3; i++) ok(cudaMemsetAsync(p, 0, 64, stream));
+    int within = status_of(stream, &number);
+    ok(cudaStreamEndCapture(stream, &graph));
+    ok(cudaGraphGetNodes(graph, nullptr, &nodes));
+    return failures || !number ? -1 : 100 * before + 10 * within + long(nodes);
+}
 """
 PROGRAM = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 library.run.restype = ctypes.c_char_p
-print(library.run("fixed" in sys.argv))
+print(library.capture() if "capture" in sys.argv else library.run("fixed" in sys.argv))
 """
 
 
@@ -79,8 +113,8 @@ def library(request, tmp_path):
     """It has a libcudart of this version among what it needs, with the versions of its symbols."""
     runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{request.param}*.so")
     (tmp_path / "library.cpp").write_text(SOURCE)
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", tmp_path / "library.so", tmp_path / "library.cpp", runtime,
-                    "-Wl,--unresolved-symbols=ignore-in-shared-libs"], check=True)
+    subprocess.run([COMPILER, f"-DMAJOR={request.param}", "-shared", "-fPIC", "-o", tmp_path / "library.so",
+                    tmp_path / "library.cpp", runtime, "-Wl,--unresolved-symbols=ignore-in-shared-libs"], check=True)
     return str(tmp_path / "library.so")
 
 
@@ -90,3 +124,8 @@ def test_a_missing_wait_and_its_repair(checked, library):
     assert run.stdout == "b'cudaErrorMemoryAllocation'\n"
     run = checked(PROGRAM, library, "fixed")
     assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_what_a_program_sees_of_a_capture(checked, library):
+    run = checked(PROGRAM, library, "capture")
+    assert run.stdout == "13\n", run.stderr

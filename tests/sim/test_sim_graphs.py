@@ -41,6 +41,17 @@ def test_an_empty_graph_does_nothing(simulator, instantiate, created):
     assert code(driver.cuGraphUpload(execution, a)) == INVALID_VALUE
 
 
+def test_how_many_nodes_a_graph_has(simulator):
+    a = stream()
+    p = alloc(a)
+    graph = captured(a, (p, 1), (p, 2))
+    assert driver.cuGraphGetNodes(graph)[2] == 2
+    assert code(driver.cuGraphGetNodes(graph, 2)) == 801                # they have no handles
+    assert code(driver.cuGraphGetNodes(driver.CUgraph(0))) == INVALID_VALUE
+    ok(driver.cuGraphDestroy(graph))
+    free(p, a)
+
+
 def test_a_graph_that_is_being_captured_can_only_be_seen(simulator):
     a = stream()
     ok(driver.cuStreamBeginCapture(a, RELAXED))

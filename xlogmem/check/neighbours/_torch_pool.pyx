@@ -33,6 +33,6 @@ def expect_stream(size_t handle):
 
 
 def defer(int change):
-    """A private pool is in use from here on (1), or no more (-1): of a block that is freed meanwhile it is not known for
+    """A private pool is in use from here on (1), or no more (-1).  Of a block that is freed meanwhile it is unknown for
     which streams PyTorch waits."""
     add_deferring(change)

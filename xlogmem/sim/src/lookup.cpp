@@ -119,6 +119,7 @@ const Symbol kSymbols[] = {
     PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode),
     PLAIN(cuGraphCreate, 10000, cuGraphCreate),
     PLAIN(cuGraphDestroy, 10000, cuGraphDestroy),
+    PLAIN(cuGraphGetNodes, 10000, cuGraphGetNodes),
     PLAIN(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
     PLAIN(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags),
     STREAM(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams),
