@@ -10,14 +10,13 @@ import scenes_of_libraries  # noqa: F401
 import scenes_of_lists  # noqa: F401
 import scenes_of_memory  # noqa: F401
 import scenes_of_order  # noqa: F401
-import scenes_of_pieces  # noqa: F401
 import scenes_of_pools  # noqa: F401
 import scenes_of_waits  # noqa: F401
 from cupti_library import COMPILER, NEEDED, build_driver, library, play
 from fabricated import SCENES
 
 MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "launches", "libraries", "lists", "memory",
-                                            "order", "pieces", "pools", "waits")]
+                                            "order", "pools", "waits")]
 pytestmark = [*NEEDED, COMPILER]
 
 

@@ -177,6 +177,48 @@ assert taken()[-1] == ("freed", 0, z, LATER)
 
 
 @COMPILER
+def test_what_a_graph_has_stays(play):
+    """... when its owner drops it: the graph goes on using the memory."""
+    play("""
+x = library.allocate(512)
+_torch_pool.defer(1, True)
+y, z = library.allocate(512), library.allocate(512)
+library.deallocate(y)
+taken()
+library.deallocate(x)
+assert taken() == [("freed", 0, x, LATER)]
+_torch_pool.defer(-1, True)
+library.deallocate(z)
+assert taken() == []
+assert library.allocate(512)
+assert taken()
+""")
+
+
+@COMPILER
+def test_a_thread_without_a_context(play):
+    """The first allocation of a device has called the driver: the others are in the same context."""
+    play("""
+x, y = library.allocate(512), library.allocate(512)
+library.deallocate(y)
+taken()
+
+def without():
+    assert not int(check(cuda.cuCtxGetCurrent()))
+    library.deallocate(x)
+    assert taken() == [("freed", 0, x, RETURNED)]
+    z = library.allocate(512)
+    assert taken()[0][:2] == ("allocated", 0)
+
+failed = []
+thread = threading.Thread(target=lambda: failed.append(without()))
+thread.start()
+thread.join()
+assert failed == [None]
+""")
+
+
+@COMPILER
 def test_an_allocation_that_names_its_stream(play):
     play("""
 library.set_stream(0x1000)

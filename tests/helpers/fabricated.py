@@ -115,7 +115,6 @@ def fresh(library: str) -> ctypes.CDLL:
         loaded = ctypes.CDLL(copy.name)
     loaded.xcheck_report.restype = loaded.xcheck_hooks.restype = ctypes.c_void_p
     loaded.xcheck_try_kernels(0)                        # which would call the driver
-    loaded.xcheck_watch(1)
     loaded.xcheck_call.argtypes = [u32, ctypes.c_void_p]
     loaded.xcheck_free.argtypes = [ctypes.c_void_p]
     loaded.xcheck_find_sites.argtypes = [ctypes.c_void_p]

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from fabricated import BYTES, A, B, Program, X, scene, u64
 
 Z = 0x7000_0200_0000                                # memory that is not there yet
-CACHED, RETURNED = 2, 3                             # as in engine/hooks.hpp
+WHOLE, PIECE, CACHED = range(3)                     # xlogmem_check_piece of engine/hooks.hpp
+IN_ORDER, BY_HOST, LATER, RETURNED = range(4)       # xlogmem_check_end
 
 
 class Hooks(ctypes.Structure):
@@ -102,6 +103,35 @@ def the_pool_waits_for_streams_that_it_knows_of(p: Program, repaired: bool) -> N
     if repaired:
         hooks(p).piece_recorded(p.context, B, X)
     get_again(p, A)
+
+
+@scene("certain alloc/free", "certain write/free")
+def memory_whose_piece_is_freed_ends_as_it_began(p: Program, repaired: bool) -> None:
+    """cuMemFree waits for ordinary memory, whatever a pool has cut out of it, and not for stream-ordered memory."""
+    p.allocate(Z, None if repaired else A)
+    hooks(p).piece_allocated(p.context, A, Z, BYTES, None, CACHED)
+    p.fill(Z, A)
+    hooks(p).piece_freed(p.context, A, Z, RETURNED, 0)
+    p.free(Z)
+
+
+@scene("certain write/free")
+def a_piece_is_freed_on_another_stream(p: Program, repaired: bool) -> None:
+    hooks(p).piece_allocated(p.context, A, X, BYTES, None, PIECE)
+    p.fill(X, A)
+    if repaired:
+        p.order(A, B)
+    hooks(p).piece_freed(p.context, B, X, IN_ORDER, 0)
+
+
+@scene("certain write/reuse")
+def the_next_owner_of_a_piece_does_not_wait(p: Program, repaired: bool) -> None:
+    hooks(p).piece_allocated(p.context, A, X, BYTES, None, PIECE)
+    p.fill(X, A)
+    hooks(p).piece_freed(p.context, A, X, LATER, 0)
+    if repaired:
+        p.order(A, B)
+    hooks(p).piece_allocated(p.context, B, X, BYTES, None, PIECE)
 
 
 @scene("certain write/reuse")

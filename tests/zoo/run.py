@@ -32,6 +32,8 @@ from zoo_manifest import MODES, NUMPY24, Program, Wrong, programs, why_not
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2",
                "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",
                "TOKENIZERS_PARALLELISM": "false", "MASTER_ADDR": "127.0.0.1"}
+# Of a run that is played again by itself: other programs had taken the memory; Triton 3.6 ends so now and then.
+NOT_ITS_OWN = ("out of memory", "Out of memory", "ALLOC_FAILED", "terminate called without an active exception")
 LEAST = 75                                              # right programs that a whole run has
 ports_given: set[int] = set()
 ports_lock = threading.Lock()
@@ -161,6 +163,9 @@ def played(runs: list[Run], options: argparse.Namespace) -> tuple[list[report.Ro
 
     with ThreadPoolExecutor(options.workers) as workers:
         outcomes = list(workers.map(play, runs))
+    for number, outcome in enumerate(outcomes):
+        if outcome and outcome.status and any(text in outcome.err for text in NOT_ITS_OWN):
+            outcomes[number] = play(runs[number])
     bare = {run.program.name: outcome for run, outcome in zip(runs, outcomes, strict=True)
             if run.mode == "bare" and outcome}
     rows = [row_of(run, outcome, bare.get(run.program.name), skipped[run.program.name])

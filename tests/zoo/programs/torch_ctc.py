@@ -13,10 +13,10 @@ torch.manual_seed(0)
 right = 0
 for batch in (1, 4, 9):
     scores = torch.randn(50, batch, 20, device=DEVICE, requires_grad=True)
-    targets = torch.randint(1, 20, (batch, 10), dtype=torch.int32)
-    lengths = [torch.full((batch,), n, dtype=torch.int32) for n in (50, 10)]
-    own = ctc_loss(scores.log_softmax(2), targets.long().to(DEVICE), *(n.long() for n in lengths))
-    other = ctc_loss(scores.log_softmax(2), targets.flatten().to(DEVICE), *lengths)
+    targets = torch.randint(1, 20, (batch, 10), device=DEVICE)
+    lengths = [torch.full((batch,), n) for n in (50, 10)]
+    own = ctc_loss(scores.log_softmax(2), targets, *lengths)
+    other = ctc_loss(scores.log_softmax(2), targets.flatten(), *lengths)
     (own + other).backward()
     right += torch.allclose(own, other, atol=1e-2) and bool(torch.isfinite(scores.grad).all())
 print("right:", right, "of 3")

@@ -278,8 +278,7 @@ EXPORT void xcheck_try_kernels(int wanted) {
     front().laboratory.is_open = wanted;
 }
 
-// For tests without a GPU: as if CUPTI had been there; and a callback as it would make it.
-EXPORT void xcheck_watch(int wanted) { watching = wanted; }
+// For tests without a GPU: a callback as CUPTI would make it.
 EXPORT void xcheck_call(CUpti_CallbackId number, const CUpti_CallbackData* data) {
     if (const Handler* handler = calls().find(number)) on_call(*handler, *data);
 }

@@ -12,7 +12,7 @@ void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
 
 // The memory that the call frees, which is kept after all if the driver refuses the call.
 void Call::note_free(u64 address) const {
-    const Block* block = front.engine.find(address);
+    const Block* block = front.engine.find_whole(address);
     thread.freed = block && block->live && block->begin == address ? address : 0;
 }
 
@@ -24,7 +24,7 @@ void Call::keep() const {
 // the address before this one comes back, so that the host learns already now what it waits for.
 void Call::free(u64 address) const {
     note_free(address);
-    const Block* block = front.engine.find(address);
+    const Block* block = front.engine.find_whole(address);
     bool stream_ordered = block && block->allocated.stream;
     if (address && !stream_ordered) front.engine.host_learns(front.engine.queued_in(context()));
     front.engine.free(nullptr, what, address);
@@ -38,7 +38,7 @@ void Call::free(u64 address, CUstream handle) const {
 // It waits for nothing, and ends all mappings in its range.
 void Call::unmap(u64 address, u64 bytes) const {
     for (u64 at = address; at < address + bytes;) {
-        const Block* block = front.engine.find(at);
+        const Block* block = front.engine.find_whole(at);
         if (!block) return;
         at = block->end;
         front.engine.free(nullptr, what, block->begin);

@@ -118,6 +118,8 @@ class Engine {
     void free_piece(Stream* stream, Operation what, u64 address);
     // Where the address is, or was until it was freed; nullptr: in no memory that is watched.
     const Block* find(u64 address) { return blocks_.find(address); }
+    // The driver's own allocation, and not a piece of it.
+    const Block* find_whole(u64 address) { return blocks_.whole(address); }
     // … into a pool that makes no stream wait: the next owner has to come after all uses, and not the free.
     void release_piece(Operation what, u64 address);
     // What was a piece is the pool's own, which may use it.

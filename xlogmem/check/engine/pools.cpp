@@ -82,7 +82,10 @@ void Engine::withhold_found(const Access& freed, const Block& block) {
         one.finding = finding_of(Kind::Race, first, freed, block);
         one.home = block.allocated.stream;
         one.pool = block.pool;
-        if (!withheld_.add(one)) dropped_++;
+        if (!home_of_withheld(one.home))
+            report_withheld(one, true);  // it hands nothing out any more
+        else if (!withheld_.add(one))
+            dropped_++;
     }
     found_.clear();
 }

@@ -10,7 +10,8 @@
 //                  the end of a program that means little. But if between the same two places there was a wait in time
 //                  once, there will have been one here.
 //     use/reuse    That is what happens where the pool's pieces are known: it did hand them out too early.
-// PyTorch's `record_stream` has the pool wait for another stream as well.
+// PyTorch's `record_stream` has the pool wait for another stream as well. A home stream that was destroyed before the free
+// hands nothing out any more.
 //
 // A check may put the driver's pool (cudaMallocAsync) in the place of such a one, in order to see each allocation. The
 // driver's rules are stricter: memory is there when the home stream has come to the allocation, and gone when it has come

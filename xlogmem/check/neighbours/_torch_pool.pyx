@@ -11,7 +11,7 @@ cdef extern from "torch_pool/pieces.hpp" namespace "xlogmem_torch" nogil:
     bint start_pieces "xlogmem_torch::watch_pieces"(size_t hooks)
     bint start_driver_pool "xlogmem_torch::watch_driver_pool"(size_t hooks)
     void set_stream "xlogmem_torch::expect_stream"(size_t handle)
-    void add_deferring "xlogmem_torch::add_deferring"(int change)
+    void add_deferring "xlogmem_torch::add_deferring"(int change, bint of_graph)
 
 
 take_at_forks(&pieces().lock, LEAF_LOCK)
@@ -32,7 +32,7 @@ def expect_stream(size_t handle):
     set_stream(handle)
 
 
-def defer(int change):
-    """A private pool is in use from here on (1), or no more (-1).  Of a block that is freed meanwhile it is unknown for
-    which streams PyTorch waits."""
-    add_deferring(change)
+def defer(int change, bint of_graph=False):
+    """A private pool is in use from here on (1), or no more (-1): of a block that is freed meanwhile it is not known for
+    which streams PyTorch waits.  Of a graph's pool frees mean nothing, because the graph goes on using the memory."""
+    add_deferring(change, of_graph)

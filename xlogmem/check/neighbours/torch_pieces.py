@@ -11,23 +11,24 @@ from xlogmem.check.neighbours.noted import note
 
 __all__ = ["prepare"]
 
+PRIVATE_POOLS = {"_cuda_beginAllocateToPool": 1, "_cuda_beginAllocateCurrentThreadToPool": 1,
+                 "_cuda_beginAllocateCurrentStreamToPool": 1, "_cuda_endAllocateToPool": -1}
+
 
 def prepare(torch: ModuleType) -> None:
     """PyTorch has its own pool."""
     if not _torch_pool.watch_pieces(pieces.address()):
         note(f"of PyTorch's own pool the pieces are not known: its release {torch.__version__} does not show them")
         return
-    core, graph = torch._C, torch.cuda.graphs.CUDAGraph
+    core, memory, graph = torch._C, torch.cuda.memory, torch.cuda.graphs.CUDAGraph
     core._cuda_cudaCachingAllocator_raw_alloc = on_its_stream(core._cuda_cudaCachingAllocator_raw_alloc)
-    for module in (core, torch.cuda.memory):
-        for name in ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool",
-                     "_cuda_beginAllocateCurrentStreamToPool"):
+    # A MemPool's come by way of the one module, those of the graphs of torch.compile by way of the other.
+    for module, of_graph in ((core, True), (memory, False)):
+        for name, change in PRIVATE_POOLS.items():
             if hasattr(module, name):
-                setattr(module, name, deferring(getattr(module, name), 1))
-        if hasattr(module, "_cuda_endAllocateToPool"):
-            module._cuda_endAllocateToPool = deferring(module._cuda_endAllocateToPool, -1)
-    graph.capture_begin = deferring(graph.capture_begin, 1)
-    graph.capture_end = deferring(graph.capture_end, -1)
+                setattr(module, name, deferring(getattr(module, name), change, of_graph))
+    graph.capture_begin = deferring(graph.capture_begin, 1, of_graph=True)
+    graph.capture_end = deferring(graph.capture_end, -1, of_graph=True)
 
 
 def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
@@ -40,20 +41,20 @@ def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], A
     return call
 
 
-def deferring(function: Callable[..., Any], change: int) -> Callable[..., Any]:
+def deferring(function: Callable[..., Any], change: int, of_graph: bool) -> Callable[..., Any]:
     """What begins or ends the use of a private pool."""
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         if change > 0:
-            _torch_pool.defer(change)
+            _torch_pool.defer(change, of_graph)
         try:
             return function(*arguments, **keywords)
         except BaseException:
             if change > 0:                              # it did not begin
-                _torch_pool.defer(-change)
+                _torch_pool.defer(-change, of_graph)
             raise
         finally:
             if change < 0:                              # an end is one, even if what was captured is no good
-                _torch_pool.defer(change)
+                _torch_pool.defer(change, of_graph)
 
     return call

@@ -8,6 +8,10 @@
 //     the stream         getCurrentCUDAStream, which an allocation calls first, and without the lock
 //     record_stream      of a block that other streams have used, an event is recorded on each of these when it is freed,
 //                        under the lock; while a private pool is in use, later (`defer`)
+//     the context        that was current at the device's first allocation, which called the driver. A thread that takes
+//                        or returns memory which the pool has needs none, as autograd's, and may have that of another device
+//
+// Of a graph's private pool a free says nothing: the graph goes on using what its owner has dropped.
 //
 // The lock is a mutex: its depth in this thread says that an event is the allocator's. The place in the program is found
 // before a lock is taken, because that may take the GIL, and a thread with the GIL may wait for the lock.
@@ -17,6 +21,7 @@
 #include "check/engine/hooks.hpp"
 #include "interposed.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -49,14 +54,16 @@ inline Caller& caller() {
 
 struct Owner {
     void *context = nullptr, *stream = nullptr;
-    bool has_stream = false;
+    bool has_stream = false, is_of_graph = false;
 };
 
 struct Pieces {
     xlogmem_mutex lock;  // a leaf; of the next
     std::unordered_map<std::uint64_t, Owner> owners;
+    std::array<void*, 128> contexts{};  // by device
     const xlogmem_check_hooks* hooks = nullptr;
-    std::atomic<int> deferring{0};
+    std::atomic<int> deferring{0};  // private pools in use
+    std::atomic<int> capturing{0};  // … that are graphs'
 
     // PyTorch's, and the driver's.
     void (*report)(void*, std::int64_t, std::size_t, std::size_t, Device) = nullptr;
@@ -68,10 +75,11 @@ struct Pieces {
     int (*allocate_async)(void**, std::size_t, void*) = nullptr;
     int (*current_context)(void**) = nullptr;
 
-    void* context() const {
-        void* current = nullptr;
-        if (current_context) current_context(&current);
-        return current;
+    // Under the lock.
+    void* context(std::int8_t device) {
+        void*& known = contexts[std::size_t(std::max<std::int8_t>(device, 0))];
+        if (!known) current_context(&known);
+        return known;
     }
 };
 
@@ -113,17 +121,18 @@ inline int record_event(void* event, void* stream) {
     return failed;
 }
 
-inline void handed_out(std::uint64_t address, std::uint64_t bytes) {
+inline void handed_out(std::uint64_t address, std::uint64_t bytes, std::int8_t device) {
     Pieces& all = pieces();
     Caller& thread = caller();
-    Owner owner{all.context(), thread.stream, thread.has_stream};
+    Owner owner{nullptr, thread.stream, thread.has_stream, all.capturing != 0};
     thread.stream = nullptr;  // the next one says its own
     thread.has_stream = false;
     {
         std::lock_guard<xlogmem_mutex> guard(all.lock);
+        owner.context = all.context(device);
         all.owners[address] = owner;
     }
-    int kind = owner.has_stream ? XLOGMEM_CHECK_CACHED_PIECE : XLOGMEM_CHECK_SOME_PIECE;
+    int kind = owner.has_stream && owner.context ? XLOGMEM_CHECK_CACHED_PIECE : XLOGMEM_CHECK_SOME_PIECE;
     all.hooks->piece_allocated(owner.context, owner.stream, address, bytes, nullptr, kind);
 }
 
@@ -138,6 +147,7 @@ inline void got_again(std::uint64_t address) {
         owner = found->second;
         all.owners.erase(found);
     }
+    if (owner.is_of_graph) return;
     bool sees_all = owner.has_stream && !all.deferring && thread.recorded <= int(thread.streams.size());
     for (int i = 0; sees_all && i < thread.recorded; i++)
         all.hooks->piece_recorded(owner.context, thread.streams[std::size_t(i)], address);
@@ -147,7 +157,7 @@ inline void got_again(std::uint64_t address) {
 }
 
 inline void report(void* address, std::int64_t bytes, std::size_t allocated, std::size_t reserved, Device device) {
-    if (device.type == kCuda && bytes > 0) handed_out(std::uint64_t(address), std::uint64_t(bytes));
+    if (device.type == kCuda && bytes > 0) handed_out(std::uint64_t(address), std::uint64_t(bytes), device.index);
     if (device.type == kCuda && bytes < 0) got_again(std::uint64_t(address));
     pieces().report(address, bytes, allocated, reserved, device);
 }
@@ -196,8 +206,9 @@ inline bool watch_driver_pool(std::size_t hooks) {
     return lead(Library("libc10_cuda.so"), "cudaMallocAsync", allocate_async, all.allocate_async);
 }
 
-inline void add_deferring(int change) {
-    if ((pieces().deferring += change) < 0) pieces().deferring = 0;  // an end without a beginning
+inline void add_deferring(int change, bool of_graph) {
+    for (std::atomic<int>* count : {&pieces().deferring, of_graph ? &pieces().capturing : nullptr})
+        if (count && (*count += change) < 0) *count = 0;  // an end without a beginning
 }
 
 inline void expect_stream(std::size_t handle) {
