@@ -20,7 +20,7 @@ def make(number):
 
 side, largest = cupy.cuda.Stream(non_blocking=True), []
 for number in range(5):
-    values = make(float(number))  # first: raw
+    values = make(float(number))
     with side:
         if VARIANT == "right":
             view = cupy.from_dlpack(values)
@@ -30,7 +30,7 @@ for number in range(5):
             keeper = values if VARIANT == "raw" else None
             memory = cupy.cuda.UnownedMemory(values.unsafe_buffer_pointer(), values.nbytes, keeper)
             view = cupy.ndarray(values.shape, cupy.float32, cupy.cuda.MemoryPointer(memory, 0))
-        largest.append((view * 2).max())  # then: raw  # first: drop
+        largest.append((view * 2).max())  # first: drop
         if VARIANT == "right":
             side.synchronize()
     del values, view  # then: drop
