@@ -84,40 +84,9 @@ def test_another_tool_in_the_place(monkeypatch):
 @BUILD
 def test_pools_of_libraries_are_the_drivers_unless_the_real_ones_are_wanted(monkeypatch):
     monkeypatch.setenv("XLOGMEM_CHECK_CUPTI", "libcupti.so")
-    more = set(gpu.environment("driver")) - set(gpu.environment("real"))
-    assert more == {"PYTORCH_CUDA_ALLOC_CONF", "XLA_PYTHON_CLIENT_ALLOCATOR", "XLOGMEM_CHECK_REPLACED"}
-    assert [gpu.environment(pools)["XLOGMEM_CHECK_POOLS"] for pools in ("driver", "real")] == ["driver", "real"]
-
-
-@pytest.mark.parametrize(("given", "expected"), [
-    ({}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
-    ({"PYTORCH_CUDA_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
-    ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:32"},
-     {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:32,backend:cudaMallocAsync"}),
-    ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"},
-     {"PYTORCH_ALLOC_CONF": "max_split_size_mb:32,backend:cudaMallocAsync"}),
-    ({"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:2"},
-     {"PYTORCH_ALLOC_CONF": "a:1,backend:cudaMallocAsync"}),
-    ({"PYTORCH_CUDA_ALLOC_CONF": "a:1,backend:cudaMallocAsync"}, {}),               # the program's own choice
-])
-def test_settings_of_pytorch_are_kept(monkeypatch, given, expected):
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    pools = gpu.pools("driver")
-    assert {name: value for name, value in pools.items() if name.startswith("PYTORCH")} == expected
-    assert pools["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async"
-    assert pools.get("XLOGMEM_CHECK_REPLACED") == ("torch" if expected else None)
-
-
-@BUILD
-@pytest.mark.parametrize(("on_gpu", "chosen", "expected"), [
-    (True, None, ["driver", "real"]), (True, "driver", ["driver"]), (True, "real", ["real"]),
-    (False, None, ["real"]), (False, "driver", ["driver"])])
-def test_which_pools_come_first(monkeypatch, on_gpu, chosen, expected):
-    monkeypatch.setenv("XLOGMEM_CHECK_CUPTI", "libcupti.so")
-    monkeypatch.setattr(gpu, "is_there", lambda: True)
-    found, _ = command.environments(on_gpu, chosen)
-    assert [one["XLOGMEM_CHECK_POOLS"] for one in found] == expected
+    driver, real = gpu.environment("driver"), gpu.environment("real")
+    assert {name: driver[name] for name in set(driver) - set(real)} == {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}
+    assert (driver["XLOGMEM_CHECK_POOLS"], real["XLOGMEM_CHECK_POOLS"]) == ("driver", "real")
 
 
 # -- whether there is a GPU -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""PyTorch itself under the check, on its own pool and on the driver's in its place.
+"""PyTorch itself under the check: on its own pool, and where the program has chosen the driver's.
 
 Without a GPU: its builds for CUDA 13 start on the simulated driver.  Its kernels are not known there, so that these
 programs copy.
@@ -167,60 +167,67 @@ for _ in range(3):
     read = [one.grad._local_tensor.clone() for one in model.parameters()]   # as an optimizer does
     model.zero_grad()
 """
-OF_DRIVER = "of driver"                                 # possible, on the driver's pool
+BACKENDS = {"own": "native", "driver": "cudaMallocAsync"}
 
 
 @pytest.fixture
 def check(tmp_path, clean_environment):
-    """What is found in a program with these pools: for certain, possible or of the driver."""
-    def run(program, pools, *arguments, end=END):
+    """What is found in a program on PyTorch's own pool, or on the driver's: the pairs, and whether for certain."""
+    def run(program, *arguments, pool="own", end=END):
         (tmp_path / "program.py").write_text(BEGIN + program + end)
+        kept = {name: value for name, value in clean_environment.items() if not name.startswith("PYTORCH")}
         done = subprocess.run(
-            [sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--pools", pools, "--json", "out.json", "--",
-             sys.executable, "program.py", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300,
-            env={name: value for name, value in clean_environment.items() if not name.startswith("PYTORCH")})
+            [sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--json", "out.json", "--", sys.executable,
+             "program.py", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300,
+            env=kept | {"PYTORCH_CUDA_ALLOC_CONF": f"backend:{BACKENDS[pool]}"})
         assert "Traceback" not in done.stderr, done.stderr
-        backend = {"driver": "cudaMallocAsync", "real": "native"}[pools]
-        assert not end or f"end on {backend}" in done.stdout, done.stderr
+        assert not end or f"end on {BACKENDS[pool]}" in done.stdout, done.stderr
         found = json.loads((tmp_path / "out.json").read_text())["findings"]
-        return {(one["pair"], OF_DRIVER if one["of_driver"] else one["certain"]) for one in found}
+        return {(one["pair"], one["certain"]) for one in found}
 
     return run
 
 
-@pytest.mark.parametrize(("program", "real", "driver"), [
-    (NOT_FRESH, "alloc/use", "alloc/use"),
-    (DROPPED, "read/reuse", "read/free"),
-    (HANDED_OVER, "read/reuse", "read/free"),
-    (REPLAYED, "write/read", None),
-    (PRIVATE, "read/reuse", None),
-    (FSDP, "read/reuse", "read/free"),
+@pytest.mark.parametrize(("program", "pair"), [
+    (NOT_FRESH, "alloc/use"),
+    (DROPPED, "read/reuse"),
+    (HANDED_OVER, "read/reuse"),
+    (REPLAYED, "write/read"),
+    (PRIVATE, "read/reuse"),
+    (FSDP, "read/reuse"),
 ], ids=["not-fresh", "dropped", "handed-over", "replayed", "private-pool", "fsdp"])
-def test_what_is_wrong_is_found_and_its_repaired_twin_is_right(check, program, real, driver):
-    assert (real, True) in check(program, "real")
-    assert check(program, "real", "fixed") == set()
-    if driver:
-        assert (driver, True) in check(program, "driver")
-        assert {certain for _, certain in check(program, "driver", "fixed")} <= {OF_DRIVER}
+def test_what_is_wrong_is_found_and_its_repaired_twin_is_right(check, program, pair):
+    assert (pair, True) in check(program)
+    assert check(program, "fixed") == set()
+
+
+@pytest.mark.parametrize(("program", "pair", "is_right"), [
+    (NOT_FRESH, "alloc/use", True),
+    (DROPPED, "read/free", False),                      # what is right on PyTorch's pool is not on the driver's
+    (HANDED_OVER, "read/free", False),
+    (FSDP, "read/free", False),
+], ids=["not-fresh", "dropped", "handed-over", "fsdp"])
+def test_a_program_that_has_chosen_the_drivers_pool(check, program, pair, is_right):
+    assert (pair, True) in check(program, pool="driver")
+    assert is_right is (check(program, "fixed", pool="driver") == set())
 
 
 def test_memory_that_nothing_has_used_before_is_there(check):
-    assert check(FRESH, "real") == set()
-    assert check(FRESH, "driver") == {("alloc/use", OF_DRIVER)}
+    assert check(FRESH) == set()
+    assert check(FRESH, pool="driver") == {("alloc/use", True)}
 
 
 def test_a_wait_in_time_is_in_time(check):
-    assert check(DROPPED_IN_TIME, "real") == set()
-    assert check(DROPPED_IN_TIME, "driver") == {("read/free", OF_DRIVER)}
+    assert check(DROPPED_IN_TIME) == set()
+    assert check(DROPPED_IN_TIME, pool="driver") == {("read/free", True)}
 
 
-@pytest.mark.parametrize("pools", ["real", "driver"])
-def test_what_is_never_waited_for_is_wrong(check, pools):
+def test_what_is_never_waited_for_is_wrong(check):
     """... though the memory was not handed out again before the program ended."""
-    assert check(DROPPED, pools, end="") >= {("read/reuse" if pools == "real" else "read/free", True)}
+    assert check(DROPPED, end="") >= {("read/reuse", True)}
     program = DROPPED.partition("x = upload()\nmain")[0]
-    assert check(program, pools, end="") == {("read/free", True)}
-    assert check(program, pools, "fixed", end="") == set()
+    assert check(program, end="") == {("read/free", True)}
+    assert check(program, "fixed", end="") == set()
 
 
 def test_torch_compile_on_its_own_pool(check):
@@ -237,7 +244,7 @@ for _ in range(5):
     z = y.clone()
     del y, first, z
 """
-    assert check(program, "real") == set()
+    assert check(program) == set()
 
 
 def test_threads_that_allocate_while_the_program_ends(check):
@@ -250,4 +257,4 @@ def run():
 
 threading.Thread(target=run, daemon=True).start()
 """
-    assert check(program, "real") == set()
+    assert check(program) == set()

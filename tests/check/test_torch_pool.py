@@ -36,8 +36,7 @@ class Hooks(ctypes.Structure):
                 ("piece_allocated", ctypes.CFUNCTYPE(None, V, V, U, U, ctypes.c_char_p, I)),
                 ("piece_freed", ctypes.CFUNCTYPE(None, V, V, U, I, I)),
                 ("window_opened", V), ("window_closed", V),
-                ("piece_recorded", ctypes.CFUNCTYPE(None, V, V, U)),
-                ("replaces_pool", ctypes.CFUNCTYPE(None, I))]
+                ("piece_recorded", ctypes.CFUNCTYPE(None, V, V, U)), ("replaces_pool", V)]
 
 def allocated(of, stream, address, nbytes, tag, kind):
     assert of == context
@@ -52,11 +51,10 @@ def recorded(of, stream, address):
 field = dict(Hooks._fields_)
 hooks = Hooks(find_site=field["find_site"](lambda: calls.append("site")),
               piece_allocated=field["piece_allocated"](allocated), piece_freed=field["piece_freed"](freed),
-              piece_recorded=field["piece_recorded"](recorded),
-              replaces_pool=field["replaces_pool"](lambda begun: calls.append(("replaces", begun))))
+              piece_recorded=field["piece_recorded"](recorded))
 others = ctypes.CDLL(os.path.join(sys.argv[1], "libothers.so"), mode=ctypes.RTLD_GLOBAL)
 library = ctypes.CDLL(os.path.join(sys.argv[1], "libc10_cuda.so"))
-for name in ("allocate", "allocate_on", "allocate_async"):
+for name in ("allocate", "allocate_on"):
     getattr(library, name).restype = V
     getattr(library, name).argtypes = [ctypes.c_size_t, V][:1 + (name == "allocate_on")]
 for name in ("record_elsewhere", "deallocate", "set_stream"):
@@ -246,14 +244,3 @@ assert taken() == []
 @COMPILER
 def test_a_library_that_reports_no_pieces(play):
     play("assert not watches\n", "-DSILENT")
-
-
-@COMPILER
-def test_what_takes_the_place_of_the_pool_is_known(play):
-    play("""
-assert library.allocate_async(64) == 64
-assert taken() == []
-assert _torch_pool.watch_driver_pool(ctypes.addressof(hooks))
-assert library.allocate_async(64) == 64
-assert calls == [("replaces", 1), ("replaces", 0)]
-""")

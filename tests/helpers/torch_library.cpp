@@ -21,7 +21,6 @@ EXPORTED void reportMemoryUsageToProfiler(void* address, std::int64_t bytes, std
 }  // namespace c10
 
 extern "C" EXPORTED int cudaEventRecord(void* event, void* stream);
-extern "C" EXPORTED int cudaMallocAsync(void** address, std::size_t bytes, void* stream);
 
 #ifdef OTHERS
 
@@ -34,10 +33,6 @@ void c10::reportMemoryUsageToProfiler(void*, std::int64_t bytes, std::size_t, st
     reported = reported * 10 + (bytes > 0 ? 1 : 2);
 }
 int cudaEventRecord(void*, void*) { return ++events, 0; }
-int cudaMallocAsync(void** address, std::size_t bytes, void*) {
-    *address = reinterpret_cast<void*>(bytes);
-    return 0;
-}
 extern "C" EXPORTED long long seen_by_profiler() { return reported; }
 extern "C" EXPORTED int events_recorded() { return events; }
 
@@ -112,11 +107,6 @@ EXPORTED void deallocate(void* address) {
 #endif
 }
 EXPORTED void record_elsewhere(void* stream) { cudaEventRecord(nullptr, stream); }
-EXPORTED void* allocate_async(std::size_t bytes) {
-    void* address = nullptr;
-    cudaMallocAsync(&address, bytes, nullptr);
-    return address;
-}
 }
 
 #endif

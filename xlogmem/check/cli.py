@@ -16,9 +16,9 @@ __all__ = ["check"]
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--gpu/--no-gpu", "on_gpu", default=None,
               help="Run on the GPU, or on the simulated driver; by default on a GPU if there is one.")
-@click.option("--pools", type=click.Choice(["driver", "real"]), default=None,
-              help="Let libraries allocate from the driver's pool, where each allocation is seen, or from their own.  "
-              "On a GPU the driver's come first, and a program that needs what there is not is started again.")
+@click.option("--pools", type=click.Choice(["driver", "real"]), default="driver", show_default=True,
+              help="Let CuPy, RMM and JAX allocate from the driver's pool, where each allocation is seen, or from their "
+              "own.  PyTorch's own stays.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the findings to this file, too.")
 @click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False), help="The same as SARIF, for code review.")
 @click.option("--possible", is_flag=True, help="Show what is possible, too: it depends on what a kernel does.")
@@ -28,8 +28,8 @@ __all__ = ["check"]
 @click.option("--record", "record_file", type=click.Path(dir_okay=False),
               help="Write the calls that were judged to this file; see docs/check.md.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def check(on_gpu: bool | None, pools: str | None, json_file: str | None, sarif_file: str | None, possible: bool,
-          strict: bool, suppress_file: str | None, record_file: str | None, command: tuple[str, ...]) -> None:
+def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: str | None, possible: bool, strict: bool,
+          suppress_file: str | None, record_file: str | None, command: tuple[str, ...]) -> None:
     """Run a program, and find accesses to device memory that nothing puts in order.
 
     `xlogmem check -- python program.py` runs the program on a GPU or, where there is none, on the simulated driver, on
@@ -39,8 +39,8 @@ def check(on_gpu: bool | None, pools: str | None, json_file: str | None, sarif_f
     refuse_unwritable(json_file, sarif_file, record_file)
     try:
         known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
-        environments, driver = runner.environments(on_gpu, pools)
-        outcome = runner.run_again(list(command), environments, record_file, say)
+        environment, driver = runner.environment(on_gpu, pools)
+        outcome = runner.run(list(command), environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
         raise click.UsageError(str(error)) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)
@@ -56,9 +56,7 @@ def check(on_gpu: bool | None, pools: str | None, json_file: str | None, sarif_f
     for block in outcome.ignored:
         if not block["used"]:
             say(f"nothing to ignore at {block['place']} ({block['reason']})")
-    if outcome.needs:
-        say(f"the program uses {outcome.needs}: it was ended. Check it with --pools real")
-    elif not outcome.processes:
+    if not outcome.processes:
         say("no Python process was checked: is the command a Python program?")
     for note in outcome.notes:
         say(note)
@@ -72,9 +70,9 @@ def check(on_gpu: bool | None, pools: str | None, json_file: str | None, sarif_f
             json.dump(report.as_sarif(findings), file, indent=1)
     if any(one.certain or strict for one in findings):
         sys.exit(runner.CERTAIN)
-    if outcome.lost and not outcome.needs:
+    if outcome.lost:
         say("the program ended without its findings: by os._exit, or a signal")
-    if outcome.status or outcome.lost or outcome.needs:
+    if outcome.status or outcome.lost:
         say(f"the program ended with status {outcome.status}")
         sys.exit(runner.PROGRAM_FAILED)
 

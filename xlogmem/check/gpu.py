@@ -15,7 +15,6 @@ from xlogmem.check import disassembler
 __all__ = ["environment", "injection", "is_there", "library", "pools", "read_codes", "report"]
 
 INJECTION = "CUDA_INJECTION64_PATH"
-BACKEND = "backend:cudaMallocAsync"                     # of PyTorch
 PROBE = """
 import ctypes
 count = ctypes.c_int()
@@ -76,17 +75,10 @@ def environment(wanted: str) -> dict[str, str]:
 
 
 def pools(wanted: str) -> dict[str, str]:
-    """Settings of the pools that libraries allocate from: with ``driver`` the driver's, where the check sees each
-    allocation, with ``real`` their own."""
+    """Settings of the pools that CuPy, RMM and JAX allocate from: with ``driver`` the driver's, where the check sees
+    each allocation, with ``real`` their own."""
     chosen = {"XLOGMEM_CHECK_POOLS": wanted}
-    if wanted == "real":
-        return chosen
-    # The newer name counts where both are set, and older releases know the other one alone.
-    torch = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
-    given = os.environ.get(torch, "")
-    if BACKEND not in given:                            # else the program has chosen it by itself
-        chosen |= {torch: ",".join(filter(None, [given, BACKEND])), "XLOGMEM_CHECK_REPLACED": "torch"}
-    return chosen | {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}
+    return chosen | ({"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"} if wanted == "driver" else {})
 
 
 def library() -> ctypes.CDLL:

@@ -18,7 +18,7 @@ side, main = torch.cuda.Stream(), torch.cuda.current_stream()
 
 def fetch(number):
     with torch.cuda.stream(side):
-        layer = [tensor.to("cuda", non_blocking=True) for tensor in host[number]]  # first: fetch
+        layer = [tensor.to("cuda", non_blocking=True) for tensor in host[number]]  # first: fetch  # then: drop
         ready = torch.cuda.Event()
         ready.record()
     return layer, ready

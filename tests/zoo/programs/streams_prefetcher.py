@@ -23,7 +23,7 @@ class Prefetcher:
         self.next = None
         for images, labels in self.batches:
             with torch.cuda.stream(self.stream):
-                images = images.to("cuda", non_blocking=True)  # first: nowait
+                images = images.to("cuda", non_blocking=True)  # first: nowait  # then: norecord
                 labels = labels.to("cuda", non_blocking=True)  # first: nowait
                 self.next = images.sub_(0.5).div_(0.25), labels  # first: nowait
             break

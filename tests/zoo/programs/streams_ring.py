@@ -2,7 +2,8 @@
 
 Right: each stream waits for the one before, a buffer is filled again after it was read, and record_stream keeps the
 squares.  noevent: the sum does not wait.  norecord: squares are freed while they are summed.
-overwrite: a buffer is filled again while it is still read.
+overwrite: a buffer is filled again while it is still read (and the squares are kept, because PyTorch asks for the events of
+what it gets back after record_stream: an answer tells the host that the buffer has been read).
 """
 import sys
 
@@ -15,6 +16,7 @@ filler, squarer, summer = (torch.cuda.Stream() for _ in range(3))
 ring = [torch.zeros(COUNT, device="cuda") for _ in range(2)]
 read = [torch.cuda.Event() for _ in ring]
 sums = torch.zeros(ROUNDS, device="cuda")
+kept = []
 torch.cuda.synchronize()
 for number in range(ROUNDS):
     slot, filled, squared = ring[number % 2], torch.cuda.Event(), torch.cuda.Event()
@@ -32,7 +34,9 @@ for number in range(ROUNDS):
         if VARIANT != "noevent":
             summer.wait_event(squared)
         sums[number] = squares.mean()  # then: noevent  # first: norecord
-    if VARIANT != "norecord":
+    if VARIANT == "overwrite":
+        kept.append(squares)
+    elif VARIANT != "norecord":
         squares.record_stream(summer)
     del squares  # then: norecord
 torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""torch.cuda.MemPool: tensors from pools of their own, which PyTorch's allocator on the driver's pool does not have.
+"""torch.cuda.MemPool: tensors from pools of their own, which PyTorch has on its own allocator alone.
 
 Right: one stream; the pools end before the program.
 """

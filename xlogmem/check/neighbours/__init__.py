@@ -24,10 +24,10 @@ SIMULATED = {
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
-    "torch": "torch",
+    "torch": "torch_pieces",
 }
-DRIVER_POOLS = {"cupy": "cupy_pool", "rmm.mr": "rmm_pools", "torch": "torch"}           # on a GPU, like the next
-REAL_POOLS = {"cupy": "cupy_pieces", "rmm.mr": "rmm_pieces", "torch": "torch"}
+DRIVER_POOLS = {"cupy": "cupy_pool", "rmm.mr": "rmm_pools", "torch": "torch_pieces"}    # on a GPU, like the next
+REAL_POOLS = {"cupy": "cupy_pieces", "rmm.mr": "rmm_pieces", "torch": "torch_pieces"}
 
 
 class _Then(Loader):

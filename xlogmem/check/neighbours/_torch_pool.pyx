@@ -9,7 +9,6 @@ cdef extern from "torch_pool/pieces.hpp" namespace "xlogmem_torch" nogil:
         mutex lock
     Pieces& pieces()
     bint start_pieces "xlogmem_torch::watch_pieces"(size_t hooks)
-    bint start_driver_pool "xlogmem_torch::watch_driver_pool"(size_t hooks)
     void set_stream "xlogmem_torch::expect_stream"(size_t handle)
     void add_deferring "xlogmem_torch::add_deferring"(int change, bint of_graph)
 
@@ -20,11 +19,6 @@ take_at_forks(&pieces().lock, LEAF_LOCK)
 def watch_pieces(size_t hooks):
     """Whether pieces of PyTorch's own pool are reported from here on, to the front end's table at this address."""
     return start_pieces(hooks)
-
-
-def watch_driver_pool(size_t hooks):
-    """Whether the front end knows from here on what takes the place of PyTorch's pool."""
-    return start_driver_pool(hooks)
 
 
 def expect_stream(size_t handle):

@@ -8,7 +8,6 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from xlogmem.check import again
 from xlogmem.check.neighbours import cupy_allocator, pieces
 
 __all__ = ["prepare"]
@@ -21,11 +20,16 @@ def prepare(cupy: ModuleType) -> None:
         return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
 
     runtime = cupy.cuda.runtime
-    runtime.ipcGetMemHandle = again.announced(runtime.ipcGetMemHandle, "memory that processes share (ipcGetMemHandle)",
-                                              "CuPy")
+    runtime.ipcGetMemHandle = cannot_be_shared
 
     def allocate(size: int) -> Any:
         with pieces.in_place_of_a_pool():
             return pool(runtime.getDevice()).malloc(size)
 
     cupy_allocator.use(cupy, allocate)
+
+
+def cannot_be_shared(pointer: int) -> bytes:
+    """In place of `ipcGetMemHandle`, which the driver refuses for memory of its pools."""
+    raise RuntimeError(f"memory at {pointer:#x} cannot be shared between processes (ipcGetMemHandle): the check has put "
+                       "the driver's pool in the place of CuPy's own: run `xlogmem check --pools real`")

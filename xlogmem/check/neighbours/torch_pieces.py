@@ -16,7 +16,10 @@ PRIVATE_POOLS = {"_cuda_beginAllocateToPool": 1, "_cuda_beginAllocateCurrentThre
 
 
 def prepare(torch: ModuleType) -> None:
-    """PyTorch has its own pool."""
+    """Where the program has chosen another backend there are no pieces: the driver shows each allocation."""
+    backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
+    if backend is None or backend() != "native":        # built without CUDA, or cudaMallocAsync
+        return
     if not _torch_pool.watch_pieces(pieces.address()):
         note(f"of PyTorch's own pool the pieces are not known: its release {torch.__version__} does not show them")
         return

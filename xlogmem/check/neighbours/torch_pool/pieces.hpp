@@ -72,7 +72,6 @@ struct Pieces {
     int (*lock_mutex)(void*) = nullptr;
     int (*unlock_mutex)(void*) = nullptr;
     int (*record_event)(void*, void*) = nullptr;
-    int (*allocate_async)(void**, std::size_t, void*) = nullptr;
     int (*current_context)(void**) = nullptr;
 
     // Under the lock.
@@ -162,13 +161,6 @@ inline void report(void* address, std::int64_t bytes, std::size_t allocated, std
     pieces().report(address, bytes, allocated, reserved, device);
 }
 
-inline int allocate_async(void** address, std::size_t bytes, void* stream) {
-    pieces().hooks->replaces_pool(1);
-    int failed = pieces().allocate_async(address, bytes, stream);
-    pieces().hooks->replaces_pool(0);
-    return failed;
-}
-
 // -- the beginning ----------------------------------------------------------------------------------------------------
 
 template <class Function>
@@ -197,13 +189,6 @@ inline bool watch_pieces(std::size_t hooks) {
            lead(library, "cudaEventRecord", record_event, all.record_event) &&
            lead(library, "_ZN3c104cuda20getCurrentCUDAStreamEa", current_stream, all.current_stream) &&
            lead(library, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report, all.report);
-}
-
-// From here on the front end knows which allocations take the place of PyTorch's pool.
-inline bool watch_driver_pool(std::size_t hooks) {
-    Pieces& all = pieces();
-    all.hooks = reinterpret_cast<const xlogmem_check_hooks*>(hooks);
-    return lead(Library("libc10_cuda.so"), "cudaMallocAsync", allocate_async, all.allocate_async);
 }
 
 inline void add_deferring(int change, bool of_graph) {
