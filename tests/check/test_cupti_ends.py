@@ -23,7 +23,8 @@ def program(tmp_path: Path) -> Path:
     cuda = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
     toolkit = folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt")
     sanitizer = ["-fsanitize=address"] if BUILD == "asan" else []
-    subprocess.run([compiler() or "g++", "-std=c++17", *sanitizer, *(f"-I{folder}" for folder in (headers(), cuda, toolkit)),
+    includes = [f"-I{folder}" for folder in (headers(), cuda, toolkit)]
+    subprocess.run([compiler() or "g++", "-std=c++17", *sanitizer, *includes,
                     Path(__file__).with_name("ends.cpp"), "-o", made, "-ldl", "-pthread"], check=True)
     return made
 

@@ -9,7 +9,7 @@ import pytest
 from cupti_library import BUILT, COMPILER, HERE, library
 from engine_traces import compiler
 
-from xlogmem.check import command, gpu
+from xlogmem.check import gpu
 
 BUILD = pytest.mark.skipif(not BUILT, reason="built without the check on a GPU: CUPTI's headers were not installed")
 MULTIPLE_SUBSCRIBERS = 39

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from checked_libraries import found, line_with, needs
 
-from xlogmem.check.neighbours import cupy_allocator, noted
+from xlogmem.check.neighbours import cupy_allocator, cupy_pool, noted
 
 pytestmark = pytest.mark.simulator
 # The first releases of 12.9, see neighbours/cyruntime.py.
@@ -370,3 +370,10 @@ def test_an_allocator_of_the_programs_own_is_noted(monkeypatch):
     assert set_to == [test_an_allocator_of_the_programs_own_is_noted, of_rmm, own, None]
     note, = noted.notes()
     assert "an allocator of its own for CuPy" in note
+
+
+def test_memory_of_the_drivers_pool_is_not_shared():
+    runtime = SimpleNamespace(getDevice=lambda: 0, ipcGetMemHandle=None)
+    cupy_pool.prepare(SimpleNamespace(cuda=SimpleNamespace(set_allocator=id, runtime=runtime)))
+    with pytest.raises(RuntimeError, match=r"0x1000 cannot be shared .*: run `xlogmem check --pools real`"):
+        runtime.ipcGetMemHandle(0x1000)

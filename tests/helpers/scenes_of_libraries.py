@@ -36,7 +36,8 @@ def create_by(p: Program, library: str, stream: int) -> None:
     status = ctypes.c_int(0)
     call = ctypes.cast(p.library.xcheck_call, ctypes.c_void_p)
     for after in (0, 1):
-        data = Data(after, b"cuStreamCreate", ctypes.addressof(parameters), ctypes.addressof(status), b"", 1, 1, None, 0)
+        data = Data(after, b"cuStreamCreate", ctypes.addressof(parameters), ctypes.addressof(status), b"", 1, 1, None,
+                    0)
         stand_in(library).pass_on(call, numbers()["cuStreamCreate"], ctypes.byref(data))
 
 

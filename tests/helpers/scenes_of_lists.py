@@ -17,8 +17,8 @@ NAMES = {
     TENSORS: _LISTS.format("18TensorListMetadataILi2EEENS1_7FunctorE"),
     SCALARS: _LISTS.format("28TensorListScalarListMetadataIfLi1EEENS1_7FunctorE"),
     STEPS: _LISTS.format("32FusedOptimizerTensorListMetadataILi4EEENS1_7FunctorE"),
-    INPUTS: "_ZN2at6native12_GLOBAL__N_130CatArrayBatchedCopy_vectorizedINS1_10OpaqueTypeILj4EEEjLi1ELi128ELi1ELi16ELi4EEE"
-            "vPcNS1_25CatArrInputTensorMetadataIT_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_",
+    INPUTS: "_ZN2at6native12_GLOBAL__N_130CatArrayBatchedCopy_vectorizedINS1_10OpaqueTypeILj4EEEjLi1ELi128ELi1ELi16E"
+            "Li4EEEvPcNS1_25CatArrInputTensorMetadataIT_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_",
     NORMS: "_ZN2at6native14lpnorm_cleanupIfLNS0_8NormTypeE1EffEEvPKT1_NS0_19TensorListAddressesEi",
     ARRAY: "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11CopyFunctorIfEESt5arrayIPcLm2EEEEviT0_T1_",
 }

@@ -329,6 +329,22 @@ def rows_of(out: Path) -> dict[tuple[str, str, str], dict]:
     return {(row["program"], row["variant"], row["mode"]): row for row in rows}
 
 
+def test_the_least_of_several_turns_counts(small_zoo, tmp_path):
+    (tmp_path / "twin.py").write_text(ZOO + """
+if not sys.argv[1:]:                                    # 99 ms, 98 ms …
+    with open(__file__ + ".runs", "a") as file:
+        print("-", file=file)
+    print("step_ms:", 100.0 - len(open(__file__ + ".runs").readlines()))
+print("done")
+""")
+    assert zoo.main([str(tmp_path / "out"), "--timed", "--turns", "3", "--workers", "1"]) == 0
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) == 5
+    assert [rows["twin", "", mode]["step_ms"] for mode in zoo.MODES] == [93, 92, 91]
+    assert rows["twin", "", "driver"]["slowdown"] == 0.99
+    assert rows["twin", "nowait", "driver"]["slowdown"] is None
+
+
 def test_a_whole_run(small_zoo, tmp_path, capsys):
     out = tmp_path / "out"
     assert zoo.main([str(out), "--workers", "3"]) == 0

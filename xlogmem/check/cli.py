@@ -17,8 +17,8 @@ __all__ = ["check"]
 @click.option("--gpu/--no-gpu", "on_gpu", default=None,
               help="Run on the GPU, or on the simulated driver; by default on a GPU if there is one.")
 @click.option("--pools", type=click.Choice(["driver", "real"]), default="driver", show_default=True,
-              help="Let CuPy, RMM and JAX allocate from the driver's pool, where each allocation is seen, or from their "
-              "own.  PyTorch's own stays.")
+              help="Let CuPy, RMM and JAX allocate from the driver's pool, where each allocation is seen, or from "
+              "their own.  PyTorch's own stays.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the findings to this file, too.")
 @click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False), help="The same as SARIF, for code review.")
 @click.option("--possible", is_flag=True, help="Show what is possible, too: it depends on what a kernel does.")

@@ -102,7 +102,7 @@ class Real:
             unread = f"the code of kernels was not read: {error}"
         found = gpu.report(self._library)
         return Report(found["findings"], found["omissions"],
-                      self._notes(found) + [unread] * bool(unread) + noted.notes())
+                      self._notes(found) + ([unread] if unread else []) + noted.notes())
 
     def clear(self) -> None:
         self._library.xcheck_clear_findings()

@@ -104,7 +104,7 @@ def read_codes(library: ctypes.CDLL) -> str | None:
     if not count:
         return None
     if disassembler.find() is None:
-        return (f"the code of {count} kernels was not read, which would tell more of findings that are possible: "
+        return (f"the code of {count} kernels was not read, which would say more of findings that are possible: "
                 "there is no nvdisasm (it comes with Triton and with CUDA toolkits; XLOGMEM_CHECK_NVDISASM names it)")
     listings = disassembler.listings(list(codes(library, count)))
     for index, listing in enumerate(listings):

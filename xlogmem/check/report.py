@@ -41,8 +41,8 @@ def repair_of(finding: Finding) -> str | None:
     if finding.kind != "race":
         return "do not use the handle after it was destroyed"
     if library := first.stream.library or second.stream.library:
-        return (f"none, if the memory is {library}'s own; else let the stream that is handed to the library wait, and wait "
-                "for it")
+        return (f"none, if the memory is {library}'s own; else let the stream that is handed to the library wait, and "
+                "wait for it")
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":

@@ -2,8 +2,8 @@
 
 Right: each stream waits for the one before, a buffer is filled again after it was read, and record_stream keeps the
 squares.  noevent: the sum does not wait.  norecord: squares are freed while they are summed.
-overwrite: a buffer is filled again while it is still read (and the squares are kept, because PyTorch asks for the events of
-what it gets back after record_stream: an answer tells the host that the buffer has been read).
+overwrite: a buffer is filled again while it is still read (and the squares are kept, because PyTorch queries the events
+of what it gets back after record_stream, and from the answer the host knows that the buffer has been read).
 """
 import sys
 

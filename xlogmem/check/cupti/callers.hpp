@@ -1,4 +1,4 @@
-// Who makes a call of the driver: a library of NVIDIA's or RAPIDS', for itself, or anybody else.
+// Who makes a call of the driver: a library of NVIDIA's or RAPIDS', for itself, or any other code.
 #pragma once
 
 #include <string>

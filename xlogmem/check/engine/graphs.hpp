@@ -20,7 +20,7 @@ struct CapturedAccess {
 };
 
 // What a launch does. Memory that the graph allocates and frees again is its own: what it does there was judged while it
-// was captured, and nobody else has the memory.
+// was captured, and no other work has the memory.
 struct Graph {
     std::vector<CapturedAccess> allocations;  // which a launch makes anew, if the program has freed the memory
     std::vector<CapturedAccess> accesses;

@@ -31,5 +31,5 @@ def prepare(cupy: ModuleType) -> None:
 
 def cannot_be_shared(pointer: int) -> bytes:
     """In place of `ipcGetMemHandle`, which the driver refuses for memory of its pools."""
-    raise RuntimeError(f"memory at {pointer:#x} cannot be shared between processes (ipcGetMemHandle): the check has put "
-                       "the driver's pool in the place of CuPy's own: run `xlogmem check --pools real`")
+    raise RuntimeError(f"memory at {pointer:#x} cannot be shared between processes (ipcGetMemHandle): under the check "
+                       "it is of the driver's pool, in place of CuPy's own: run `xlogmem check --pools real`")
