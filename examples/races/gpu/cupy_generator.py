@@ -1,12 +1,13 @@
 """CuPy: one random generator draws on several streams, and two of them draw the same numbers.
 
 A generator has a state in the memory of the device, which each draw reads and writes. CuPy's own examples do this
-(examples/stream/map_reduce.py and curand.py): on an H100, in 30 of 30 runs two draws of a loop had the same numbers, and
-in none with the wait.
+(examples/stream/map_reduce.py and curand.py): on an H100, in 30 of 30 runs two draws of a loop had the same numbers,
+and in none with the wait.
 
     xlogmem check --gpu -- python examples/races/gpu/cupy_generator.py [--fixed]
 """
 import sys
+from itertools import pairwise
 
 import cupy
 
@@ -21,5 +22,5 @@ for number, stream in enumerate(streams):
     with stream:
         drawn.append(generator.normal(size=1 << 20))
 cupy.cuda.Device().synchronize()
-same = sum(bool((one == other).all()) for one, other in zip(drawn, drawn[1:], strict=False))
+same = sum(bool((one == other).all()) for one, other in pairwise(drawn))
 print(f"{same} of {len(drawn) - 1} draws have the numbers of the draw before")

@@ -27,6 +27,6 @@ def expect_stream(size_t handle):
 
 
 def defer(int change, bint of_graph=False):
-    """A private pool is in use from here on (1), or no more (-1): of a block that is freed meanwhile it is not known for
-    which streams PyTorch waits.  Of a graph's pool frees mean nothing, because the graph goes on using the memory."""
+    """A private pool is in use from here on (1), or no more (-1): of a block that is freed meanwhile it is not known
+    for which streams PyTorch waits.  Of a graph's pool frees mean nothing: the graph goes on using the memory."""
     add_deferring(change, of_graph)
