@@ -48,129 +48,6 @@ Handles.  Block structures are never moved or freed while their core lives; a ha
 valid if the slot still has that generation.
 """
 
-from cuda.bindings cimport cydriver as cy
-from cpython.unicode cimport PyUnicode_AsUTF8
-from libc.stdio cimport snprintf
-
-from xlogmem._cpp cimport check, larger, make_new, milliseconds, poke, prefetch, push, unlikely
-from xlogmem._driver cimport (
-    LEAF_LOCK,
-    PER_THREAD,
-    Scope,
-    enter_context,
-    leave_context,
-    process_is_closing,
-    process_was_forked,
-    stream_is_capturing,
-    take_at_forks,
-)
-from xlogmem._failures cimport (
-    BLOCK_IS_AWAITED,
-    BLOCK_IS_CONTESTED,
-    BLOCK_IS_STALE,
-    DRIVER_FAILED,
-    LOST,
-    NEEDS_CONTEXT_SYNC,
-    NO_FAILURE,
-    OUT_OF_BUDGET,
-    PYTHON_RAISED,
-    RESOURCE_FAILED,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_DEAD,
-    WAIT_IS_CIRCULAR,
-    FailureKind,
-    check_signals,
-    drop_exception,
-    drop_holdings,
-    fail_block,
-    fail_resource,
-    fail_stream,
-    format_failure,
-    is_out_of_memory,
-    is_put_off,
-    warn_of_window,
-)
-from xlogmem._history cimport (
-    BLOCK_ADOPTED,
-    BLOCK_ALLOCATED,
-    BLOCK_EVICTED,
-    BLOCK_FREED,
-    BLOCK_RELEASED,
-    BLOCK_USED,
-    BYTES_REAPED,
-    FREE_FAILED,
-    FREE_NEEDS,
-    FREE_PUT_OFF,
-    HANDED_BACK,
-    OUT_OF_MEMORY,
-    TICKS_OF_A_STEP,
-    USE_NEEDS,
-    WINDOW_WAITS,
-    WORK_RECORDED,
-    Draft,
-    EventKind,
-    Ring,
-    find_other_place,
-    find_place,
-    new_event,
-    place_found,
-    the_ring,
-    ticks,
-)
-from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
-from xlogmem._labels cimport Label, held, release
-from xlogmem._order cimport (
-    ADAPTIVE,
-    ALLOCATED,
-    ENTRY_KINDS,
-    HAS_READ,
-    OPAQUE,
-    ORDINARY,
-    PRECISE,
-    SEALED,
-    WRITTEN,
-    EntryKind,
-    Fence,
-    Policy,
-    advance,
-    count_of,
-    current_thread,
-    fence_to_see,
-    forbid_context_sync,
-    host_wait_unlocks,
-    host_wait_or_sync_unlocks,
-    ident_of_thread,
-    is_of_former,
-    is_ordered_after_locked,
-    is_other_threads_default,
-    leave_foreign_streams_locked,
-    may_be_destroyed,
-    note_order,
-    needs_context_sync_locked,
-    order_after_unlocks,
-    order_all_unlocks,
-    poll_stream_unlocks,
-    poll_unlocks,
-    stream_captures,
-    record_fence_unlocks,
-    refuse_capturing_sources_unlocks,
-    refuse_if_capturing_unlocks,
-    release_tombstone_unlocks,
-    sync_contexts_unlocks,
-    thread_is_alive,
-)
-from xlogmem.resources.base cimport (
-    HOST_SYNCHRONOUS,
-    STREAM_ORDERED,
-    FrontierTable,
-    GuardTable,
-    settle,
-    start_call,
-    start_call_on,
-)
-from xlogmem.resources.tally cimport Row, Tally, add_to, row_of
-from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
-
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 8                 # per stream, before those that one fence covers are coalesced
@@ -185,23 +62,26 @@ cdef enum Reaping:
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 
-# The pages, in the order of reading: what a use does, then how blocks begin and end.
-include "core/watched.pxi"              # what a check is reported
-include "core/recorded.pxi"             # what goes into a history
-include "core/frontier.pxi"             # what the next user of a block has to be ordered after
-include "core/prepare.pxi"              # before a launch: windows open, waits are queued
-include "core/contested.pxi"            # a launch that conflicts with one that is not filed yet
-include "core/circles.pxi"              # what must not wait for ever
-include "core/finish.pxi"               # after a launch: the use is filed, windows close
-include "core/export.pxi"               # memory that other libraries have
-include "core/peaks.pxi"                # the most that was live at a time
-include "core/caches.pxi"               # what a stream frees it often allocates again
-include "core/cache_ends.pxi"           # caches are opened, emptied, closed, counted
-include "core/allocate.pxi"             # blocks begin: allocated, adopted
-include "core/free.pxi"                 # blocks end: where a free waits
-include "core/deferred.pxi"             # what finalizers leave, and frees that failed
-include "core/by_handle.pxi"            # what the C table does in one acquisition of the lock
-include "core/at_once.pxi"              # what a thread does while it has the GIL
-include "core/complete.pxi"             # whether the work on a block is complete
+# The pages, in the order of reading.  The life of a block:
+include "core/frontier.pxi"             # frontiers: the positions that the next user has to be ordered after
+include "core/prepare.pxi"              # before a launch: opens windows, queues waits
+include "core/finish.pxi"               # after a launch: files the use, closes windows
+include "core/allocate.pxi"             # allocation and adoption
+include "core/free.pxi"                 # frees, and where they wait
+include "core/deferred.pxi"             # frees queued by finalizers, and failed frees to retry
+include "core/export.pxi"               # exported memory (DLPack, CAI, Arrow): pins and releases
+include "core/complete.pxi"             # queries: True if the work on a block is complete
+# Launches that conflict:
+include "core/contested.pxi"            # a launch waits on the host for one that is not filed yet
+include "core/circles.pxi"              # deadlock detection between waiting launches
+# Fast paths of the above:
+include "core/caches.pxi"               # per-stream caches of freed blocks
+include "core/cache_ends.pxi"           # opening, emptying, closing and counting of these caches
+include "core/by_handle.pxi"            # operations of the C table: lock once, look up by handle
+include "core/at_once.pxi"              # operations that wait for nothing and keep the GIL
+# What others see:
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime
-include "core/survey.pxi"               # what there is at one moment, for people
+include "core/peaks.pxi"                # peaks of live bytes
+include "core/survey.pxi"               # snapshots
+include "core/watched.pxi"              # hooks for `xlogmem check`
+include "core/recorded.pxi"             # events of a recorded history

@@ -12,22 +12,9 @@
 
 Nothing here depends on blocks, positions or uses.
 """
-import atexit
-import contextlib
-import os
-import threading
 
-cimport cython
+from xlogmem._failures cimport DRIVER_FAILED
 
-from libc.stdint cimport uint32_t
-from libc.string cimport memset
-
-from xlogmem._cpp cimport flag
-from xlogmem._failures cimport DRIVER_FAILED, PROCESS_WAS_FORKED, error_name, raise_failure
-
-from xlogmem._failures import FORKED
-from xlogmem._units import parse_ordinal
-from xlogmem.errors import DriverError, DriverNotFoundError
 
 __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",
            "device_count", "device_memory", "device_name", "driver_version", "forget_context", "forget_peer_access",
@@ -44,13 +31,13 @@ cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noe
     failure.code = code
     return 1
 
-include "driver/forks.pxi"              # children are refused, and find no lock held
-include "driver/process.pxi"            # start and exit; what the driver and the devices are
-include "driver/contexts.pxi"           # the context of a device; captures on other threads
-include "driver/devices.pxi"            # what a device is called, and its memory
-include "driver/events.pxi"             # spare events; recording and waiting on the host
-include "driver/streams.pxi"            # creating, identifying, waiting on the device
-include "driver/memory.pxi"             # allocating, freeing, pointers, copies
-include "driver/pools.pxi"              # memory pools of xlogmem's own
-include "driver/peers.pxi"              # which device may touch another one's memory
-include "driver/kernels.pxi"            # kernels of xlogmem's own
+include "driver/forks.pxi"     # fork handlers: no lock is held in a child, which is refused
+include "driver/process.pxi"   # initialisation and exit; driver and device properties
+include "driver/contexts.pxi"  # primary contexts; captures on other threads
+include "driver/devices.pxi"   # names and memory sizes of devices
+include "driver/events.pxi"    # event cache; recording, host waits
+include "driver/streams.pxi"   # creation, identification, device-side waits
+include "driver/memory.pxi"    # allocation, frees, pointer attributes, copies
+include "driver/pools.pxi"     # memory pools of the driver
+include "driver/peers.pxi"     # peer access between devices
+include "driver/kernels.pxi"   # loading and launching xlogmem's own kernels

@@ -20,60 +20,9 @@ Streams of other devices are registered too, where blocks of this one are used o
 Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
 known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
 """
-import warnings
-import weakref
-
-cimport cython
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport check
-from xlogmem._driver cimport (
-    LEGACY,
-    PER_THREAD,
-    Context,
-    EventPool,
-    Scope,
-    current_context,
-    enter_context,
-    leave_context,
-    stream_context,
-    stream_flags,
-    stream_id,
-    stream_is_capturing,
-)
-from xlogmem._failures cimport (
-    DEVICE_IS_LOST,
-    DRIVER_FAILED,
-    LOST,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_ELSEWHERE,
-    fail_stream,
-    raise_failure,
-)
-from xlogmem._order cimport (
-    OPAQUE,
-    ORDINARY,
-    change_discipline_unlocks,
-    disown_locked,
-    enter_stream,
-    fail_elsewhere,
-    is_other_threads_default,
-    leave_stream,
-    leave_stream_locked,
-    own_stream_locked,
-    register_stream_locked,
-    settle_tombstones_unlocks,
-    this_thread,
-    thread_is_alive,
-    unregister_by_sync_unlocks,
-    unregister_destroyed_unlocks,
-    unregister_stream_unlocks,
-)
-from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now, discipline_of, handle_of, parse
-
-from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject*)
@@ -93,6 +42,6 @@ cdef void provide_runtimes(object get_runtime) noexcept:
     runtime_of_device = get_runtime
 
 
-include "foreign/identify.pxi"          # which registration a handle means, without the GIL
-include "foreign/remote.pxi"            # that of a stream of another device
-include "foreign/registry.pxi"          # streams as Python objects name them, and their owners
+include "foreign/identify.pxi"  # from a handle to its registration, without the GIL
+include "foreign/remote.pxi"    # registrations of streams of other devices
+include "foreign/registry.pxi"  # registrations of Python stream objects, and their owners

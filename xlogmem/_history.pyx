@@ -3,28 +3,15 @@
 The core and the ordering write events (`core/recorded.pxi`, `_order.pyx`) where they hold a lock that `switch_history`
 of the core takes too: when that has returned nothing is written any more.  `xlogmem.history` is what users call.
 """
+
+from time import monotonic_ns, time_ns
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
 from xlogmem._cpp cimport atomic, make_new, unlikely, vector
-from xlogmem._driver cimport (
-    LEAF_LOCK,
-    Scope,
-    enter_context,
-    event_destroy,
-    event_elapsed,
-    event_record,
-    leave_context,
-    take_at_forks,
-    timed_event_create,
-)
-from xlogmem._failures cimport Failure, UnderWay, put_back, set_aside
-from xlogmem._labels cimport end_keeping_tags, keep_tags, largest_tag, tags_by_number
-from xlogmem._locks cimport mutex
+from xlogmem._labels cimport largest_tag, tags_by_number
 
-from time import monotonic_ns, time_ns
 
 __all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]
 
@@ -40,8 +27,8 @@ cdef Ring* ring = make_new[Ring]()              # never destroyed: threads may o
 cdef atomic[uintptr_t] site_finder              # of the check's sites; stays, for calls that outlast a recording
 cdef bint is_begun = False
 
-include "history/timed.pxi"             # how long waits held up their streams
-include "history/records.pxi"           # what events refer to, in the file of a recording that is running
+include "history/timed.pxi"    # durations of waits on streams
+include "history/records.pxi"  # definitions of tags, streams and stacks in the file of a recording
 
 
 cdef Ring* the_ring() noexcept nogil:

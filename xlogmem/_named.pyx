@@ -18,30 +18,6 @@ An object may offer several descriptions of the same memory; the first of these 
 
 Host memory is refused, by a message that says so.  What has no elements names nothing, whatever its address is.
 """
-from collections.abc import Mapping
-
-from cpython.buffer cimport PyObject_CheckBuffer
-from cpython.number cimport PyIndex_Check, PyNumber_Index
-from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
-from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
-
-from xlogmem._dltensor cimport (
-    CPU,
-    CUDA,
-    CUDA_HOST,
-    CUDA_MANAGED,
-    MOST_DIMENSIONS,
-    PLAIN,
-    READ_ONLY,
-    ROCM_HOST,
-    USED_PLAIN,
-    USED_VERSIONED,
-    VERSIONED,
-    DLManagedTensor,
-    DLManagedTensorVersioned,
-    DLTensor,
-)
-
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1:
     """The memory that an object names.  False: it has no elements, and `extent` says nothing.
@@ -64,6 +40,6 @@ cdef bint name_memory(object what, str where, Extent* extent) except -1:
     return name_pointer(what, where, extent)
 
 
-include "named/arrays.pxi"                  # the CUDA array interface, and what an array takes
-include "named/tensors.pxi"                 # DLPack
-include "named/pointers.pxi"                # bare addresses, and pointers with a size
+include "named/arrays.pxi"    # the CUDA array interface; extents of arrays
+include "named/tensors.pxi"   # DLPack
+include "named/pointers.pxi"  # bare addresses, and pointers with a size

@@ -36,65 +36,14 @@ and are freed only while no operation is in flight that may hold one.
 
 The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T after (S, n)".
 """
+
 import weakref
 
 cimport cython
 
-from libc.stdio cimport snprintf
+from xlogmem._driver cimport LEAF_LOCK, OUTER_LOCK, forget_at_forks, process_is_closing, take_at_forks
+from xlogmem._history cimport marked
 
-from xlogmem._cpp cimport check, larger, make_new, unlikely
-from xlogmem._driver cimport (
-    LEAF_LOCK,
-    LEGACY,
-    OUTER_LOCK,
-    PER_THREAD,
-    Scope,
-    context_synchronize,
-    enter_context,
-    event_is_done,
-    event_record,
-    event_synchronize,
-    forget_at_forks,
-    give_event,
-    leave_context,
-    process_is_closing,
-    stream_destroy,
-    stream_is_capturing,
-    stream_is_idle,
-    stream_wait,
-    take_at_forks,
-    take_event,
-)
-from xlogmem._failures cimport (
-    NEEDS_CONTEXT_SYNC,
-    RESOURCE_FAILED,
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_DEAD,
-    STREAM_IS_IN_USE,
-    fail_stream,
-    format_failure,
-    is_sticky,
-)
-
-from xlogmem._history cimport (
-    FENCE_RECORDED,
-    HOST_WAITS,
-    STREAM_WAITS,
-    Draft,
-    Ring,
-    TimedWait,
-    begin_timed,
-    end_timed,
-    file_timed,
-    mark_of,
-    marked,
-    new_event,
-    place_found,
-    spare_timed,
-    the_ring,
-    waits_are_timed,
-)
 
 __all__ = ["Ordering", "thread_number"]
 
@@ -240,9 +189,9 @@ cdef class Ordering:
             release_owners(&self.state)
 
 
-include "order/noted.pxi"               # what goes into a history
-include "order/fences.pxi"              # positions, clocks, events on streams: where a fence is recorded
-include "order/context.pxi"             # the host waits for everything, unless a capture is seen
-include "order/waits.pxi"               # a stream, or the host, is ordered after a position
-include "order/held.pxi"                # fences that events of Python hold
-include "order/registrations.pxi"       # streams are registered, change and are unregistered
+include "order/noted.pxi"          # waits in a recorded history
+include "order/fences.pxi"         # positions, clocks, events on streams
+include "order/context.pxi"        # synchronization of the context, where no stream-level wait is possible
+include "order/waits.pxi"          # waits of streams and of the host for a position
+include "order/held.pxi"           # fences held by Python events
+include "order/registrations.pxi"  # registration, change and end of streams

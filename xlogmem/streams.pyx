@@ -5,61 +5,13 @@ The state behind a handle (positions, clocks, fences) is `_order`'s; nothing her
 Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to
 the pool, and is handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
 """
-import time
-from contextvars import ContextVar
 
 cimport cython
 
-from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport INT32_MAX, INT32_MIN, uint32_t
-
-from xlogmem._cpp cimport check, push
-from xlogmem._driver cimport (
-    LEGACY,
-    Scope,
-    context_of,
-    enter_context,
-    leave_context,
-    process_was_forked,
-    stream_create,
-    stream_device,
-    stream_wait,
-)
-from xlogmem._failures cimport (
-    DEVICE_IS_LOST,
-    LOST,
-    PROCESS_WAS_FORKED,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_DEAD,
-    Failure,
-    fail_stream,
-    raise_failure,
-)
-from xlogmem._history cimport find_other_place
-from xlogmem._order cimport (
-    OPAQUE,
-    ORDINARY,
-    SEALED,
-    Discipline,
-    OrderState,
-    advance,
-    enter_stream,
-    hold_fence_unlocks,
-    host_wait_for_fence_unlocks,
-    host_wait_unlocks,
-    is_other_threads_default,
-    leave_stream,
-    order_after_fence_unlocks,
-    order_after_unlocks,
-    poll_fence_unlocks,
-    refuse_if_capturing_unlocks,
-    register_stream_locked,
-)
-
-from xlogmem import _driver
-from xlogmem._stream_owners import owns_stream
-from xlogmem._units import parse_number, parse_ordinal
 from xlogmem.errors import StreamMisuseError
+from xlogmem._cpp cimport push
+from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState
+
 
 __all__ = ["Event", "Stream", "StreamPool", "current_stream"]
 
@@ -291,7 +243,7 @@ cdef object core_of(Stream stream):
     return stream.core
 
 
-include "streams/pool.pxi"              # a runtime's own streams
-include "streams/events.pxi"            # waits for streams and events
-include "streams/current.pxi"           # `with stream:`
-include "streams/accepted.pxi"          # which objects are taken for streams, and what handle they have
+include "streams/pool.pxi"      # a runtime's own streams
+include "streams/events.pxi"    # waits for streams and events
+include "streams/current.pxi"   # `with stream:`, the current stream
+include "streams/accepted.pxi"  # stream objects of other libraries, and their handles

@@ -171,9 +171,9 @@ def edited_files(package: Path, defects: list[Defect]) -> dict[str, str]:
 
 def _with_imports(text: str) -> str:
     """A module's text that can say ``planted(defect.NAME)``."""
-    first = re.search(r"^(?:from \S+ cimport|cimport) ", text, re.MULTILINE)
+    first = re.search(r"^(?:from \S+ cimport|cimport|include) ", text, re.MULTILINE)
     if first is None:
-        raise MisfitError("a module with planted defects has no cimport")
+        raise MisfitError("a module with planted defects has no cimport and no page")
     return (f"{text[:first.start()]}from xlogmem cimport _defects as defect\n"
             f"from xlogmem._defects cimport planted\n{text[first.start():]}")
 

@@ -5,52 +5,7 @@ The pages in ``loops/`` belong to this module: ``NAME.hpp`` has loops in C++, ``
 the loops over the core's own functions, which are what the paths from Python end in.  A method that runs a loop returns
 the nanoseconds that it took.  Only the benchmarks use this module.
 """
-cimport cython
 
-from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memset
-from libcpp.algorithm cimport sort
-from libcpp.vector cimport vector
-
-from xlogmem._abi cimport (
-    XLOGMEM_TABLE,
-    XLOGMEM_UPSTREAM,
-    xlogmem_error,
-    xlogmem_runtime,
-    xlogmem_table,
-    xlogmem_upstream,
-)
-from xlogmem._core cimport (
-    HAND_BACK_ALL,
-    WAIT_FOR_CONFLICTS,
-    LAUNCHED,
-    READ,
-    Block,
-    CoreState,
-    Found,
-    Request,
-    Window,
-    allocate,
-    file_window_locked,
-    find_by_address_locked,
-    finish_rest,
-    free_block,
-    return_window,
-    prepare,
-    take_window,
-)
-from xlogmem._failures cimport Failure
-from xlogmem._order cimport StreamState, current_thread
-from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.resources.base cimport Allocation, start_call_on
-from xlogmem.streams cimport Stream, core_of
-
-from xlogmem import _table
-from xlogmem._locks cimport mutex
-from xlogmem.errors import DriverError
 
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
 
@@ -73,12 +28,12 @@ def mark():
     xlogmem_bench_mark()
 
 
-include "loops/driver.pxi"
-include "loops/programs.pxi"
-include "loops/allocators.pxi"
-include "loops/uses.pxi"
-include "loops/empty.pxi"
-include "loops/scheme.pxi"
-include "loops/lookup.pxi"
-include "loops/locks.pxi"
-include "loops/compute.pxi"
+include "loops/driver.pxi"      # raw driver calls
+include "loops/programs.pxi"    # `Allocator.program`: allocate, free, launch, synchronize
+include "loops/allocators.pxi"  # allocators as C++ calls them, and pairs of allocate and free
+include "loops/uses.pxi"        # uses of blocks, over the functions of the core
+include "loops/empty.pxi"       # an empty context manager, the yardstick of `use`
+include "loops/scheme.pxi"      # baselines: one event per use, driver calls by hand
+include "loops/lookup.pxi"      # lookups by address
+include "loops/locks.pxi"       # locks
+include "loops/compute.pxi"     # work without shared state, for the scaling of threads

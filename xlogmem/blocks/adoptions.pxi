@@ -8,6 +8,18 @@
 # as a consumer's does: uses elsewhere come after what is queued there, and it waits for them before it goes on, so
 # that what it does with the bytes once the owner is gone comes after all uses.
 
+import weakref
+
+cimport cython
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._core cimport RETIRED
+from xlogmem._cpp cimport peek
+from xlogmem._driver cimport process_is_closing
+from xlogmem._named cimport Extent
+
+
 @cython.final
 cdef class Adoption:
     """A block that ends with an object.  Called by the weak reference to that object."""

@@ -3,6 +3,57 @@
 # It finds what an argument names (streams, blocks by handle, identity or address) and turns failures into exceptions.
 # The operations that users call are `Runtime`'s, in runtime.pxi.
 
+import warnings
+
+cimport cython
+
+from cpython.exc cimport PyErr_SetInterrupt
+from cpython.ref cimport PyObject, Py_INCREF
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._stream_owners import find_owner
+from xlogmem.errors import StaleBufferError, StreamMisuseError, XlogmemError
+from xlogmem._core cimport (
+    READ,
+    READ_WRITE,
+    CoreCounters,
+    Figures,
+    add_export_locked,
+    begin_peak,
+    count_all_locked,
+    drain_by_itself,
+    encode_for_check,
+    fence_export,
+    find_by_address_locked,
+    find_from_locked,
+    find_site_for_check,
+    is_still_locked,
+    look,
+    peak_of,
+    start_calls,
+    tear_down,
+    use_caches,
+    wait_for_pending,
+    watched,
+)
+from xlogmem._cpp cimport vector
+from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, process_is_closing, take_at_forks
+from xlogmem._failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    LOST,
+    WAIT_IS_CIRCULAR,
+    raise_failure,
+)
+from xlogmem._foreign cimport StreamRegistry
+from xlogmem._labels cimport label_of_tag, stack_for
+from xlogmem._named cimport Extent, name_memory
+from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState, StreamState, count_cached_locked
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, refuse_undeclared, settle
+from xlogmem.streams cimport StreamPool, counted_handle, parse
+
+
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
 
 

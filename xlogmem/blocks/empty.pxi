@@ -1,6 +1,13 @@
 # Blocks of no bytes: there is nothing to track, order, or free, and neither the resource nor the driver is called.  A
 # handle of one has no core, which keeps it out of all paths that look at a tracked block.
 
+from libc.stdint cimport uint64_t
+
+from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem._core cimport new_identity
+from xlogmem._cpp cimport make_new
+
+
 cdef Block* nothing = make_new[Block]()                 # in no table; its generation is no block's
 
 

@@ -2,6 +2,14 @@
 #
 # A consumer's deleter (DLPack, Arrow) may run on any thread, at any time, so it does nothing but push.
 
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t
+
+from xlogmem._core cimport end_export
+from xlogmem._cpp cimport atomic, make_new, push
+from xlogmem._driver cimport give_event, process_is_closing
+
+
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void*) noexcept, void* argument) nogil
 

@@ -1,5 +1,19 @@
 # What users hold of a block: the handle that owns it, its identity, and views of a part.
 
+import enum
+
+cimport cython
+
+from libc.stdint cimport uint8_t
+
+from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem._core cimport FREED, LIVE, READ, READ_WRITE, RETIRED, Entry, is_still_locked, look_at_block, wait_for_block
+from xlogmem._cpp cimport vector
+from xlogmem._order cimport ALLOCATED, HAS_READ, WRITTEN, OrderState, StreamState, is_of_former
+from xlogmem.resources.base cimport GuardTable
+from xlogmem.streams cimport core_of
+
+
 class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python do by themselves
     """How a use touches a block."""
 

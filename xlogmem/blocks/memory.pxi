@@ -1,6 +1,43 @@
 # Blocks begin and end, as Python calls it: arguments are checked, the core does it at once or without the GIL, and a
 # handle owns the block until it is freed.
 
+import time
+
+from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore
+from cpython.long cimport PyLong_CheckExact
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
+
+from xlogmem._units import parse_size
+from xlogmem.errors import StreamMisuseError
+from xlogmem._core cimport (
+    DONE,
+    FREED,
+    NOT_AT_ONCE,
+    REFUSED,
+    UNKNOWN_ACCESS,
+    CoreState,
+    Range,
+    adopt,
+    allocate,
+    allocate_at_once,
+    block_at,
+    defer_free,
+    find_site_for_check,
+    free_at_once,
+    free_block,
+    free_into_cache,
+    keep_stack_of_free,
+)
+from xlogmem._cpp cimport peek, unlikely
+from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED
+from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
+from xlogmem._named cimport Extent, name_memory
+from xlogmem._order cimport StreamState
+from xlogmem.resources.base cimport Allocation, start_call_on
+
+
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
     """A handle that has no block yet."""
     cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)

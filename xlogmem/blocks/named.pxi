@@ -1,5 +1,8 @@
 # What an argument names that is not a block: its parts, and where its memory is.
 
+from xlogmem._named cimport Extent
+
+
 cdef object contents_of(object what):
     """An iterator over what is in a list, a tuple or a dict (its values); None: it is none of these."""
     if isinstance(what, (list, tuple)):

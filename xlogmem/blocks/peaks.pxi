@@ -1,5 +1,12 @@
 # Spans of time, in which the most bytes that were live at a time are looked for: see core/peaks.pxi.
 
+cimport cython
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._core cimport begin_peak, end_peak, peak_of
+
+
 @cython.final
 @cython.no_gc_clear                      # the core has its address until `end`
 cdef class PeakSpan:

@@ -2,6 +2,10 @@
 #
 # Libraries register one for their types (`xlogmem.cudf` does); an object with a resolver is read by that alone.
 
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+
+
 cdef dict resolvers = {}                    # by type
 
 

@@ -4,6 +4,29 @@
 # without it, and turns a failure into an exception.
 # `DeviceRuntime` (runtime.py) is this class with its parts put together.
 
+cimport cython
+
+from cpython.long cimport PyLong_CheckExact
+from libc.stdint cimport UINT64_MAX, uint64_t
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem._core cimport (
+    UNKNOWN_ACCESS,
+    Request,
+    adopt,
+    allocate,
+    drain_if_abandoned,
+    look_at_streams,
+    reap,
+    record_use,
+    wait_for_streams,
+)
+from xlogmem._cpp cimport vector
+from xlogmem._named cimport Extent
+from xlogmem._order cimport StreamState
+from xlogmem.streams cimport handle_of
+
+
 @cython.no_gc_clear                         # __dealloc__ of the base needs what the core is made of
 cdef class Runtime(Core):
     """Tracks the memory that one resource hands out on one device: the operations of `DeviceRuntime`.

@@ -5,6 +5,13 @@
 # of their callers; tasks go on with what was open where they were made.  So a context has the scopes themselves, and
 # those that have ended do not count.
 
+cimport cython
+
+from contextvars import ContextVar
+
+from xlogmem.resources.base cimport Allocation
+
+
 cdef int open_scopes = 0
 cdef object scope_of_context = ContextVar("xlogmem_scope", default=None)
 

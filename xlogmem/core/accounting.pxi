@@ -5,6 +5,26 @@
 # or of bytes, a fence is recorded at once.  Live and pending bytes together change in one step, so that their sum is
 # right at every moment.
 
+from xlogmem._cpp cimport check, unlikely
+from xlogmem._driver cimport Scope, enter_context, leave_context
+from xlogmem._failures cimport LOST, NEEDS_CONTEXT_SYNC, NO_FAILURE
+from xlogmem._index cimport NO_STREAM, Tracked, floor_of, next_above
+from xlogmem._order cimport (
+    Fence,
+    advance,
+    fence_to_see,
+    forbid_context_sync,
+    host_wait_or_sync_unlocks,
+    host_wait_unlocks,
+    is_ordered_after_locked,
+    leave_foreign_streams_locked,
+    poll_unlocks,
+    record_fence_unlocks,
+    release_tombstone_unlocks,
+)
+from xlogmem.resources.base cimport GuardTable, settle
+
+
 cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
     """Live bytes become pending.  Frees share a marker until a fence is due behind them; True if it is."""
     check(core.order.lock.held(), "the lock is held")

@@ -3,6 +3,30 @@
 # The allocation entry is a position taken after the resource's call and after the waits for the memory, so whatever
 # covers it covers the allocation.
 
+from libc.stdio cimport snprintf
+
+from xlogmem._cpp cimport check, make_new, poke, unlikely
+from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
+from xlogmem._failures cimport (
+    BLOCK_IS_CONTESTED,
+    DRIVER_FAILED,
+    OUT_OF_BUDGET,
+    RESOURCE_FAILED,
+    STREAM_IS_DEAD,
+    drop_exception,
+    fail_block,
+    fail_resource,
+    fail_stream,
+    format_failure,
+    is_out_of_memory,
+)
+from xlogmem._history cimport BLOCK_ADOPTED, BLOCK_ALLOCATED, BLOCK_EVICTED
+from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
+from xlogmem._labels cimport held
+from xlogmem._order cimport ALLOCATED, advance, forbid_context_sync
+from xlogmem.resources.base cimport start_call
+
+
 cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept nogil:
     """A live block in an empty slot; its allocation entry is a new position of the stream (NULL: it has none)."""
     check(core.order.lock.held(), "the lock is held")

@@ -12,6 +12,13 @@
 # Every function here returns NOT_AT_ONCE without having changed anything, and then the ordinary operation follows,
 # without the GIL.  That also says what is wrong.  The callers have the GIL: these functions are not `nogil`.
 
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._cpp cimport unlikely
+from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, process_was_forked, stream_is_capturing
+from xlogmem.resources.base cimport FrontierTable
+
+
 cdef enum:
     MOST_AT_ONCE = 256          # with more requests of a launch other threads should not wait for the GIL meanwhile
 

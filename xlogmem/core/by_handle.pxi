@@ -4,6 +4,10 @@
 # one acquisition of the lock is enough, and no context: the only driver call is the caller's query whether the stream
 # captures.  Where more is needed nothing is done, and the ordinary way follows.
 
+from xlogmem._cpp cimport check
+from xlogmem.resources.base cimport FrontierTable, start_call_on
+
+
 cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* cache, size_t handle) noexcept nogil:
     """The stream that the handle means; NULL if the cache was closed, and may be another stream's by now."""
     check(core.order.lock.held(), "the lock is held")   # with which caches are opened and closed

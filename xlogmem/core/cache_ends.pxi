@@ -3,6 +3,11 @@
 # The first allocations of a size on a stream come from the pool and are counted; from then on memory of that size is
 # cached there (`caches.pxi`).  Cached memory goes back to the pool with the position behind its free.
 
+from xlogmem._cpp cimport check, make_new
+from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._order cimport ALLOCATED, SEALED, advance
+
+
 cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) noexcept nogil:
     """The pool has handed out memory on this stream: is it of a size that is allocated there often?"""
     check(core.order.lock.held(), "the lock is held")

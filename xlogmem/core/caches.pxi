@@ -19,6 +19,14 @@
 # makes a stream wait, the cache of that stream.  The cache of a stream is closed before the stream is unregistered or
 # changes its discipline.
 
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._cpp cimport check, larger, poke, unlikely
+from xlogmem._driver cimport stream_is_capturing
+from xlogmem._index cimport erase
+from xlogmem._order cimport ALLOCATED, SEALED, count_of, is_of_former
+
+
 cdef enum:
     GENERATIONS_AT_ONCE = 1024
     WANTED_AGAIN = 2                        # allocations of a size, before memory of it is cached

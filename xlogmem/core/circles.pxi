@@ -17,6 +17,12 @@
 # what it waits for.  A note was right at its time, and is right still if the thread that holds the window has been
 # waiting since before: a circle of such notes has no end, and the thread that finds it is refused.
 
+from xlogmem._cpp cimport check, make_new
+from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._failures cimport WAIT_IS_CIRCULAR
+from xlogmem._order cimport current_thread
+
+
 cdef extern from *:
     """
     #include <cstdint>

@@ -4,6 +4,23 @@
 # stream, that of a consumer.  A wait then covers all that is queued on that stream by now, and a query needs the stream
 # to be idle.  What is inside a window that is still open was not filed, and does not count.
 
+from xlogmem._cpp cimport check
+from xlogmem._driver cimport Scope, enter_context, leave_context
+from xlogmem._failures cimport BLOCK_IS_STALE, fail_block
+from xlogmem._order cimport (
+    ENTRY_KINDS,
+    WRITTEN,
+    advance,
+    host_wait_or_sync_unlocks,
+    is_ordered_after_locked,
+    is_other_threads_default,
+    may_be_destroyed,
+    poll_stream_unlocks,
+    poll_unlocks,
+    refuse_capturing_sources_unlocks,
+)
+
+
 cdef enum:
     UNRECORDED = ENTRY_KINDS                # the kind of a dependency behind which unrecorded work may stand
 

@@ -13,6 +13,24 @@
 #
 # What it waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
 
+from xlogmem._cpp cimport check, larger, milliseconds
+from xlogmem._driver cimport process_is_closing
+from xlogmem._failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    NO_FAILURE,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    WAIT_IS_CIRCULAR,
+    FailureKind,
+    check_signals,
+    fail_block,
+    fail_stream,
+    warn_of_window,
+)
+from xlogmem._order cimport advance, ident_of_thread, refuse_if_capturing_unlocks, thread_is_alive
+
+
 cdef enum:
     LOOK_UP = 20                # ms, at first
     LOOK_UP_LATER = 100         # after a long wait

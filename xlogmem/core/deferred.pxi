@@ -5,6 +5,20 @@
 # If a free that they carry out fails, that is not their failure: it goes back on the list, and the next reap reports
 # it.
 
+from xlogmem._cpp cimport check, push
+from xlogmem._driver cimport Scope, enter_context, leave_context
+from xlogmem._failures cimport (
+    LOST,
+    NO_FAILURE,
+    OUT_OF_BUDGET,
+    PYTHON_RAISED,
+    STREAM_IS_CAPTURING,
+    drop_holdings,
+    is_put_off,
+)
+from xlogmem._order cimport ALLOCATED, Fence, advance, forbid_context_sync, record_fence_unlocks
+
+
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
     """For finalizers: the block is freed by the next operation."""
     push(core.dropped, block)

@@ -4,6 +4,19 @@
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
+from xlogmem._cpp cimport check, unlikely
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
+from xlogmem._failures cimport is_put_off
+from xlogmem._order cimport (
+    Fence,
+    advance,
+    is_of_former,
+    needs_context_sync_locked,
+    record_fence_unlocks,
+    sync_contexts_unlocks,
+)
+
+
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil:
     """A consumer may work on the block on `stream` from now on (NULL: on a stream without a known owner); with a pin

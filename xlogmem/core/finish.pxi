@@ -3,6 +3,31 @@
 # Filing never fails and makes no driver call (`file_window_locked`).  What may need the driver comes after it
 # (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
+from xlogmem._cpp cimport check, unlikely
+from xlogmem._driver cimport Scope, enter_context, leave_context
+from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._history cimport HANDED_BACK
+from xlogmem._order cimport (
+    ADAPTIVE,
+    HAS_READ,
+    OPAQUE,
+    ORDINARY,
+    PRECISE,
+    WRITTEN,
+    Fence,
+    Policy,
+    advance,
+    host_wait_unlocks,
+    is_of_former,
+    is_other_threads_default,
+    may_be_destroyed,
+    note_order,
+    order_after_unlocks,
+    record_fence_unlocks,
+    refuse_if_capturing_unlocks,
+)
+
+
 cdef inline bint may_file_plainly(StreamState* stream) noexcept nogil:
     """Whether what a plain use files needs no closer look at its stream."""
     return stream.alive and stream.discipline != OPAQUE and stream.unrecorded_until == 0

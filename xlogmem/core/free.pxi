@@ -5,6 +5,26 @@
 # after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
 # (`free_into_pool_locked`).
 
+from xlogmem._cpp cimport check, poke, prefetch, unlikely
+from xlogmem._driver cimport Scope, enter_context, leave_context
+from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._history cimport BLOCK_FREED, BLOCK_RELEASED, FREE_FAILED
+from xlogmem._index cimport Tracked, erase, floor_of
+from xlogmem._labels cimport Label, held, release
+from xlogmem._order cimport (
+    ALLOCATED,
+    SEALED,
+    advance,
+    is_other_threads_default,
+    may_be_destroyed,
+    needs_context_sync_locked,
+    order_all_unlocks,
+    refuse_capturing_sources_unlocks,
+    refuse_if_capturing_unlocks,
+)
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, settle, start_call_on
+
+
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil:
     """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes.

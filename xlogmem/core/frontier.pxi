@@ -4,6 +4,20 @@
 # raised to a new position of their stream before anything is ordered after them.  `collect_dependencies_locked` turns a
 # frontier into what a stream has to wait for; prepare and free both begin with it.
 
+from xlogmem._cpp cimport check, larger, unlikely
+from xlogmem._order cimport (
+    ALLOCATED,
+    HAS_READ,
+    OPAQUE,
+    SEALED,
+    WRITTEN,
+    EntryKind,
+    advance,
+    is_of_former,
+    is_ordered_after_locked,
+)
+
+
 cdef struct Query:
     # What a stream has to be ordered after, collected for one operation block by block.
     StreamState* stream                     # NULL: the host

@@ -3,6 +3,9 @@
 # The core raises one figure, `CoreState.peak_bytes`.  Whenever a span begins, ends or is looked at, that figure goes
 # into all spans that are open, and begins anew: so spans of different threads may overlap as they like.
 
+from xlogmem._cpp cimport check, larger
+
+
 cdef inline void raise_peak_locked(CoreState* core) noexcept nogil:
     """Bytes became live, or were put into a cache, which may hand them out without the lock."""
     check(core.order.lock.held(), "the lock is held")

@@ -4,6 +4,12 @@
 # the windows are opened in one acquisition of the lock, before any wait is queued.  From then on no block of the launch
 # can be freed, so the waits may be queued without the lock.
 
+from xlogmem._cpp cimport check, make_new, unlikely
+from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, stream_is_capturing
+from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._order cimport ALLOCATED, order_all_unlocks, refuse_capturing_sources_unlocks, stream_captures
+
+
 # ---------------------------------------------------------------------------------------------- windows in reserve
 cdef Window* take_window(CoreState* core) noexcept nogil:
     """A window from the reserve, or a new one; empty and closed."""

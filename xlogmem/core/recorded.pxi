@@ -5,6 +5,35 @@
 # without the runtime's lock go through a twin that writes events.  `watched`, and in the ordering `is_recorded`, is for
 # those that have the lock, or that of a cache: it changes under all of these, so once it is off nothing is written.
 
+from xlogmem._cpp cimport check
+from xlogmem._driver cimport process_was_forked
+from xlogmem._failures cimport LOST, is_out_of_memory
+from xlogmem._history cimport (
+    BLOCK_ALLOCATED,
+    BLOCK_FREED,
+    BLOCK_USED,
+    BYTES_REAPED,
+    FREE_NEEDS,
+    FREE_PUT_OFF,
+    OUT_OF_MEMORY,
+    TICKS_OF_A_STEP,
+    USE_NEEDS,
+    WINDOW_WAITS,
+    WORK_RECORDED,
+    Draft,
+    EventKind,
+    Ring,
+    find_other_place,
+    find_place,
+    new_event,
+    place_found,
+    the_ring,
+    ticks,
+)
+from xlogmem._labels cimport Label
+from xlogmem._order cimport current_thread, is_ordered_after_locked, note_order
+
+
 cdef Ring* history = the_ring()
 cdef bint history_is_on = False                     # the GIL guards these
 cdef vector[CoreState*] all_cores

@@ -4,6 +4,13 @@
 # read while all of them are stopped.  A block joins or leaves a cache with the runtime's lock held, so all that is
 # looked at afterwards is of that same moment, and the caches need not be stopped for it.
 
+from xlogmem._cpp cimport check
+from xlogmem._labels cimport held
+from xlogmem._order cimport ALLOCATED, WRITTEN, is_of_former
+from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
+from xlogmem.resources.tally cimport Row, Tally, add_to, row_of
+
+
 cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil:
     """Copy all blocks, frontiers and streams.  The caller releases the tags."""
     check(core.order.lock.held(), "the lock is held")

@@ -8,6 +8,13 @@
 # A free into a pool is reported as it is meant: it puts nothing in order, the next owner of the bytes has to come after
 # all uses.
 
+from cpython.unicode cimport PyUnicode_AsUTF8
+
+from xlogmem._cpp cimport make_new
+from xlogmem._labels cimport Label
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, FrontierTable
+
+
 cdef extern from "check/engine/hooks.hpp" nogil:
     ctypedef enum xlogmem_check_end:
         XLOGMEM_CHECK_ORDERED

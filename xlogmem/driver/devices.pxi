@@ -1,5 +1,9 @@
 # What is known of a device before anything is done on it, and its memory.
 
+from xlogmem.errors import DriverError
+from xlogmem._failures cimport raise_failure
+
+
 cdef int device_of_ordinal(int ordinal, cy.CUdevice* device) except -1:
     """The driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is none."""
     cdef Failure failure

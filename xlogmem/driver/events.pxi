@@ -4,6 +4,9 @@
 # the call (CUDA driver API, cuStreamWaitEvent).  So an event is spare as soon as no further wait for it will be
 # enqueued.
 
+from xlogmem._failures cimport raise_failure
+
+
 cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil:
     """A spare event, or a new one.  The pool's context has to be current."""
     pool.lock.lock()

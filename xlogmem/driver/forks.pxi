@@ -6,6 +6,14 @@
 # that wants the GIL.  Locks of Python code may be held for as long as anything takes: these are `ProcessLock`s, which
 # refuse the child before they wait.
 
+import threading
+
+cimport cython
+
+from xlogmem._failures import FORKED
+from xlogmem.errors import DriverError
+
+
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
                        void (*child)() noexcept nogil)

@@ -4,6 +4,9 @@
 # callers stand in for a resource in C, which is called in the mode that the thread has.  Copies and fills are
 # asynchronous, and ordered on the stream.
 
+from libc.stdint cimport uint32_t
+
+
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuMemAlloc(ptr, nbytes)

@@ -5,6 +5,14 @@
 # that all is allowed, whatever is; CU_POINTER_ATTRIBUTE_DEVICE_POINTER fails without access, and for memory of another
 # device's pool always.  So pools are queried themselves.
 
+import contextlib
+
+from libc.string cimport memset
+
+from xlogmem.errors import DriverError
+from xlogmem._failures cimport raise_failure
+
+
 cdef set enabled_peers = set()              # (device, peer), as the program wants it
 
 

@@ -6,6 +6,10 @@
 # any more: trimming releases all that no pending operation needs.  Until then it keeps nothing at a synchronization
 # of the device, and the next call that makes, ends or trims a pool looks again.
 
+from libc.stdint cimport uint32_t
+from libc.string cimport memset
+
+
 cdef struct OwnPool:
     cy.CUmemoryPool pool
     cy.CUcontext context

@@ -3,6 +3,16 @@
 # At exit the driver may be gone before the last object is, and a forked child has none (forks.pxi).  In both cases
 # finalizers make no driver call.
 
+import atexit
+import os
+
+from xlogmem._failures import FORKED
+from xlogmem._units import parse_ordinal
+from xlogmem.errors import DriverError, DriverNotFoundError
+from xlogmem._cpp cimport flag
+from xlogmem._failures cimport error_name, raise_failure
+
+
 cdef extern from *:
     const char* XLOGMEM_BUILD_NAME
 

@@ -4,6 +4,37 @@
 # former registration of the handle unregistered.  Each driver call drops the lock, so each look-up that came before one
 # is made again after it.
 
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport check
+from xlogmem._driver cimport (
+    LEGACY,
+    PER_THREAD,
+    Scope,
+    enter_context,
+    leave_context,
+    stream_context,
+    stream_flags,
+    stream_id,
+    stream_is_capturing,
+)
+from xlogmem._failures cimport DRIVER_FAILED, STREAM_IS_CAPTURING, STREAM_IS_ELSEWHERE, fail_stream
+from xlogmem._order cimport (
+    OPAQUE,
+    change_discipline_unlocks,
+    disown_locked,
+    enter_stream,
+    leave_stream,
+    register_stream_locked,
+    settle_tombstones_unlocks,
+    this_thread,
+    thread_is_alive,
+    unregister_by_sync_unlocks,
+    unregister_destroyed_unlocks,
+    unregister_stream_unlocks,
+)
+
+
 cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
                           Failure* failure) except -1 nogil:
     """The registration of a foreign stream that is not capturing.  If there is none yet, one is made, of the discipline

@@ -5,6 +5,37 @@
 # collector runs at any allocation.  So each change of a dictionary is one step, and is right whatever came before it.
 # What is iterated is a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection inside of it.
 
+import warnings
+import weakref
+
+cimport cython
+
+from cpython.ref cimport PyObject
+
+from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
+from xlogmem._driver cimport (
+    LEGACY,
+    PER_THREAD,
+    Context,
+    Scope,
+    current_context,
+    enter_context,
+    leave_context,
+    stream_context,
+)
+from xlogmem._failures cimport DEVICE_IS_LOST, LOST, STREAM_IS_ELSEWHERE, raise_failure
+from xlogmem._order cimport (
+    OPAQUE,
+    ORDINARY,
+    change_discipline_unlocks,
+    disown_locked,
+    is_other_threads_default,
+    leave_stream_locked,
+    own_stream_locked,
+)
+from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now, discipline_of, handle_of, parse
+
+
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
 cdef class Owner:

@@ -7,6 +7,18 @@
 # nothing is freed there; and it is named by a handle of a runtime of its own device.  That one knows its discipline and
 # its owner, and takes it away from the others before it is unregistered.
 
+import weakref
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport check
+from xlogmem._driver cimport PER_THREAD, EventPool, Scope, enter_context, leave_context, stream_id, stream_is_capturing
+from xlogmem._failures cimport STREAM_IS_CAPTURING, fail_stream
+from xlogmem._order cimport OPAQUE, fail_elsewhere, register_stream_locked, settle_tombstones_unlocks
+from xlogmem.streams cimport discipline_now
+
+
 cdef object registries = weakref.WeakValueDictionary()      # of this process, by the address of the ordering
 
 

@@ -3,6 +3,11 @@
 # A tag is written when its label is made, and a stack when it is found, both before an event has the number: with the
 # GIL, and so never under the lock of a runtime.  A process that is killed leaves no event without its names.
 
+from xlogmem._cpp cimport atomic, make_new
+from xlogmem._failures cimport UnderWay, put_back, set_aside
+from xlogmem._labels cimport end_keeping_tags, keep_tags, tags_by_number
+
+
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
                        void (*child)() noexcept nogil)

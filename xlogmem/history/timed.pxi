@@ -3,6 +3,24 @@
 #
 # Timing is never a reason to fail: where the driver refuses, a wait has no time.
 
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._cpp cimport make_new, vector
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    Scope,
+    enter_context,
+    event_destroy,
+    event_elapsed,
+    event_record,
+    leave_context,
+    take_at_forks,
+    timed_event_create,
+)
+from xlogmem._failures cimport Failure
+from xlogmem._locks cimport mutex
+
+
 cdef enum:
     MOST_TIMED = 4096               # waits that are not complete yet; further ones have no time
 

@@ -16,56 +16,27 @@ The pages:
 * `buffers/copies.pxi`: fills, and copies on the device and to and from the host
 * `buffers/exports.pxi`: DLPack, the CUDA array interface, Arrow
 """
+
 import itertools
 
 cimport cython
 
-from cuda.bindings cimport cydriver as cy
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_CheckBuffer,
-    PyObject_GetBuffer,
-)
-from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport uint32_t, uint64_t
-
-from xlogmem._core cimport CANCELLED, LAUNCHED, READ, READ_WRITE, WAIT_OR_COUNT, WRITE, Outcome, refuse_lost
-from xlogmem._driver cimport (
-    LEGACY,
-    Scope,
-    copy_across,
-    copy_between,
-    copy_in,
-    copy_out,
-    enter_context,
-    fill,
-    host_is_pinned,
-    leave_context,
-)
-from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
-from xlogmem._failures cimport LOST, Failure
-from xlogmem._named cimport pair_of
-from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, is_other_threads_default, leave_stream
-from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Export, Runtime, release_export
-from xlogmem.interop._arrow cimport array_capsule, schema_capsule
-from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
-from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder, add_use, copy_together, record_on
+from xlogmem.blocks import Access, set_interface_maker
+from xlogmem._core cimport WAIT_OR_COUNT, WRITE
+from xlogmem._dltensor cimport CUDA
+from xlogmem._order cimport is_other_threads_default
+from xlogmem.interop._arrow cimport schema_capsule
+from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 
-from xlogmem.blocks import Access, set_interface_maker
-from xlogmem.errors import StaleBufferError, StreamMisuseError
-from xlogmem.interop._dtypes import DTYPES, dtype_of, element
 
 __all__ = ["Buffer"]
 
 cdef object buffer_numbers = itertools.count(1)         # of this process; a number is not used again
 cdef object token_maker = None                          # set by `tokens`, which stands above
 
-include "buffers/status.pxi"
-include "buffers/array.pxi"
+include "buffers/status.pxi"   # DeviceStatus: validity of the memory of a device
+include "buffers/array.pxi"    # ArrayView: dtype, shape, slices
 
 
 @cython.final
@@ -367,8 +338,8 @@ cdef class Buffer(ArrayView):
         return export_arrow(self, kwargs)
 
 
-include "buffers/pointer.pxi"
-include "buffers/copies.pxi"
-include "buffers/exports.pxi"
+include "buffers/pointer.pxi"  # the address of a buffer, for one launch
+include "buffers/copies.pxi"   # copies and fills
+include "buffers/exports.pxi"  # exports: DLPack, CUDA array interface
 
 set_interface_maker(interface_of_block)

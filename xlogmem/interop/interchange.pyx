@@ -15,39 +15,21 @@ whatever it contains.
 
 The pages: `interchange/dlpack.pxi`, `interchange/cuda_array.pxi`, `interchange/arrow.pxi`.
 """
-from collections.abc import Mapping
 
-from cpython.number cimport PyIndex_Check, PyNumber_Index
-from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport INT32_MAX, UINT64_MAX, uint64_t
+from libc.stdint cimport uint64_t
 
+from xlogmem.errors import DeviceLostError
+from xlogmem.interop.devices import DeviceState, get_device_state
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
-from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device, stream_wait
-from xlogmem._dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, MOST_DIMENSIONS, DLTensor
+from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device
 from xlogmem._failures cimport Failure
-from xlogmem._named cimport device_pair, pair_of, peek_tensor
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.interop._arrow cimport (
-    ARROW_DEVICE_CUDA,
-    ArrowDeviceArray,
-    ArrowSchema,
-    array_layout,
-    peek_array,
-    peek_schema,
-    schema_dtype,
-    take_array,
-)
-from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
-from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, copy_host, copy_of, new_buffer
+from xlogmem.interop._layout cimport ArrayLayout
+from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
 
-from xlogmem._stream_owners import find_producer_stream
-from xlogmem.errors import DeviceLostError, StreamMisuseError
-from xlogmem.interop._dtypes import dtype_of
-from xlogmem.interop.devices import DeviceState, get_device_state
 
 __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
 
@@ -147,6 +129,6 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
     return buffer
 
 
-include "interchange/dlpack.pxi"
-include "interchange/cuda_array.pxi"
-include "interchange/arrow.pxi"
+include "interchange/dlpack.pxi"      # from_dlpack
+include "interchange/cuda_array.pxi"  # from_cuda_array
+include "interchange/arrow.pxi"       # from_arrow

@@ -2,6 +2,28 @@
 #
 # No hold is kept on them.  Code of others runs wherever an argument is not a block, and may call the recorder itself.
 
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport uint64_t
+
+from xlogmem._core cimport Found, Request
+from xlogmem._named cimport Extent
+from xlogmem._order cimport current_thread
+from xlogmem.blocks cimport (
+    BEYOND,
+    READ_ONLY_HERE,
+    SEVERAL,
+    TRACKED,
+    UNTRACKED,
+    DeviceBlock,
+    Resolved,
+    contents_of,
+    describe_beyond,
+    resolver_of,
+)
+
+
 cdef int register(LaunchRecorder recorder, object what, int access) except -1:
     recorder.refuse_late(access)
     if recorder.window.thread != current_thread():

@@ -8,6 +8,45 @@
 # Work that has no access to the memory would end its context.  So access is looked at before anything is opened, block
 # by block, or once for a resource that hands out memory of one kind.
 
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+from xlogmem._driver import can_access_peer
+from xlogmem.errors import StreamMisuseError
+from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
+from xlogmem.resources.layers import layers_of
+from xlogmem._core cimport (
+    NOT_PREPARED,
+    READ,
+    Block,
+    Found,
+    Outcome,
+    Request,
+    bring_in_locked,
+    file_window_locked,
+    finish_rest,
+    is_still_locked,
+)
+from xlogmem._driver cimport is_peer_enabled, peer_access_of, pointer_device, pool_of_pointer, pool_open_to
+from xlogmem._failures cimport Failure, raise_failure
+from xlogmem._named cimport Extent
+from xlogmem._order cimport Ordering, StreamState, fail_elsewhere
+from xlogmem.blocks cimport (
+    BEYOND,
+    READ_ONLY_HERE,
+    UNTRACKED,
+    BlockId,
+    BlockView,
+    Core,
+    DeviceBlock,
+    Resolved,
+    describe_beyond,
+    described,
+)
+from xlogmem.streams cimport Stream
+
+
 cdef object all_runtimes = None             # existing_runtimes of runtime.py
 
 

@@ -4,6 +4,13 @@
 # are compared as objects: those of a call in a program's text are the interpreter's only ones.  Whatever else comes,
 # and whatever is wrong, goes on to the function that takes any arguments.
 
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+
+from xlogmem._core cimport READ, READ_WRITE, WRITE
+from xlogmem.streams cimport Stream
+
+
 cdef extern from "Python.h":
     ctypedef struct PyMethodDef:
         pass

@@ -1,5 +1,40 @@
 # `LaunchRecorder`: uses are registered, prepared before the launch, and filed after it.
 
+cimport cython
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem._core cimport (
+    CANCELLED,
+    COUNT_CONFLICTS,
+    DONE,
+    HAND_BACK_ALL,
+    HAND_BACK_WRITES,
+    LAUNCHED,
+    NOT_AT_ONCE,
+    NO_THREAD,
+    READ,
+    READ_WRITE,
+    REFUSED,
+    REFUSE_CONFLICTS,
+    WAIT_FOR_CONFLICTS,
+    WRITE,
+    Outcome,
+    file_window_locked,
+    finish_rest,
+    note_thread,
+    prepare,
+    prepare_at_once,
+    prepare_rest,
+    refuse_forked,
+)
+from xlogmem._cpp cimport unlikely
+from xlogmem._driver cimport process_was_forked
+from xlogmem._failures cimport Failure, raise_failure
+from xlogmem._order cimport OrderState, current_thread
+from xlogmem.blocks cimport Core
+from xlogmem.streams cimport Stream, core_of, handle_of
+
+
 cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
                      READ_WRITE: "LaunchRecorder.read_write"}
 cdef dict UNTRACKED_CHOICES = {"raise": RAISE_UNTRACKED, "ignore": IGNORE_UNTRACKED, "adopt": ADOPT_UNTRACKED}

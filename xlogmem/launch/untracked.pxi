@@ -1,5 +1,17 @@
 # Memory that the runtime does not track: refused at the preflight, left out, or adopted by the preflight.
 
+import warnings
+import weakref
+
+from xlogmem._memory_owners import find_memory_owner
+from xlogmem._stream_owners import find_producer_stream
+from xlogmem.errors import StreamMisuseError
+from xlogmem._core cimport READ, Found
+from xlogmem._named cimport Extent, name_memory
+from xlogmem.blocks cimport adopt_while_owned
+from xlogmem.streams cimport Stream
+
+
 ADVICE = ("Allocate it there, adopt it (untracked='adopt' does), or leave it out with untracked='ignore' and order it "
           "yourself")
 explanations = []                           # functions of a runtime: a sentence about untracked memory, or None

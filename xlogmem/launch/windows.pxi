@@ -1,6 +1,17 @@
 # The windows that recorders own.  A runtime keeps some for its next recorders, which the GIL guards: finalizers come
 # and go inside any allocation, so taking one and returning one are single steps.
 
+import warnings
+
+from cpython.exc cimport PyErr_Fetch, PyErr_Restore
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from xlogmem._core cimport abandon, return_window, take_window
+from xlogmem._driver cimport process_is_closing
+from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
+
+
 cdef inline Window* window_for(Core core) noexcept:
     """A window from the runtime's reserve, or from the core's; empty and closed."""
     cdef Window* window

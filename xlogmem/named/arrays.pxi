@@ -1,6 +1,11 @@
 # The CUDA array interface, as `use` takes it: where the first element is, whether there are any, and which bytes they
 # take.  An import checks what else the interface says.
 
+from collections.abc import Mapping
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport UINT64_MAX
+
+
 cdef enum:
     NEWEST_INTERFACE = 3
 

@@ -1,5 +1,10 @@
 # Bare addresses, pointers with a size, and tensors that say themselves where they are.
 
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport UINT64_MAX
+
+
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
     """One byte: an address says no more.  What 64 bits have no room for is not tracked."""
     address = PyNumber_Index(address)

@@ -1,6 +1,28 @@
 # DLPack: where a tensor is and which bytes it takes, by a capsule that is not consumed: it is dropped, and its
 # producer's deleter runs.
 
+from cpython.number cimport PyNumber_Index
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
+from libc.stdint cimport INT32_MAX, uint64_t
+
+from xlogmem._dltensor cimport (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    MOST_DIMENSIONS,
+    PLAIN,
+    READ_ONLY,
+    ROCM_HOST,
+    USED_PLAIN,
+    USED_VERSIONED,
+    VERSIONED,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    DLTensor,
+)
+
+
 cdef enum:
     NO_SYNCHRONISATION = -1     # a stream argument of __dlpack__: the producer orders nothing
 

@@ -6,6 +6,20 @@
 # waits for the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its
 # stream.
 
+from xlogmem._cpp cimport check, make_new
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    PER_THREAD,
+    Scope,
+    context_synchronize,
+    process_is_closing,
+    stream_is_capturing,
+    take_at_forks,
+)
+from xlogmem._failures cimport NEEDS_CONTEXT_SYNC, SOURCE_IS_CAPTURING, fail_stream
+from xlogmem._history cimport HOST_WAITS
+
+
 cdef cppclass ListedOrder:
     # The streams of one runtime, for the others.
     atomic[OrderState*] order           # NULL: they are gone

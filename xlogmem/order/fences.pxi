@@ -4,6 +4,23 @@
 # fence covers the position yet; where a commit expects that soon; and before a stream may be destroyed.  Position and
 # clock are sampled before the record call.
 
+from libc.stdio cimport snprintf
+
+from xlogmem._cpp cimport check, larger, make_new, unlikely
+from xlogmem._driver cimport (
+    Scope,
+    enter_context,
+    event_is_done,
+    event_record,
+    give_event,
+    leave_context,
+    stream_is_capturing,
+    take_event,
+)
+from xlogmem._failures cimport RESOURCE_FAILED, SOURCE_IS_CAPTURING, fail_stream, format_failure, is_sticky
+from xlogmem._history cimport FENCE_RECORDED
+
+
 cdef inline uint64_t clock_at(vector[uint64_t]* clock, uint32_t index) noexcept nogil:
     return clock[0][index] if index < clock.size() else 0
 

@@ -1,5 +1,18 @@
 # What goes into a history of the ordering: waits and fences.  core/recorded.pxi has what blocks have to do with them.
 
+from xlogmem._history cimport (
+    STREAM_WAITS,
+    Draft,
+    Ring,
+    TimedWait,
+    file_timed,
+    mark_of,
+    new_event,
+    place_found,
+    the_ring,
+)
+
+
 cdef Ring* history = the_ring()
 cdef uint32_t numbers = 0                           # of orders; the GIL guards it
 

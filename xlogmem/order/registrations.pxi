@@ -3,6 +3,11 @@
 # A registration is a `StreamState` with an index in every clock.  One that is unregistered leaves a last fence, and its
 # index is reused only when nothing can refer to it any more.
 
+from xlogmem._cpp cimport check, make_new
+from xlogmem._driver cimport LEGACY, Scope, enter_context, leave_context, stream_destroy
+from xlogmem._failures cimport SOURCE_IS_CAPTURING, STREAM_IS_CAPTURING, STREAM_IS_DEAD, STREAM_IS_IN_USE, fail_stream
+
+
 cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil:
     """The pool's own stream with this handle, which lives as long as the runtime; NULL if there is none."""
     check(order.lock.held(), "the lock is held")

@@ -14,67 +14,34 @@ has seen complete: no rightful work touches them.
 Around a pool the guard watches the pool's blocks, and gives them back with the position behind its own work.  Below a
 pool it sees chunks.
 """
-import warnings
 
 cimport cython
 
-from cpython.exc cimport PyErr_CheckSignals, PyErr_SetInterrupt, PyErr_SetObject, PyErr_WriteUnraisable
-from cuda.bindings cimport cydriver as cy
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._units import parse_bytes, parse_number
+from xlogmem.errors import MemoryCorruptionError
+from xlogmem.resources.sinks import called_at_once
 from xlogmem._driver cimport (
     LEAF_LOCK,
-    Context,
     Scope,
     enter_context,
-    event_is_done,
-    event_record,
-    event_synchronize,
     forget_at_forks,
-    give_event,
-    host_allocate,
-    launch_kernel,
     leave_context,
-    module_function,
-    module_load,
     process_is_closing,
-    relax_capture,
-    restore_capture,
     stream_create,
     stream_destroy,
-    stream_is_capturing,
-    stream_wait,
     take_at_forks,
-    take_event,
     total_memory,
 )
-from xlogmem._failures cimport (
-    STREAM_IS_CAPTURING,
-    Failure,
-    UnderWay,
-    drop_exception,
-    fail_resource,
-    fail_stream,
-    is_out_of_memory,
-    keep_exception,
-    put_back,
-    raise_failure,
-    set_aside,
-)
-from xlogmem._index cimport NO_STREAM, Tracked, destroy, erase, floor_of, insert
-from xlogmem._labels cimport Label, held, object_of, parse_depth, release
-from xlogmem._order cimport ALLOCATED, ORDINARY, Dependency, advance, this_thread
-from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource, settle, start_call
+from xlogmem._failures cimport Failure, raise_failure
+from xlogmem._labels cimport parse_depth
+from xlogmem._locks cimport read_under
+from xlogmem._order cimport ORDINARY
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool
 
-from xlogmem._guard_kernels import GUARD_PTX
-from xlogmem._locks cimport read_under
-from xlogmem._log import logger
-from xlogmem._units import parse_bytes, parse_number
-from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
-from xlogmem.resources.sinks import called_at_once
 
 __all__ = ["GuardResourceAdaptor"]
 
@@ -88,13 +55,13 @@ cdef size_t LARGEST = <size_t>1 << 50
 KINDS = {WRITTEN_BEFORE: "underrun", WRITTEN_INSIDE: "write after free", WRITTEN_BEHIND: "overrun",
          FREED_TWICE: "double free"}
 
-include "guard/memory.pxi"              # what is known of each allocation; the quarantine as a list
-include "guard/checks.pxi"              # kernels, and their results
-include "guard/quarantine.pxi"          # what leaves, and checks on demand
-include "guard/room.pxi"                # the quarantine makes room
-include "guard/resource.pxi"            # the guard as the core calls it
-include "guard/ending.pxi"              # the kernels of a context, the end of a guard, findings as Python objects
-include "guard/reports.pxi"             # violations are logged, kept and raised
+include "guard/memory.pxi"      # records of guarded allocations; the quarantine list
+include "guard/checks.pxi"      # check kernels and their results
+include "guard/quarantine.pxi"  # release from quarantine, checks on demand
+include "guard/room.pxi"        # eviction from quarantine under memory pressure
+include "guard/resource.pxi"    # the resource interface of the guard
+include "guard/ending.pxi"      # kernels of a context, the end of a guard, findings as Python objects
+include "guard/reports.pxi"     # logging, storage and raising of violations
 
 cdef int parse_canary(object canary) except -1:
     cdef int parsed = parse_number("canary", canary, ALIGNMENT, LARGEST_CANARY, "a number of bytes")

@@ -5,41 +5,18 @@ The hooks, which may run under the runtime's lock and without the GIL, put recor
 them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it: where the
 ring is full, records are dropped and counted.
 """
-import threading
 
 cimport cython
 
-from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
-from libc.time cimport localtime_r, time_t, tm
-
-from xlogmem._cpp cimport atomic, milliseconds, vector
-from xlogmem._driver cimport (
-    LEAF_LOCK,
-    LEGACY,
-    forget_at_forks,
-    process_was_forked,
-    take_at_forks,
-)
-from xlogmem._failures cimport PYTHON_RAISED, Failure, class_of, format_failure
-from xlogmem._labels cimport Label, held, object_of, release
-from xlogmem._locks cimport mutex, read_under, signal
+from xlogmem.resources.sinks import opened
 from xlogmem.resources.adaptor cimport ResourceAdaptor
-from xlogmem.resources.base cimport Allocation
 
-from xlogmem._log import logger
-from xlogmem._units import parse_number
-from xlogmem.resources.endings import at_end
-from xlogmem.resources.sinks import AllocationRecord, opened
 
 __all__ = ["LoggingResourceAdaptor"]
 
-include "logging/ring.pxi"              # records, and how the hooks put them aside
-include "logging/rows.pxi"              # a record as a row of text
-include "logging/writer.pxi"            # the thread that writes
+include "logging/ring.pxi"    # the ring of records, and its producers
+include "logging/rows.pxi"    # records as rows of text
+include "logging/writer.pxi"  # the writer thread
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the writer

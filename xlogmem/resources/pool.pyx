@@ -29,63 +29,23 @@ The lock is dropped around driver calls and calls upstream; the span that such a
 list.  A frontier names streams by index: a registration that gets the index of an unregistered stream counts on where
 that one stopped, so old positions keep their meaning.
 """
+
 cimport cython
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.string cimport memset
-
-from xlogmem._cpp cimport check, checked, larger, make_new, vector
-from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, process_was_forked
-from xlogmem._failures cimport (
-    NEEDS_CONTEXT_SYNC,
-    NO_FAILURE,
-    OUT_OF_BUDGET,
-    PYTHON_RAISED,
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    Failure,
-    drop_exception,
-    fail_resource,
-    is_out_of_memory,
-    raise_failure,
-)
-from xlogmem._order cimport (
-    ALLOCATED,
-    ENTRY_KINDS,
-    Dependency,
-    Fence,
-    StreamState,
-    advance,
-    count_cached_locked,
-    empty_caches_locked,
-    forbid_context_sync,
-    host_wait_or_sync_unlocks,
-    is_of_former,
-    is_ordered_after_locked,
-    may_be_destroyed,
-    needs_context_sync_locked,
-    order_or_sync_unlocks,
-    record_fence_unlocks,
-    refuse_if_capturing_unlocks,
-    this_thread,
-)
-from xlogmem.resources.base cimport (
-    HOST_SYNCHRONOUS,
-    STREAM_ORDERED,
-    Allocation,
-    ResourceTable,
-    refuse_upstream,
-    settle,
-    start_call_on,
-)
 
 from xlogmem import _driver
-from xlogmem._units import format_bytes, parse_ordinal, parse_size
+from xlogmem._units import parse_ordinal, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
+from xlogmem._cpp cimport make_new, vector
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._failures cimport NO_FAILURE, Failure, raise_failure
+from xlogmem._order cimport empty_caches_locked
+from xlogmem.resources.base cimport STREAM_ORDERED, refuse_upstream
+
 
 __all__ = ["PoolMemoryResource"]
 
@@ -118,16 +78,16 @@ cdef const char* REAP_HELPS = "but reap_pending() may wait for more"
 cdef inline size_t rounded(size_t nbytes) noexcept nogil:
     return (nbytes + ALIGNMENT - 1) & ~(<size_t>ALIGNMENT - 1)
 
-include "pool/frontiers.pxi"            # what the next owner of a span has to be ordered after
-include "pool/free_lists.pxi"           # free spans by size and by what they depend on
-include "pool/fit.pxi"                  # which of them an allocation takes
-include "pool/pairs.pxi"                # free neighbours that were not coalesced
-include "pool/spans.pxi"                # splitting, coalescing, reserving, releasing
-include "pool/calls.pxi"                # calls upstream in flight, and who waits for them
-include "pool/expand.pxi"               # chunks from upstream
-include "pool/release.pxi"              # chunks back to upstream
-include "pool/resource.pxi"             # the pool as the core calls it
-include "pool/figures.pxi"              # what it has and has done
+include "pool/frontiers.pxi"   # frontiers of free spans
+include "pool/free_lists.pxi"  # free spans by size and by dependency
+include "pool/fit.pxi"         # choice of a free span for an allocation
+include "pool/pairs.pxi"       # adjacent free spans that are not coalesced yet
+include "pool/spans.pxi"       # splitting, coalescing, reserving, releasing
+include "pool/calls.pxi"       # upstream calls in flight, and threads that wait for them
+include "pool/expand.pxi"      # chunks from upstream
+include "pool/release.pxi"     # chunks back to upstream
+include "pool/resource.pxi"    # the resource interface of the pool
+include "pool/figures.pxi"     # statistics
 
 
 # ---------------------------------------------------------------------------------------------- the pool in Python

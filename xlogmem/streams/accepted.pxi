@@ -1,6 +1,14 @@
 # Which objects are taken for streams, and what handle they have.  No other library is imported: a stream is known by a
 # protocol, or by the name of an attribute.
 
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+
+from xlogmem import _driver
+from xlogmem._stream_owners import owns_stream
+from xlogmem._driver cimport LEGACY, stream_device
+from xlogmem._failures cimport Failure, raise_failure
+
+
 cdef object value_of(object what):
     """The ``CUstream`` of a stream object of any library, as an int; None if the object is not a stream.
 

@@ -1,5 +1,10 @@
 # `with stream:`, as CuPy and PyTorch have it: the innermost is current, in its thread or its asynchronous task.
 
+from contextvars import ContextVar
+
+from xlogmem.errors import StreamMisuseError
+
+
 cdef object current = ContextVar("xlogmem.current_stream", default=None)    # (stream, the entry around it)
 
 

@@ -1,6 +1,40 @@
 # Waits for streams and events as a whole, without a block.  Each is one operation of `_order`, so clocks rise by it and
 # `use` does not wait again for what was waited for here.
 
+cimport cython
+
+from cpython.number cimport PyIndex_Check
+from libc.stdint cimport uint32_t
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem._cpp cimport check, push
+from xlogmem._driver cimport Scope, enter_context, leave_context, stream_wait
+from xlogmem._failures cimport (
+    DEVICE_IS_LOST,
+    LOST,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    Failure,
+    fail_stream,
+    raise_failure,
+)
+from xlogmem._history cimport find_other_place
+from xlogmem._order cimport (
+    OrderState,
+    advance,
+    enter_stream,
+    hold_fence_unlocks,
+    host_wait_for_fence_unlocks,
+    host_wait_unlocks,
+    is_other_threads_default,
+    leave_stream,
+    order_after_fence_unlocks,
+    order_after_unlocks,
+    poll_fence_unlocks,
+    refuse_if_capturing_unlocks,
+)
+
+
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the stream
 cdef class Event:

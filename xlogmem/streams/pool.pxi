@@ -5,6 +5,17 @@
 # The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and the others
 # go on.  They may come whenever the GIL is released, and finalizers at any allocation, so each change is one step.
 
+import time
+
+from libc.stdint cimport INT32_MAX, INT32_MIN
+
+from xlogmem._units import parse_number, parse_ordinal
+from xlogmem.errors import StreamMisuseError
+from xlogmem._driver cimport Scope, context_of, enter_context, leave_context, process_was_forked, stream_create
+from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
+from xlogmem._order cimport ORDINARY, Discipline, OrderState, register_stream_locked
+
+
 cdef class StreamPool:
     """Makes the streams of one runtime.
 

@@ -2,6 +2,16 @@
 #
 # The interpreter's main thread runs these as a pending call, when it comes to one.  The next `open` runs them too.
 
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._log import logger
+from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._locks cimport mutex
+
+
 ctypedef int (*DeferredCall)(void*) noexcept        # has the GIL
 
 cdef extern from "Python.h":

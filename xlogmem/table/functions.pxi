@@ -3,6 +3,90 @@
 # The usual stream is the legacy one, and the usual call has nothing to do but its own work.  Such a call looks nothing
 # up and, where the resource finds its device itself, makes no driver call but the resource's.
 
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport Py_INCREF
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport strlen
+
+from xlogmem._abi cimport (
+    XLOGMEM_FAILED,
+    XLOGMEM_NOT_FOUND,
+    XLOGMEM_OUT_OF_MEMORY,
+    XLOGMEM_TABLE,
+    XLOGMEM_TABLE_VERSION,
+    XLOGMEM_TEXT,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_table,
+)
+from xlogmem._core cimport (
+    CAPTURE_WAS_CHECKED,
+    CHECK_CAPTURE,
+    KEEP_STREAM_BUSY,
+    RELEASE_STREAM,
+    UNKNOWN_ACCESS,
+    Block,
+    CaptureCheck,
+    CoreState,
+    Figures,
+    Found,
+    StreamCache,
+    allocate_by_handle,
+    allocate_from_cache,
+    allocate_in_call,
+    count_all_locked,
+    drain,
+    drop_exception_locked,
+    file_unprepared_unlocks,
+    find_by_address_locked,
+    find_site_for_check,
+    free_at_into_cache,
+    free_block,
+    free_by_handle,
+    free_found_unlocks,
+    free_without_wait,
+    goes_slowly,
+    keep_stack_of_free,
+    keep_unreported_locked,
+    live_block_at_locked,
+    mark_lost_if_sticky,
+    may_allocate_at,
+    refuse_lost,
+    requeue_free_locked,
+)
+from xlogmem._cpp cimport check, make_new, push, unlikely
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._failures cimport (
+    DRIVER_FAILED,
+    OUT_OF_BUDGET,
+    PYTHON_RAISED,
+    STREAM_IS_CAPTURING,
+    Failure,
+    UnderWay,
+    fail_resource,
+    fail_stream,
+    format_failure,
+    is_out_of_memory,
+    is_put_off,
+    put_back,
+    set_aside,
+)
+from xlogmem._labels cimport Label, label_of_stack, release
+from xlogmem._order cimport (
+    OPAQUE,
+    Fence,
+    StreamState,
+    advance,
+    host_wait_unlocks,
+    may_be_destroyed,
+    record_fence_unlocks,
+)
+from xlogmem.blocks cimport Core
+from xlogmem.resources.base cimport Allocation, start_call, start_call_on
+
+
 cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
     mark_lost_if_sticky(core, 1, failure)
     error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED

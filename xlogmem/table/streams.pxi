@@ -5,6 +5,17 @@
 # cached handle is trusted where no other stream can have it: own streams, default streams, streams whose owner is held.
 # For the rest the driver is queried each time; see `_foreign`.
 
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._core cimport CoreState, StreamCache
+from xlogmem._cpp cimport atomic, check, vector
+from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
+from xlogmem._failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
+from xlogmem._foreign cimport Identified, identify_unlocks
+from xlogmem._order cimport OPAQUE, OrderState, StreamState, own_stream_locked, this_thread
+
+
 cdef enum:
     NAMED = 256                 # places of handles whose caches are found without a lock
     WAYS = 4                    # places that a handle may have

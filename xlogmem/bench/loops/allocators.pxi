@@ -1,4 +1,25 @@
 # Allocators as C++ code calls them, and the loops over pairs of allocate and free.
+
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_GetPointer, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+from libcpp.algorithm cimport sort
+from libcpp.vector cimport vector
+
+from xlogmem import _table
+from xlogmem._abi cimport (
+    XLOGMEM_TABLE,
+    XLOGMEM_UPSTREAM,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_table,
+    xlogmem_upstream,
+)
+from xlogmem._core cimport prepare
+from xlogmem.blocks cimport Core
+
+
 cdef extern from "loops/allocators.hpp" namespace "xlogmem_bench" nogil:
     cdef cppclass driver_allocator:
         driver* calls

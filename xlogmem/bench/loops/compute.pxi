@@ -1,4 +1,8 @@
 # Work that shares nothing with other threads but the core.
+
+from libc.stdint cimport uint64_t
+
+
 cdef extern from "loops/compute.hpp" namespace "xlogmem_bench" nogil:
     uint64_t compute(uint64_t)
 

@@ -1,4 +1,14 @@
 # The driver's functions for the floor, a pool of the driver, and stream handles.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memset
+from libcpp.vector cimport vector
+
+from xlogmem.errors import DriverError
+from xlogmem._abi cimport xlogmem_error
+
+
 cdef extern from "loops/driver.hpp" namespace "xlogmem_bench" nogil:
     cdef struct driver:
         pass

@@ -1,5 +1,8 @@
 # The yardstick of `use` from Python: a context manager that does nothing, with the same arguments, as Cython makes it.
 
+cimport cython
+
+
 @cython.final
 @cython.no_gc
 @cython.freelist(16)

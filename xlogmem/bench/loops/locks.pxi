@@ -1,4 +1,10 @@
 # The lock of the runtime under contention, and beside it the system's mutex.
+
+from libc.stdint cimport uint64_t
+
+from xlogmem._locks cimport mutex
+
+
 cdef extern from "loops/locks.hpp" namespace "xlogmem_bench" nogil:
     cdef struct contention:
         uint64_t took

@@ -1,4 +1,12 @@
 # Lookups by address, in xlogmem's index and in what it is measured beside.
+
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+from xlogmem._core cimport CoreState, Found, find_by_address_locked
+from xlogmem.blocks cimport Core
+
+
 cdef extern from "loops/lookup.hpp" namespace "xlogmem_bench" nogil:
     cdef cppclass tree:
         void add(uint64_t)

@@ -1,4 +1,12 @@
 # Programs: steps that allocate, free, launch and synchronize.  `Allocator.program` runs them.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t, uintptr_t
+from libcpp.vector cimport vector
+
+from xlogmem._abi cimport xlogmem_error, xlogmem_upstream
+
+
 cdef extern from "loops/programs.hpp" namespace "xlogmem_bench" nogil:
     cdef struct step:
         uint64_t operation

@@ -1,4 +1,12 @@
 # What uses are measured beside: the per-use-event scheme, and driver calls by hand.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+from xlogmem._abi cimport xlogmem_error
+
+
 cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
     int per_use_event_uses(per_use_events, use*, size_t, access*, uint64_t*, size_t, size_t, size_t, void**, size_t,
                            uint64_t*, xlogmem_error*)

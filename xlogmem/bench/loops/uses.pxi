@@ -1,4 +1,32 @@
 # Uses of blocks on an xlogmem runtime, over the core's own functions, which are what the paths from Python end in.
+
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+from xlogmem._core cimport (
+    HAND_BACK_ALL,
+    LAUNCHED,
+    READ,
+    WAIT_FOR_CONFLICTS,
+    Block,
+    CoreState,
+    Request,
+    Window,
+    allocate,
+    file_window_locked,
+    finish_rest,
+    free_block,
+    prepare,
+    return_window,
+    take_window,
+)
+from xlogmem._failures cimport Failure
+from xlogmem._order cimport StreamState, current_thread
+from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.resources.base cimport Allocation, start_call_on
+from xlogmem.streams cimport Stream, core_of
+
+
 cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
     cdef struct use:
         uint64_t stream

@@ -3,10 +3,8 @@
 its table.  CuPy is not needed to build this: the signatures are compared when they are put there."""
 # The functions of the simulated runtime are found when this is loaded: see cudart.loaded().
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport intptr_t, uint64_t
 
-include "cupy_table/runtime.pxi"
+include "cupy_table/runtime.pxi"  # the functions of the simulated runtime
 
 
 cdef object theirs = None                               # CuPy's module
@@ -24,6 +22,6 @@ cdef int check(int status) except -1:
     return 0
 
 
-include "cupy_table/devices.pxi"
-include "cupy_table/memory.pxi"
-include "cupy_table/streams.pxi"
+include "cupy_table/devices.pxi"  # devices
+include "cupy_table/memory.pxi"   # memory and copies
+include "cupy_table/streams.pxi"  # streams, events and graphs

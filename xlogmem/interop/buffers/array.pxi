@@ -1,6 +1,14 @@
 # What a buffer is.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, makes views of its
 # parts, and says whether its memory may still be accessed.  It does nothing with the memory; `Buffer` does.
 
+cimport cython
+
+from xlogmem.errors import StaleBufferError
+from xlogmem.interop._dtypes import DTYPES
+from xlogmem.blocks cimport BlockView, DeviceBlock
+from xlogmem.interop._layout cimport ArrayLayout, new_layout
+
+
 cdef ArrayLayout NOTHING = new_layout(DTYPES["uint8"], 0, (0,), None, False)
 
 

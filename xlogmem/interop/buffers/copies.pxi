@@ -4,6 +4,38 @@
 #
 # A fill or copy that found its buffer good goes on in that context: `DeviceState.recover` waits for it.
 
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem.interop._dtypes import dtype_of, element
+from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_lost
+from xlogmem._driver cimport (
+    Scope,
+    copy_across,
+    copy_between,
+    copy_in,
+    copy_out,
+    enter_context,
+    fill,
+    host_is_pinned,
+    leave_context,
+)
+from xlogmem._failures cimport Failure
+from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_stream
+from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.interop._layout cimport ArrayLayout
+from xlogmem.launch cimport LaunchRecorder, add_use, copy_together, record_on
+from xlogmem.streams cimport Stream
+
+
 cdef extern from *:
     """
     static thread_local unsigned xlogmem_calls_here = 0;    // fills and copies that this thread is inside

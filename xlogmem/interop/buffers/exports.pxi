@@ -6,6 +6,22 @@
 #   block is freed.
 # * An Arrow device array carries an event; on which stream its consumer works is never known.
 
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+
+from xlogmem.interop._dtypes import DTYPES
+from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
+from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
+from xlogmem._driver cimport LEGACY
+from xlogmem._named cimport pair_of
+from xlogmem._order cimport is_other_threads_default
+from xlogmem.blocks cimport Core, DeviceBlock, Export, release_export
+from xlogmem.interop._arrow cimport array_capsule, schema_capsule
+from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
+from xlogmem.interop._layout cimport ArrayLayout, new_layout
+from xlogmem.launch cimport LaunchRecorder
+from xlogmem.streams cimport Stream
+
+
 cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
     """Export the memory on a stream that is ordered after all uses so far (NULL: until the block is freed)."""
     cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile

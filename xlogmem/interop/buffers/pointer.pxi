@@ -1,6 +1,12 @@
 # The address of a buffer, for one launch.  Whatever reads it may act on it until the launch is filed, so the device's
 # context is not replaced meanwhile: `DeviceState.recover` refuses while `DeviceStatus.accesses` is not zero.
 
+cimport cython
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem.launch cimport LaunchRecorder
+
+
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the status
 cdef class Pointer:

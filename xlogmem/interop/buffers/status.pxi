@@ -2,6 +2,15 @@
 # `DeviceSnapshot`, which says when they were made, and compare the two without a lock.  Whatever makes a buffer takes
 # one snapshot and uses nothing else, so memory of one context never carries the epoch of another.
 
+cimport cython
+
+from libc.stdint cimport uint64_t
+
+from xlogmem.errors import StaleBufferError
+from xlogmem._failures cimport LOST
+from xlogmem.blocks cimport Core, Runtime
+
+
 @cython.final
 @cython.no_gc
 cdef class DeviceStatus:

@@ -1,6 +1,26 @@
 # Arrow device arrays: the array carries an event, which our stream waits for.  On which stream the producer goes on
 # working is never known, so the host waits for our uses before the array is released.
 
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._driver cimport Scope, stream_wait
+from xlogmem._failures cimport Failure
+from xlogmem.blocks cimport Core
+from xlogmem.interop._arrow cimport (
+    ARROW_DEVICE_CUDA,
+    ArrowDeviceArray,
+    ArrowSchema,
+    array_layout,
+    peek_array,
+    peek_schema,
+    schema_dtype,
+    take_array,
+)
+from xlogmem.interop._layout cimport ArrayLayout
+from xlogmem.interop.buffers cimport DeviceSnapshot
+from xlogmem.streams cimport Stream
+
+
 def from_arrow(array, /, *, stream=None, state=None):
     """Import an Arrow array on the device; it is tracked, shares the memory and is read-only.
 

@@ -1,6 +1,21 @@
 # The CUDA array interface: a dictionary.  It names a stream, on which the producer goes on working if it is known to
 # live on; a bare handle may be destroyed, so its stream is used once, to order one of ours after it.
 
+from collections.abc import Mapping
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport UINT64_MAX
+
+from xlogmem._stream_owners import find_producer_stream
+from xlogmem.errors import StreamMisuseError
+from xlogmem.interop._dtypes import dtype_of
+from xlogmem._dltensor cimport MOST_DIMENSIONS
+from xlogmem._driver cimport Scope
+from xlogmem.blocks cimport Core
+from xlogmem.interop._layout cimport ArrayLayout, new_layout
+from xlogmem.interop.buffers cimport DeviceSnapshot
+from xlogmem.streams cimport Stream
+
+
 cdef class Interface:
     # What a CUDA array interface says.
     cdef ArrayLayout layout

@@ -1,6 +1,21 @@
 # DLPack: the producer is called with the stream that its work has to be ordered before, and gives a capsule.  A capsule
 # that comes without its producer is ordered already, on a stream that only the caller knows.
 
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport INT32_MAX
+
+from xlogmem._stream_owners import find_producer_stream
+from xlogmem.errors import StreamMisuseError
+from xlogmem._dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLTensor
+from xlogmem._driver cimport Scope
+from xlogmem._named cimport device_pair, pair_of, peek_tensor
+from xlogmem.blocks cimport DeviceBlock
+from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
+from xlogmem.interop._layout cimport ArrayLayout
+from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, copy_host, copy_of, new_buffer
+from xlogmem.streams cimport Stream
+
+
 def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None, state=None):
     """Import an array of another library by DLPack; it is tracked, and shares the memory unless it is copied.
 

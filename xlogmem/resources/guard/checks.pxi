@@ -3,6 +3,15 @@
 # A result is in pinned memory of the host, which the kernel marks as written: looking at it takes no driver call and no
 # wait.  One that belongs to a guard that ended is used again once it is marked.
 
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+
+from xlogmem._cpp cimport atomic, vector
+from xlogmem._driver cimport host_allocate, launch_kernel
+from xlogmem._failures cimport Failure
+from xlogmem._labels cimport Label, held
+
+
 cdef enum:
     THREADS = 256
     MOST_FILLING = 1024         # thread blocks of a launch

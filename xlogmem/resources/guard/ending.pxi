@@ -1,5 +1,25 @@
 # How a guard begins and ends: the kernels of a context, and what is left when the guard goes.
 
+from cuda.bindings cimport cydriver as cy
+
+from xlogmem._guard_kernels import GUARD_PTX
+from xlogmem._cpp cimport make_new, vector
+from xlogmem._driver cimport (
+    LEAF_LOCK,
+    Context,
+    Scope,
+    enter_context,
+    give_event,
+    leave_context,
+    module_function,
+    module_load,
+    take_at_forks,
+)
+from xlogmem._failures cimport Failure, drop_exception, raise_failure
+from xlogmem._index cimport destroy
+from xlogmem._labels cimport Label, object_of, release
+
+
 cdef dict tools_by_context = {}         # addresses of `GuardTools`; kept until the process ends
 
 

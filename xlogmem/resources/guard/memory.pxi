@@ -3,6 +3,14 @@
 # The lock of the guard is a leaf and is not held during driver calls.  What a call works on without it is pinned, or in
 # a state that others leave alone.
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport vector
+from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert
+from xlogmem._labels cimport release
+from xlogmem._order cimport this_thread
+
+
 cdef void append(GuardedList* known, Guarded* memory) noexcept nogil:
     memory.previous = known.last
     memory.next = NULL

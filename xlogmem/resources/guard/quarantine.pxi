@@ -3,6 +3,16 @@
 # It leaves on the guard's own stream, which waits, on the device, for the fill at the free, so the stream of no user is
 # delayed.  Upstream gets it on that stream.
 
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport vector
+from xlogmem._driver cimport event_is_done, event_record, event_synchronize, give_event, stream_wait, take_event
+from xlogmem._failures cimport Failure, drop_exception
+from xlogmem._order cimport ALLOCATED, Dependency, advance
+from xlogmem.resources.base cimport Allocation, settle, start_call
+
+
 cdef int wait_for_own_stream(GuardState* guard, Failure* failure) except -1 nogil:
     """The host waits for what is queued on the guard's stream."""
     cdef cy.CUevent event

@@ -3,6 +3,16 @@
 # A report is made inside of calls of the core, which have to be carried out to their end.  So nothing that Python code
 # raises there gets out: an interrupt is pending again once everything is reported, and the rest is written down.
 
+import warnings
+
+from cpython.exc cimport PyErr_SetInterrupt, PyErr_SetObject, PyErr_WriteUnraisable
+
+from xlogmem._log import logger
+from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
+from xlogmem._cpp cimport vector
+from xlogmem._failures cimport Failure, keep_exception
+
+
 cdef void publish(GuardResourceAdaptor guard) noexcept:
     """Report what was found, and raise nothing."""
     cdef vector[Finding] findings

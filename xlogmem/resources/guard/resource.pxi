@@ -3,6 +3,26 @@
 # Fills and checks of a call are queued on its stream, which the core has ordered after every use; without streams the
 # host is ordered, and they are queued on the guard's own.
 
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._cpp cimport make_new, vector
+from xlogmem._driver cimport event_record, give_event, relax_capture, restore_capture, stream_is_capturing, take_event
+from xlogmem._failures cimport (
+    STREAM_IS_CAPTURING,
+    Failure,
+    UnderWay,
+    drop_exception,
+    fail_resource,
+    fail_stream,
+    put_back,
+    set_aside,
+)
+from xlogmem._labels cimport Label, held, release
+from xlogmem.resources.base cimport Allocation
+
+
 cdef size_t total_of(GuardState* guard, size_t nbytes) noexcept nogil:
     """Bytes from upstream: the canary behind begins with the byte after the user's last."""
     return 2 * guard.canary + ((nbytes + ALIGNMENT - 1) & ~(<size_t>ALIGNMENT - 1))

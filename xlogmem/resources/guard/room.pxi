@@ -3,6 +3,13 @@
 # Freed memory that another thread keeps (it returns it, or has pinned it for a check) cannot be found, and is not in
 # use all the same.  So an allocation waits for such threads before it is refused: as in the pool, see pool/calls.pxi.
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._failures cimport Failure, drop_exception, is_out_of_memory
+from xlogmem._order cimport this_thread
+from xlogmem.resources.base cimport Allocation
+
+
 cdef extern from "Python.h":
     ctypedef struct PyThreadState
     bint PyGILState_Check() nogil

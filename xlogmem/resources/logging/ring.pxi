@@ -2,6 +2,18 @@
 #
 # A place in the order is taken under the lock of the ring, so a sink gets its records in rising order.
 
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from xlogmem._cpp cimport atomic
+from xlogmem._driver cimport process_was_forked
+from xlogmem._failures cimport Failure
+from xlogmem._labels cimport Label, held, release
+from xlogmem._locks cimport mutex, signal
+from xlogmem.resources.base cimport Allocation
+
+
 cdef extern from *:
     """
     #include <ctime>

@@ -3,6 +3,18 @@
 # All that a program can put into a row is its tag, and that of a failed call its message: both stand in a JSON string
 # in which everything but plain ASCII has an escape.  RMM's columns have numbers alone.
 
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+from libc.time cimport localtime_r, time_t, tm
+
+from xlogmem.resources.sinks import AllocationRecord
+from xlogmem._cpp cimport vector
+from xlogmem._driver cimport LEGACY
+from xlogmem._failures cimport PYTHON_RAISED, Failure, class_of, format_failure
+from xlogmem._labels cimport Label, object_of
+
+
 cdef extern from "<cstring>" nogil:
     char* stpcpy(char* target, const char* text)
 

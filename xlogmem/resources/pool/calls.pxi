@@ -4,6 +4,12 @@
 # is reserved for it.  So an allocation that finds no memory meanwhile is not out of memory yet: it waits for a call to
 # end and chooses again.
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport check
+from xlogmem._order cimport this_thread
+
+
 cdef extern from "Python.h":
     ctypedef struct PyThreadState
     bint PyGILState_Check() nogil

@@ -4,6 +4,16 @@
 # not pass the maximum together.  What the expanding call does not need of a chunk is free, with a position of the
 # stream on which it was requested.  If upstream has no more, smaller chunks are tried, down to what the call needs.
 
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem._cpp cimport check, larger, make_new
+from xlogmem._failures cimport OUT_OF_BUDGET, PYTHON_RAISED, Failure, drop_exception, fail_resource, is_out_of_memory
+from xlogmem._order cimport Fence, StreamState, advance, may_be_destroyed, record_fence_unlocks
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
+
+
 cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogil:
     """Bytes of the next chunk, `nbytes` at least and not more than the maximum leaves.
 

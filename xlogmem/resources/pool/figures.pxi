@@ -1,5 +1,12 @@
 # What the pool has and has done, for programs and for a person who watches it.
 
+from libc.string cimport memset
+
+from xlogmem._units import format_bytes
+from xlogmem._cpp cimport check, larger
+from xlogmem._order cimport count_cached_locked, empty_caches_locked
+
+
 cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
     """The figures that take a visit to every span."""
     check(pool.order.lock.held(), "the lock is held")

@@ -4,6 +4,10 @@
 # tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an
 # ordered span is taken only if it wastes little, and free neighbours are coalesced before a larger span is split.
 
+from xlogmem._cpp cimport check, larger
+from xlogmem._order cimport StreamState, empty_caches_locked
+
+
 cdef inline bint is_scarce_locked(PoolState* pool, size_t nbytes) noexcept nogil:
     """Whether memory counts more than the time that caches save, with so many bytes more in use."""
     check(pool.order.lock.held(), "the lock is held")

@@ -4,6 +4,12 @@
 # power of two, 32 columns in each row, so a class spans at most 1/32 of its size.  Inserting, removing and finding the
 # next class that is not empty take constant time.  In a ring the newest span comes first.
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport check, larger, make_new
+from xlogmem._order cimport StreamState
+
+
 cdef inline uint32_t size_class_of(size_t nbytes) noexcept nogil:
     """The size class, as row * COLUMNS + column."""
     cdef uint64_t grains = nbytes // ALIGNMENT

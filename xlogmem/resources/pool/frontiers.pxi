@@ -4,6 +4,19 @@
 # position in all, which is inside the span; further ones are in a vector.  An owner starts without a frontier: its
 # stream was ordered after the former one.
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._cpp cimport check
+from xlogmem._failures cimport Failure
+from xlogmem._order cimport (
+    StreamState,
+    host_wait_or_sync_unlocks,
+    is_ordered_after_locked,
+    needs_context_sync_locked,
+    order_or_sync_unlocks,
+)
+
+
 cdef inline Position* position_at(Span* span, size_t i) noexcept nogil:
     return &span.first if i == 0 else &span.more[i - 1]
 

@@ -5,6 +5,10 @@
 # when memory is short.  A pair is *blocked* if one of the two needs the host to wait; blocked pairs are set aside, so
 # that not every request under pressure looks at them.
 
+from xlogmem._cpp cimport check
+from xlogmem._order cimport StreamState
+
+
 cdef inline Span** pair_list_of_locked(PoolState* pool, Span* span) noexcept nogil:
     check(pool.order.lock.held(), "the lock is held")
     return &pool.blocked_pairs if span.pair == BLOCKED else &pool.pairs

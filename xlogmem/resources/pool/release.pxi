@@ -4,6 +4,21 @@
 # that over; otherwise the chunk is freed on a stream that is ordered after the frontier, and with a host-synchronous
 # upstream the host waits.  A chunk whose return fails stays in the pool with its frontier.
 
+from xlogmem._cpp cimport check, vector
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
+from xlogmem._failures cimport STREAM_IS_CAPTURING, Failure, drop_exception
+from xlogmem._order cimport (
+    ALLOCATED,
+    Dependency,
+    StreamState,
+    forbid_context_sync,
+    is_of_former,
+    may_be_destroyed,
+    refuse_if_capturing_unlocks,
+)
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
+
+
 cdef Span* reserve_chunk_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
     """Coalesce an idle chunk into one span, which is held."""
     check(pool.order.lock.held(), "the lock is held")

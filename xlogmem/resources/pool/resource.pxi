@@ -4,6 +4,14 @@
 # stream is ordered after makes none either.  Everything else is `find_and_wait_unlocks`: the stream waits for a span,
 # or the pool expands.
 
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport check, larger, vector
+from xlogmem._failures cimport NEEDS_CONTEXT_SYNC, OUT_OF_BUDGET, SOURCE_IS_CAPTURING, Failure, is_out_of_memory
+from xlogmem._order cimport ENTRY_KINDS, Dependency, StreamState, empty_caches_locked, forbid_context_sync
+from xlogmem.resources.base cimport Allocation
+
+
 cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
                                Failure* failure) except -1 nogil:
     """Take a part of a free span that the stream has to wait for.

@@ -4,6 +4,12 @@
 # constant time.  A split copies the frontier; coalescing takes the newest position of each stream.  A call that drops
 # the lock holds its span, off the free lists, so no other call can take it meanwhile.
 
+from libc.stdint cimport uint64_t
+
+from xlogmem._cpp cimport check, checked, make_new
+from xlogmem._order cimport StreamState, advance, may_be_destroyed
+
+
 cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t nbytes) noexcept nogil:
     """A span without neighbours and without a frontier, on no free list."""
     check(pool.order.lock.held(), "the lock is held")

@@ -1,5 +1,9 @@
 # Devices and contexts.
 
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport intptr_t
+
+
 cpdef deviceSynchronize():
     cdef int status
     with nogil:

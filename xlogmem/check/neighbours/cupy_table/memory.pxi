@@ -1,5 +1,8 @@
 # Allocations, copies, pools.
 
+from libc.stdint cimport intptr_t, uint64_t
+
+
 cpdef intptr_t malloc(size_t size) except? 0:
     cdef void* result = NULL
     cdef int status

@@ -1,5 +1,9 @@
 # Streams, events, graphs.
 
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport intptr_t
+
+
 cpdef intptr_t streamCreate() except? 0:
     cdef void* result = NULL
     cdef int status
