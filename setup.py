@@ -19,6 +19,7 @@ import os
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -27,6 +28,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python defines it too, but not if CFLAGS is set
@@ -42,6 +44,11 @@ if build not in BUILDS:
 
 HERE = Path(__file__).parent
 HEADER = "xlogmem/include/xlogmem.h"
+MUTEX = "cpp/mutex.hpp"
+CORES = len(os.sched_getaffinity(0))
+# Modules on the paths that benchmarks/instructions.py counts; a release build compiles the others in half the time.
+HOT = {"_core", "_driver", "_foreign", "_history", "_index", "_labels", "_loops", "_order", "_table", "async_", "base",
+       "blocks", "buffers", "foreign", "launch", "pool", "streams"}
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.
 SYMBOLS = ["-g0"] if build == "release" else []
@@ -144,16 +151,46 @@ def sources() -> Path:
 
 def module(root: Path, path: Path) -> Extension:
     """A module and its pages, which lie in a folder of its name."""
+    cold = ["-O1"] if build == "release" and path.stem not in HOT else []
     pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
-                     include_dirs=[include, "xlogmem/include", str(root / "xlogmem"), str((root / path).parent)],
-                     depends=[HEADER, str(root / "xlogmem/_mutex.hpp"),
+                     include_dirs=[include, "cpp", "xlogmem/include", str(root / "xlogmem"), str((root / path).parent)],
+                     depends=[HEADER, MUTEX,
                               *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
-                     define_macros=MACROS, extra_compile_args=CPP, extra_link_args=SANITIZERS)
+                     define_macros=MACROS, extra_compile_args=[*CPP, *cold], extra_link_args=SANITIZERS)
+
+
+# The engine of the check and its reader of kernels are in two libraries, and compiled once.
+ENGINE = ("cpp/engine", "cpp/kernels")
+LIBRARY = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
+           *SYMBOLS, *SANITIZERS]
 
 
 class BuildExtensions(build_ext):
-    """Compiles everything again where the last build in this checkout was of another kind."""
+    """Compiles on all cores, and everything again where the last build in this checkout was of another kind."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or CORES
+
+    def build_extensions(self) -> None:
+        self.extensions.sort(key=lambda extension: -sum(map(os.path.getsize, extension.sources)))   # the longest first
+        self.engine = ThreadPoolExecutor(1).submit(self.compile_engine)
+        super().build_extensions()
+
+    def compile_engine(self) -> list[str]:
+        """The object files of the engine, which is older than none of its sources."""
+        objects = []
+        for folder in ENGINE:
+            target = Path(self.build_temp, "engine", f"{Path(folder).name}.o")
+            sources = [MUTEX, *(str(path) for part in ENGINE for path in Path(part).glob("*.[ch]pp"))]
+            if self.force or newer_group(sources, str(target)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                made, = self.compiler.compile([as_one_file(folder)], str(target.parent), include_dirs=["cpp"],
+                                              extra_postargs=LIBRARY)
+                Path(made).replace(target)
+            objects.append(str(target))
+        return objects
 
     def run(self) -> None:
         stamp = HERE / "build/kind"
@@ -167,6 +204,8 @@ class BuildExtensions(build_ext):
         """With a folder of its own for objects: two libraries are made of the same files, perhaps at the same time."""
         builder = copy(self)
         builder.build_temp = str(Path(self.build_temp, extension.name))
+        if getattr(extension, "engine", False):
+            extension.extra_objects = self.engine.result()
         super(BuildExtensions, builder).build_extension(extension)
 
 
@@ -176,6 +215,7 @@ modules = cythonize(
     [*(module(root, path.relative_to(root)) for path in sorted(root.glob("xlogmem/**/*.pyx"))
        if path.parent.name != "rmm"), *rmm_binding()],
     build_dir="build/cython",
+    nthreads=CORES,
     compiler_directives={
         "language_level": 3,
         "embedsignature": True,
@@ -187,22 +227,28 @@ modules = cythonize(
     },
 )
 
-ENGINE = ("xlogmem/check/engine", "xlogmem/check/kernels")
+def as_one_file(folder: str) -> str:
+    """A file that includes all C++ files of a folder, whose headers are then read once."""
+    path = HERE / f"build/one_file/{Path(folder).name}.cpp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f'#include "../../{file.relative_to(HERE)}"\n' for file in sorted(HERE.glob(f"{folder}/*.cpp")))
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return str(path.relative_to(HERE))
 
 
-def library(name: str, folders: tuple[str, ...], include_dirs: list[str], compile_args: list[str],
-            link_args: list[str]) -> Extension:
-    """A shared library of all C++ files of these folders, for ctypes: Python cannot import it."""
-    def files(pattern: str) -> list[str]:
-        return sorted(str(path.relative_to(HERE)) for folder in folders for path in HERE.glob(f"{folder}/{pattern}"))
-
-    return Extension(
-        name, files("*.cpp"), depends=[*files("*.[hmi]*"), "xlogmem/_mutex.hpp"], language="c++",
-        include_dirs=["xlogmem", *include_dirs],
-        extra_compile_args=["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
-                            *SYMBOLS, *SANITIZERS, *compile_args],
+def library(name: str, folder: str, include_dirs: list[str], link_args: list[str], macros: tuple[str, ...] = (),
+            engine: bool = True) -> Extension:
+    """A shared library of the C++ files of a folder, for ctypes: Python cannot import it."""
+    depends = [str(path.relative_to(HERE)) for part in (folder, *(ENGINE if engine else ())) for path in
+               sorted(HERE.glob(f"{part}/*.[chm]*"))]
+    made = Extension(
+        name, [as_one_file(folder)], depends=[*depends, MUTEX], language="c++", include_dirs=["cpp", *include_dirs],
+        extra_compile_args=[*LIBRARY, *macros],
         extra_link_args=["-pthread", *link_args,
                          *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])])     # one C++ runtime to watch
+    made.engine = engine
+    return made
 
 
 def check_on_gpus() -> list[Extension]:
@@ -213,8 +259,8 @@ def check_on_gpus() -> list[Extension]:
         print("xlogmem: built WITHOUT `xlogmem check --gpu`: CUPTI's headers are not installed "
               "(nvidia-cuda-cupti-cu12, cuda-cupti-dev of conda, or a CUDA toolkit)", file=sys.stderr)
         return []
-    return [library("xlogmem.check._cupti", ("xlogmem/check/cupti", *ENGINE), [include, *folders],
-                    ["-std=c++20"], ["-Wl,--version-script=xlogmem/check/cupti/exports.map", "-ldl"])]
+    return [library("xlogmem.check._cupti", "cpp/cupti", [include, *folders],
+                    ["-Wl,--version-script=cpp/cupti/exports.map", "-ldl"])]
 
 
 def needed_driver() -> str:
@@ -230,17 +276,16 @@ def needed_driver() -> str:
 
 def simulated_runtime(major: int, driver: str) -> Extension:
     """libcudart for programs of this version of CUDA, loaded as the simulator is."""
-    exports = f"xlogmem/check/cudart/exports{major}.map"
-    return library(f"xlogmem.check.cudart._cudart{major}", ("xlogmem/check/cudart",), [include],
-                   ["-std=c++17", f"-DCUDART_VERSION={major}000"],
+    exports = f"cpp/cudart/exports{major}.map"
+    return library(f"xlogmem.check.cudart._cudart{major}", "cpp/cudart", [include],
                    [f"-Wl,-soname,libcudart.so.{major}", f"-Wl,--version-script={exports}", "-Wl,--no-as-needed",
-                    driver])
+                    driver], (f"-DCUDART_VERSION={major}000",), engine=False)
 
 
 # Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
 # judges what is done with it.
-simulator = library("xlogmem.sim._simcuda", ("xlogmem/sim/src", *ENGINE), [include], ["-std=c++17"],
-                    ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=xlogmem/sim/src/exports.map"])
+simulator = library("xlogmem.sim._simcuda", "cpp/driver", [include],
+                    ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=cpp/driver/exports.map"])
 
 driver = needed_driver()
 setup(ext_modules=[*modules, simulator, simulated_runtime(12, driver), simulated_runtime(13, driver), *check_on_gpus()],

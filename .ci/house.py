@@ -241,9 +241,9 @@ def show_words(root: Path) -> None:
 
 def main(root: Path) -> None:
     read = {path.relative_to(root).as_posix(): path.read_text()
-            for folder, endings in (("xlogmem", PRODUCT), ("tests", ("py",)))
+            for folder, endings in (("xlogmem", PRODUCT), ("cpp", PRODUCT), ("tests", ("py",)))
             for ending in endings for path in sorted(root.glob(f"{folder}/**/*.{ending}"))}
-    product = {file: text for file, text in read.items() if file.startswith("xlogmem/")}
+    product = {file: text for file, text in read.items() if not file.startswith("tests/")}
     show_sizes("product", product)
     show_sizes("tests", {file: text for file, text in read.items() if file not in product})
     show_circles(product)

@@ -1,9 +1,9 @@
 // What the engine of the check costs: nanoseconds for a launch of a kernel with seven words of parameters, of which four
 // are addresses, under a lock that no other thread wants.
 //
-//     g++ -std=c++17 -O2 -I xlogmem benchmarks/check_engine.cpp xlogmem/check/engine/*.cpp -o /tmp/check_engine
+//     g++ -std=c++17 -O2 -I cpp benchmarks/check_engine.cpp cpp/engine/*.cpp -o /tmp/check_engine
 //     /tmp/check_engine
-#include "check/engine/engine.hpp"
+#include "engine/engine.hpp"
 
 #include <algorithm>
 #include <chrono>

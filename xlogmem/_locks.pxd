@@ -6,7 +6,7 @@ from libc.stdint cimport uint32_t, uint64_t
 cdef extern from *:
     """
     #include <climits>
-    #include "_mutex.hpp"
+    #include "mutex.hpp"
     #ifndef XLOGMEM_BELL
     #define XLOGMEM_BELL
     // Rung where something changes that other threads wait for.  One that waits took `heard` under the lock that guards

@@ -1,7 +1,7 @@
 // Prints what the images named on the command line say of their kernels; test_kernel_facts.py compiles it.
 // With --mutate N each image is also read N times, damaged, out of a buffer that ends where the image does.
-#include "check/kernels/facts.hpp"
-#include "check/kernels/signature.hpp"
+#include "kernels/facts.hpp"
+#include "kernels/signature.hpp"
 
 #include <cstdlib>
 #include <cstring>

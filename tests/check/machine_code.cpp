@@ -2,7 +2,7 @@
 // may have several; test_machine_code.py compiles it.
 // With --cubin it prints where the code is in a cubin instead, and what else is said there.
 // With --mutate N each file is also read N times, damaged, as the one or the other.
-#include "check/kernels/binary.hpp"
+#include "kernels/binary.hpp"
 
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Feeds traces to the engine alone, and prints what it finds. test_traces.py compiles it, and says what a trace is.
-#include "check/engine/handles.hpp"
-#include "check/engine/trace.hpp"
+#include "engine/handles.hpp"
+#include "engine/trace.hpp"
 
 #include <cstdio>
 #include <cstdlib>

@@ -14,7 +14,7 @@ from fabricated import SCENES, folder_of, headers
 from places import ROOT
 
 FILE = ROOT / "tests/check/cupti_defects.toml"
-SOURCES = ROOT / "xlogmem/check"
+SOURCES = ROOT / "cpp"
 ROWS = tomllib.loads(FILE.read_text())["defect"]
 MODULES = {row["name"]: [f"scenes_of_{module}" for module in row["scenes"]] for row in ROWS}
 CUDA = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
@@ -32,7 +32,7 @@ def driver(tmp_path_factory):
 def planted(tmp_path_factory):
     """The library with all defects, of which the environment selects one."""
     folder = tmp_path_factory.mktemp("planted")
-    parts = {"cupti": folder / "check/cupti", "kernels": folder / "check/kernels", "engine": SOURCES / "engine"}
+    parts = {"cupti": folder / "cupti", "kernels": folder / "kernels", "engine": SOURCES / "engine"}
     for part in ("cupti", "kernels"):
         parts[part].mkdir(parents=True)
         here = [replace(defect, edits=tuple(edit for edit in defect.edits if (SOURCES / part / edit[0]).exists()))
@@ -44,7 +44,7 @@ def planted(tmp_path_factory):
         files = sorted(sources.glob("*.cpp"))
         (folder / f"{part}.cpp").write_text("".join(f'#include "{file}"\n' for file in files))
     subprocess.run([compiler() or "g++", "-std=c++20", "-O0", "-s", "-shared", "-fPIC", "-fvisibility=hidden",
-                    "-pthread", f"-I{folder}", f"-I{ROOT / 'xlogmem'}", f"-I{headers()}", f"-I{CUDA}", f"-I{CRT}",
+                    "-pthread", f"-I{folder}", f"-I{SOURCES}", f"-I{headers()}", f"-I{CUDA}", f"-I{CRT}",
                     *(str(folder / f"{part}.cpp") for part in parts),
                     f"-Wl,--version-script={SOURCES / 'cupti/exports.map'}", "-o", str(folder / "planted.so")],
                    check=True)

@@ -54,5 +54,5 @@ def test_a_trace_that_is_no_trace_is_refused(replay):
 
 
 def test_the_benchmark_of_the_engine_compiles():
-    subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "xlogmem",
+    subprocess.run([compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "cpp",
                     ROOT / "benchmarks/check_engine.cpp"], check=True)

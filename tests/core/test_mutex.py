@@ -72,11 +72,11 @@ DEFECTS = {                                             # what is left out, in p
 
 def compiled(folder, *edits):
     """The program with a copy of the lock."""
-    text = (ROOT / "xlogmem/_mutex.hpp").read_text()
+    text = (ROOT / "cpp/mutex.hpp").read_text()
     for old, new in (*PREPARED.items(), *edits):
         assert old in text, f"the lock has no {old!r} any more"
         text = text.replace(old, new)
-    (folder / "_mutex.hpp").write_text(text)
+    (folder / "mutex.hpp").write_text(text)
     (folder / "mutex.cpp").write_text(PROGRAM.read_text())      # its own include is looked for beside it first
     subprocess.run([os.environ.get("CXX", "g++"), "-O2", "-std=c++17", "-pthread", "mutex.cpp", "-o", "mutex"],
                    check=True, cwd=folder)

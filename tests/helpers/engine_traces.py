@@ -17,7 +17,7 @@ from pathlib import Path
 from places import ROOT
 
 HERE = ROOT / "tests/check"
-ENGINE = ROOT / "xlogmem/check/engine"
+ENGINE = ROOT / "cpp/engine"
 PLANTED = re.compile(r'planted\("([a-z-]+)"\)')
 PLANTED_SOURCE = """\
 #include "planted.hpp"
@@ -126,7 +126,7 @@ def build(folder: Path, engine: Path = ENGINE, *options: str) -> Path:
     (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
     program = folder / "replay"
     subprocess.run([compiler() or "g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
-                    *options, "-I", str(engine.parents[1]), str(folder / "all.cpp"), "-o", str(program)], check=True)
+                    *options, "-I", str(engine.parent), str(folder / "all.cpp"), "-o", str(program)], check=True)
     return program
 
 
@@ -195,7 +195,7 @@ def planted_sources() -> dict[str, str]:
 
 
 def build_planted(folder: Path) -> Path:
-    engine = folder / "xlogmem/check/engine"
+    engine = folder / "cpp/engine"
     engine.mkdir(parents=True)
     for file, text in planted_sources().items():
         (engine / file).write_text(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine_traces import HERE, Defect, compiler, defects_of, planted_texts
 from places import ROOT
 
-KERNELS = ROOT / "xlogmem/check/kernels"
+KERNELS = ROOT / "cpp/kernels"
 # Its files about machine code, which have a program of their own: machine_listings.py.
 CODE = ("branches", "evidence", "listing", "lives", "machine_code", "opcodes", "origins", "registers", "steps",
         "steps_of_memory")
@@ -32,7 +32,7 @@ def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
     program = folder / "kernel_facts"
     sources = [*(path for path in sorted(kernels.glob("*.cpp")) if path.stem not in CODE), HERE / "kernel_facts.cpp"]
     subprocess.run([compiler() or "g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
-                    *options, "-I", str(kernels.parents[1]), "-I", str(ROOT / "xlogmem"), *map(str, sources),
+                    *options, "-I", str(kernels.parent), "-I", str(ROOT / "cpp"), *map(str, sources),
                     "-o", str(program)], check=True)
     return program
 
@@ -50,7 +50,7 @@ def defects():
 
 
 def build_planted(folder: Path, *options: str) -> Path:
-    kernels = folder / "xlogmem/check/kernels"
+    kernels = folder / "cpp/kernels"
     kernels.mkdir(parents=True)
     texts = planted_texts(KERNELS, defects())
 

@@ -39,7 +39,7 @@ def defects():
 
 def build(folder: Path, *options: str) -> Path:
     """With all defects, of which the environment selects one; as one file, like the program that replays traces."""
-    kernels = folder / "xlogmem/check/kernels"
+    kernels = folder / "cpp/kernels"
     kernels.mkdir(parents=True)
     for file, text in planted_texts(KERNELS, defects()).items():
         (kernels / file).write_text(text)
@@ -47,7 +47,7 @@ def build(folder: Path, *options: str) -> Path:
     (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
     program = folder / "machine_code"
     subprocess.run([compiler() or "g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
-                    *options, "-I", str(folder / "xlogmem"), "-I", str(ROOT / "xlogmem"), str(folder / "all.cpp"),
+                    *options, "-I", str(folder / "cpp"), "-I", str(ROOT / "cpp"), str(folder / "all.cpp"),
                     "-o", str(program)], check=True)
     return program
 

@@ -11,7 +11,7 @@ static bool keep_back(std::atomic<unsigned>& word);
 static void deliver();
 static bool fence_is_refused = false;
 
-#include "_mutex.hpp"
+#include "mutex.hpp"
 
 #include <chrono>
 #include <cstring>

@@ -15,6 +15,7 @@ __all__ = ["INCLUDE", "STRINGS", "TABLE", "Allowed", "Finding", "allowed", "find
 
 TABLE = Path(__file__).parents[1] / "words.toml"
 SCANNED = ("xlogmem/**/*.py", "xlogmem/**/*.py[xi]", "xlogmem/**/*.px[di]", "xlogmem/**/*.[ch]pp", "xlogmem/**/*.h",
+           "cpp/**/*.[ch]pp",
            "*.md", "docs/*.md", "examples/*", "benchmarks/*.py", ".ci/*", "setup.py", "tests/**/*.py",
            "tests/**/*.toml", "tests/**/*.txt")
 NUMBERED = ("tests/", "docs/promises.md", "docs/ordering.md")   # may cite numbers of rules

@@ -114,7 +114,7 @@ cdef int finish_kept_whole(Context context, object address) except -1:
 
 
 def report_to_check(size_t address):
-    """Runtimes that are made from now on report to the table at this address: xlogmem/check/engine/hooks.hpp."""
+    """Runtimes that are made from now on report to the table at this address: cpp/engine/hooks.hpp."""
     set_hooks(address)
 
 

@@ -2,7 +2,7 @@
 
 `start` is what runs inside of the program, `findings` what it has found, `audit` what it does not declare, `report` how
 that is said, `suppressions` and `ignored` what is left out, `command` runs a program and `plugin` tests:
-``pytest -p xlogmem.check``.  The engine (xlogmem/check/engine) is C++ and knows nothing of these.
+``pytest -p xlogmem.check``.  The engine (cpp/engine) is C++ and knows nothing of these.
 """
 from __future__ import annotations
 

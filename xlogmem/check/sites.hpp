@@ -7,7 +7,7 @@
 
 #include <Python.h>
 
-#include "_mutex.hpp"
+#include "mutex.hpp"
 
 #include <array>
 #include <atomic>

@@ -75,7 +75,8 @@ cdef void switch_history(bint is_on) noexcept:
 
 cdef void watch(CoreState* core, bint recorded) noexcept:
     """With the GIL, which guards the list of cores, and waiting for the lock all the same: a thread that has it never
-    needs the GIL.  To try is not enough, because no other thread's try takes a lock from its favourite (_mutex.hpp)."""
+    needs the GIL.  To try is not enough, because no other thread's try takes a lock from its favourite
+    (cpp/mutex.hpp)."""
     core.order.lock.lock()
     hold_caches_locked(core)
     core.watched = (BY_CHECK if hooks != NULL else 0) | (BY_HISTORY if recorded else 0)

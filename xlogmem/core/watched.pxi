@@ -1,4 +1,4 @@
-# A check is reported to: see check/engine/hooks.hpp.
+# A check is reported to: see cpp/engine/hooks.hpp.
 #
 # Nothing here is on a path that is taken without a check.  Under one a runtime has a table of its own in place of its
 # resource's, which calls that and reports what was handed out and freed, as a guard would (`watched`).  It wants
@@ -15,7 +15,7 @@ from xlogmem._labels cimport Label
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, FrontierTable
 
 
-cdef extern from "check/engine/hooks.hpp" nogil:
+cdef extern from "engine/hooks.hpp" nogil:
     ctypedef enum xlogmem_check_end:
         XLOGMEM_CHECK_ORDERED
         XLOGMEM_CHECK_BY_HOST

@@ -155,11 +155,11 @@ class Simulator:
         self._call("find_sites", function)
 
     def hooks(self) -> int:
-        """The address of the table of xlogmem/check/engine/hooks.hpp: what a runtime reports to the check."""
+        """The address of the table of cpp/engine/hooks.hpp: what a runtime reports to the check."""
         return self._call("hooks")
 
     def record(self, file: str | None) -> None:
-        """Write all that the engine is fed to this file, until `record(None)`: xlogmem/check/engine/trace.hpp.  It has
+        """Write all that the engine is fed to this file, until `record(None)`: cpp/engine/trace.hpp.  It has
         to begin before the first call of the driver."""
         if not self._call("record", None if file is None else os.fsencode(file)):
             raise OSError(f"{file} cannot be written")

@@ -17,8 +17,8 @@
 // before a lock is taken, because that may take the GIL, and a thread with the GIL may wait for the lock.
 #pragma once
 
-#include "_mutex.hpp"
-#include "check/engine/hooks.hpp"
+#include "mutex.hpp"
+#include "engine/hooks.hpp"
 #include "interposed.hpp"
 
 #include <algorithm>

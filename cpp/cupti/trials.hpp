@@ -9,7 +9,7 @@
 
 #include "kernels.hpp"
 
-#include "check/engine/engine.hpp"
+#include "engine/engine.hpp"
 
 namespace check {
 

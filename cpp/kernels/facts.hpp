@@ -14,7 +14,7 @@
 // Images come from files and other libraries: whatever is in them, nothing outside of their bytes is read.
 #pragma once
 
-#include "check/engine/access.hpp"
+#include "engine/access.hpp"
 
 #include <map>
 #include <string>

@@ -1,4 +1,4 @@
-// What the simulated driver reports to the engine of the check, xlogmem/check/engine, under the driver's lock.
+// What the simulated driver reports to the engine of the check, cpp/engine, under the driver's lock.
 //
 // The engine knows the order of operations, too, and the driver looks it up there: may this stream have that memory?
 // Its findings become text here. The list also has calls with dead handles: not races, but as deadly.
@@ -6,7 +6,7 @@
 
 #include "device.hpp"
 
-#include "check/kernels/layouts.hpp"
+#include "kernels/layouts.hpp"
 
 #include <string>
 #include <vector>

@@ -1,10 +1,10 @@
-// What xlogmem's runtime reports to the engine: the table of check/engine/hooks.hpp, with the streams that CUPTI has shown.
+// What xlogmem's runtime reports to the engine: the table of engine/hooks.hpp, with the streams that CUPTI has shown.
 //
 // The runtime calls these under its own lock, and the front end's is a leaf there. Where in the program that is, is
 // looked up before: a place that was never seen takes the GIL.
 #include "front.hpp"
 
-#include "check/engine/reports.hpp"
+#include "engine/reports.hpp"
 
 namespace check {
 

@@ -53,12 +53,6 @@ const HostRange* find_pinned(u64 address, u64* start) {
     return &found->second;
 }
 
-template <class T>
-CUresult answer(void* out, T value) {
-    *static_cast<T*>(out) = value;
-    return CUDA_SUCCESS;
-}
-
 CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address) {
     Block* block = find_block(address);
     if (block && (!block->live || address >= block->address + block->size)) block = nullptr;

@@ -79,4 +79,15 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
 #define REFUSE_IF(expression) \
     if (CUresult refused_ = (expression)) return refused_
 
+inline CUresult check_device(CUdevice device) {
+    return device >= 0 && device < driver().config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// The value of an attribute, where the caller wants it.
+template <class T>
+CUresult answer(void* out, T value) {
+    *static_cast<T*>(out) = value;
+    return CUDA_SUCCESS;
+}
+
 }  // namespace sim

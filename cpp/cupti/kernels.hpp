@@ -5,8 +5,8 @@
 // written (trials.hpp), and at the end the machine code what is read and written (codes.hpp).
 #pragma once
 
-#include "check/kernels/facts.hpp"
-#include "check/kernels/layouts.hpp"
+#include "kernels/facts.hpp"
+#include "kernels/layouts.hpp"
 
 #include <cuda.h>
 

@@ -79,9 +79,9 @@ static_assert(sizeof(Properties) == 1008 && offsetof(Properties, concurrentKerne
               "as cudaDeviceProp of CUDA 13.0");
 #endif
 
-class Attributes {
+class DeviceAttributes {
   public:
-    explicit Attributes(CUdevice device) : device_(device) {}
+    explicit DeviceAttributes(CUdevice device) : device_(device) {}
 
     template <class Number>
     void read(Number& into, CUdevice_attribute attribute) const {
@@ -94,7 +94,7 @@ class Attributes {
     CUdevice device_;
 };
 
-void read_limits(Properties& p, const Attributes& of) {
+void read_limits(Properties& p, const DeviceAttributes& of) {
     of.read(p.sharedMemPerBlock, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
     of.read(p.regsPerBlock, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
     of.read(p.warpSize, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
@@ -117,7 +117,7 @@ void read_limits(Properties& p, const Attributes& of) {
     of.read(p.reservedSharedMemPerBlock, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
 }
 
-void read_hardware(Properties& p, const Attributes& of) {
+void read_hardware(Properties& p, const DeviceAttributes& of) {
     of.read(p.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     of.read(p.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     of.read(p.multiProcessorCount, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -132,7 +132,7 @@ void read_hardware(Properties& p, const Attributes& of) {
     of.read(p.persistingL2CacheMaxSize, CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE);
 }
 
-void read_abilities(Properties& p, const Attributes& of) {
+void read_abilities(Properties& p, const DeviceAttributes& of) {
     of.read(p.canMapHostMemory, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY);
     of.read(p.concurrentKernels, CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS);
     of.read(p.unifiedAddressing, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
@@ -158,9 +158,11 @@ RUNTIME Error cudaGetDeviceProperties(Properties* properties, int device) {
     if (CUresult refused = cuDeviceGetName(properties->name, sizeof properties->name, device)) return done(refused);
     if (CUresult refused = cuDeviceTotalMem_v2(&properties->totalGlobalMem, device)) return done(refused);
     cuDeviceGetUuid_v2(&properties->uuid, device);
-    Attributes of(device);
+    DeviceAttributes of(device);
     read_limits(*properties, of);
     read_hardware(*properties, of);
     read_abilities(*properties, of);
     return 0;
 }
+
+#undef cudaGetDeviceProperties

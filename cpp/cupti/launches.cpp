@@ -1,8 +1,8 @@
 // Launches: which memory a kernel is handed.
 #include "calls.hpp"
 
-#include "check/engine/launched.hpp"
-#include "check/kernels/arguments.hpp"
+#include "engine/launched.hpp"
+#include "kernels/arguments.hpp"
 
 #include <algorithm>
 #include <utility>

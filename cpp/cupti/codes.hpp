@@ -5,7 +5,7 @@
 // PyTorch's, so they go to a file that has no name.
 #pragma once
 
-#include "check/kernels/binary.hpp"
+#include "kernels/binary.hpp"
 
 #include <functional>
 #include <string>

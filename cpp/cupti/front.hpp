@@ -15,9 +15,9 @@
 // program is found before the lock is taken.
 #pragma once
 
-#include "_mutex.hpp"
-#include "check/engine/handles.hpp"
-#include "check/kernels/machine_code.hpp"
+#include "mutex.hpp"
+#include "engine/handles.hpp"
+#include "kernels/machine_code.hpp"
 #include "codes.hpp"
 #include "trials.hpp"
 
@@ -45,7 +45,7 @@ struct Thread {
     bool waits = false;
     Clock waited_for;
     u64 freed = 0;  // by the free in progress
-    bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
+    bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see ../engine/hooks.hpp
     Trials trials;  // of the launch in progress
     std::vector<u8> space;  // of the last launch: its parameters
     std::vector<LaunchedWord> words;

@@ -3,7 +3,7 @@
 #include "calls.hpp"
 #include "driver.hpp"
 
-#include "check/engine/trace.hpp"
+#include "engine/trace.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 
 #include "device.hpp"
 
-#include "check/kernels/layouts.hpp"
+#include "kernels/layouts.hpp"
 
 #include <map>
 #include <memory>

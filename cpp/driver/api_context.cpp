@@ -24,10 +24,6 @@ CUresult context_or_current(CUcontext handle, Context** context) {
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult check_device(CUdevice device) {
-    return device >= 0 && device < driver().config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 CUresult create_context(CUcontext* handle, unsigned flags, CUdevice device) {
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(check_device(device));

@@ -4,7 +4,7 @@
 #include "memory.hpp"
 #include "watch.hpp"
 
-#include "check/kernels/arguments.hpp"
+#include "kernels/arguments.hpp"
 
 #include <algorithm>
 #include <fnmatch.h>

@@ -32,7 +32,7 @@ struct Registered {
     CUfunction function = nullptr;
 };
 
-std::mutex mutex;
+std::mutex launch_mutex;
 
 // By the address of the function on the host that stands for the kernel.
 std::map<const void*, Registered>& registered() {
@@ -41,7 +41,7 @@ std::map<const void*, Registered>& registered() {
 }
 
 CUresult function_of(const void* host, CUfunction* function) {
-    std::lock_guard<std::mutex> guard(mutex);
+    std::lock_guard<std::mutex> guard(launch_mutex);
     auto found = registered().find(host);
     if (found == registered().end()) return CUDA_ERROR_INVALID_HANDLE;
     Registered& kernel = found->second;
@@ -70,7 +70,7 @@ RUNTIME void __cudaRegisterFatBinaryEnd(void**) {}
 RUNTIME void __cudaUnregisterFatBinary(void**) {}
 RUNTIME void __cudaRegisterFunction(void** from, const char* host, char*, const char* name, int, void*, void*, void*,
                                     void*, int*) {
-    std::lock_guard<std::mutex> guard(mutex);
+    std::lock_guard<std::mutex> guard(launch_mutex);
     registered()[host] = {reinterpret_cast<FatBinary*>(from), name, nullptr};
 }
 RUNTIME void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}

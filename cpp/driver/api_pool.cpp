@@ -7,10 +7,6 @@ using namespace sim;
 
 namespace {
 
-CUresult check_device(CUdevice device) {
-    return device >= 0 && device < driver().config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 CUmemoryPool handle_of(const Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool->handle); }
 
 CUresult check_access(const Pool* pool, const CUmemAccessDesc& wanted) {
@@ -25,12 +21,6 @@ CUresult check_access(const Pool* pool, const CUmemAccessDesc& wanted) {
     if (wanted.location.id == pool->device)  // cannot be revoked
         return wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return driver().config.peers ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-template <class T>
-CUresult answer(void* out, T value) {
-    *static_cast<T*>(out) = value;
-    return CUDA_SUCCESS;
 }
 
 }  // namespace

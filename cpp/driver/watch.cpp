@@ -1,9 +1,9 @@
 // Feeding the engine: see watch.hpp.
 #include "watch.hpp"
 
-#include "check/engine/launched.hpp"
-#include "check/engine/records.hpp"
-#include "check/kernels/arguments.hpp"
+#include "engine/launched.hpp"
+#include "engine/records.hpp"
+#include "kernels/arguments.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -5,7 +5,7 @@
 #include "unknown.hpp"
 #include "watch.hpp"
 
-#include "check/engine/trace.hpp"
+#include "engine/trace.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // What the instructions of machine code do, as far as addresses are concerned: from sm_75 to sm_120, by their names.
 #pragma once
 
-#include "check/engine/clock.hpp"
+#include "engine/clock.hpp"
 
 #include <cstdint>
 #include <string_view>

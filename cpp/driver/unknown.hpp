@@ -1,6 +1,6 @@
 // Kernels of programs that are checked: they are launched, and compute nothing.
 //
-// What such a kernel does to memory is read from its image (check/kernels): its parameters and, where that is known,
+// What such a kernel does to memory is read from its image (kernels/): its parameters and, where that is known,
 // whether it reads or writes through each pointer. The engine is fed with that. A program may declare more for kernels
 // whose names match a pattern (xlogmem.check.kernel): the roles of parameters, and a function that is run in the
 // kernel's place. Without that nothing is written; memory that the program never filled is full of zeros (driver().

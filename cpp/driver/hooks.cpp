@@ -1,10 +1,10 @@
-// What xlogmem's runtime reports to the engine: the table of check/engine/hooks.hpp, with the simulated driver's streams.
+// What xlogmem's runtime reports to the engine: the table of engine/hooks.hpp, with the simulated driver's streams.
 //
 // The runtime calls these under its own lock, and the driver's is a leaf there. Where in the program that is, is looked
 // up before: a place that was never seen takes the GIL.
 #include "calls.hpp"
 
-#include "check/engine/reports.hpp"
+#include "engine/reports.hpp"
 
 namespace sim {
 

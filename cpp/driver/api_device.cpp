@@ -56,10 +56,6 @@ const ErrorText* error_text(CUresult code) {
     return nullptr;
 }
 
-CUresult check_device(CUdevice device) {
-    return device >= 0 && device < driver().config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 int device_attribute(CUdevice_attribute attribute, CUdevice device) {
     switch (int(attribute)) {
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
