@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Figures of the house:  .ci/house.py [CHECKOUT]
 
-How long files and functions are, who takes the most parameters, which modules import each other in a circle, and which
-words are in use that tests/words.toml forbids.  Nothing is judged here.  Needs the standard library alone, and reads
+Lengths of files and functions, the most parameters, circles of imports, words that tests/words.toml forbids, and habits
+of the prose.  Nothing is judged here.  Needs the standard library alone, and reads
 text: a checkout does not have to be built, or to be the one that this file is in.
 """
 from __future__ import annotations
@@ -30,6 +30,8 @@ NO_FUNCTION = {"if", "for", "while", "switch", "catch", "return", "extern", "siz
 IMPORTED = re.compile(r"^(?P<indent> *)(?:from (?P<module>xlogmem[\w.]*) c?import (?P<names>\([^)]*\)|[^\n]*)"
                       r"|c?import (?P<whole>xlogmem[\w.]*))", re.MULTILINE)
 OPENED, CLOSED = "([{", ")]}"
+CLAUSE = r"\bwhat (?:a|the|is|has|other|was|may|it|they|there)\b"
+PRONOUN = r"\b(?:it|its|that|those|these|which|them|one|ones|others?)\b"
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,25 @@ def show_words(root: Path) -> None:
         show(title, (f"{count:6,}  {kind}" for kind, count in kinds.most_common()))
 
 
+def prose_of(file: str, text: str) -> Iterator[str]:
+    """Docstrings and comments."""
+    if file.endswith((".cpp", ".hpp")):
+        yield from re.findall(r"// ?(.*)$", text, re.MULTILINE)
+    else:
+        yield from re.findall(r'"""(.*?)"""', text, re.DOTALL)
+        yield from re.findall(r"#\s(.*)$", text, re.MULTILINE)
+
+
+def show_prose(files: dict[str, str]) -> None:
+    """Habits that make sentences hard to read; other libraries have 0 to 3 clauses and 2 pronouns."""
+    text = "\n".join(prose for file, code in files.items() for prose in prose_of(file, code))
+    count = len(re.findall(r"\w+", text))
+    print(f"\n== prose: {count:,} words in comments and docstrings")
+    clauses = len(re.findall(CLAUSE, text, re.IGNORECASE)) * 10_000 / count
+    pronouns = len(re.findall(PRONOUN, text, re.IGNORECASE)) * 100 / count
+    print(f"{clauses:.1f} clauses such as 'what a …' in 10,000 words, {pronouns:.1f} pronouns in 100")
+
+
 def main(root: Path) -> None:
     read = {path.relative_to(root).as_posix(): path.read_text()
             for folder, endings in (("xlogmem", PRODUCT), ("cpp", PRODUCT), ("tests", ("py",)))
@@ -248,6 +269,7 @@ def main(root: Path) -> None:
     show_sizes("tests", {file: text for file, text in read.items() if file not in product})
     show_circles(product)
     show_words(root)
+    show_prose(product)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The lock of xlogmem's tables, and what it is made of: a futex, a heavy fence, and a name for the calling thread.
+// The lock of xlogmem's tables: a futex, a heavy fence, and a name for the calling thread.
 #pragma once
 
 #include <linux/futex.h>

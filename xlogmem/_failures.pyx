@@ -1,4 +1,4 @@
-"""What can go wrong, and the words for it: the one vocabulary of failures.
+"""Failures: the one vocabulary of errors.
 
 A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
 exception (`raise_failure`): a sentence, with the argument, what the caller was doing and what to do about it.  Callers

@@ -1,4 +1,4 @@
-"""Foreign streams: which registration a handle of another library means, and what keeps its stream alive.
+"""Foreign streams: from a handle of another library to its registration, and the owners that keep streams alive.
 
 There is one registry: the registrations themselves, in `OrderState`.  `identify_unlocks` finds or adds one, without the
 GIL.  Both doors use it: `StreamRegistry` for streams that come as Python objects, `_table` for those that come as bare

@@ -1,4 +1,4 @@
-"""The history that runtimes record of themselves: the ring of the process, and what events refer to.
+"""The history of runtimes: the ring of the process, and the definitions that its events refer to.
 
 The core and the ordering write events (`core/recorded.pxi`, `_order.pyx`) where they hold a lock that `switch_history`
 of the core takes too: when that has returned nothing is written any more.  `xlogmem.history` is what users call.

@@ -1,4 +1,4 @@
-"""Which block contains this address: a sorted map from base addresses, made for few cache misses.
+"""From an address to its block: a sorted map of base addresses, made for few cache misses.
 
 A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
 searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and the value of

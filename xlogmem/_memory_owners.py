@@ -1,4 +1,4 @@
-"""Which object keeps the memory of an array of another library.  Imports none of them.
+"""Owners of other libraries' arrays.  Imports none of these libraries.
 
 An array may be a view, which ends before its memory does.
 """

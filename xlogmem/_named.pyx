@@ -1,4 +1,4 @@
-"""Which bytes an object of another library names: the one reader of arguments that are not xlogmem's own.
+"""Memory of other libraries' objects: the one reader of arguments that are not xlogmem's own.
 
 `use`, `adopt` and `find_block` take what is read here.  Nothing is held, consumed, ordered or copied, and the driver is
 not called; the code of the library runs, and what it says is checked before it is believed.

@@ -1,4 +1,4 @@
-"""What comes after what: the ordering of streams, below everything that owns memory.
+"""The ordering of streams, below everything that owns memory.
 
 The question that this room answers is "order stream T after position n of stream S, as cheaply as can be".
 

@@ -1,4 +1,4 @@
-"""What Python holds of the core: runtimes, blocks, and their identities.
+"""Runtimes, blocks, and their identities, as Python objects.
 
 Thin shells.  They check what they are given, call one of `_core`'s operations, without the GIL unless it can be done at
 once, and turn a failure into an exception; the rules are there.

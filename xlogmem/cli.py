@@ -93,7 +93,7 @@ def info(as_json: bool) -> None:
 def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
              policy: str | None, no_recorder: bool, replay: str | None, libraries: str | None, devices: int | None,
              defects: bool, as_json: bool) -> None:
-    """Random programs whose every use, free and reuse is checked.
+    """Run random programs and verify every use, free and reuse.
 
     On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
     kernels check them.  A program that fails is shrunk and printed, and the exit code is 1.
@@ -240,7 +240,7 @@ def find_defects(seconds: float, as_json: bool) -> None:
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
           plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
           **limits: float | None) -> None:
-    """What xlogmem costs, beside the raw driver calls and the other libraries that are installed.
+    """Benchmark xlogmem against raw driver calls and the installed libraries.
 
     All candidates take turns in one process, because the clocks of hosts change; the spread is that of the turns, in
     several processes.  docs/benchmarks.md says how to read the table.
@@ -323,7 +323,7 @@ def run_bench(settings: BenchSettings) -> dict[str, Any]:
               help="Draw the memory over time, PNG or SVG by the name's ending (needs matplotlib).")
 def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, csv_file: str | None,
            json_file: str | None, plot_file: str | None) -> None:
-    """Replay logs of allocations on other resources: what they would cost, and how small a pool may be.
+    """Replay allocation logs on other resources: their cost, and the smallest pool.
 
     A LOG is a file of RMM's LoggingResourceAdaptor, or of xlogmem's, which may be compressed (.gz).  Each stream of it
     becomes a stream of the runtime.  A pair is an allocation and its free, from C++ on one thread.

@@ -1,4 +1,4 @@
-"""Dask: a plugin that has the workers of a cluster allocate through xlogmem, and what they say of it.
+"""Dask: a plugin that has the workers of a cluster allocate through xlogmem, and their metrics.
 
     client.register_plugin(xlogmem.dask.XlogmemPlugin())            # of a running cluster
     dask cuda worker SCHEDULER --preload xlogmem.dask               # or of workers that are started

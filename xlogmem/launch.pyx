@@ -1,4 +1,4 @@
-"""What users wrap their launches in: `use`, and the `LaunchRecorder` behind it.
+"""Wrappers for launches: `use`, and the `LaunchRecorder` behind it.
 
 A recorder collects what one launch touches, has the core prepare it before the launch, and files it afterwards.  It
 turns objects into block identities and knows nothing of waits and events.

@@ -1,4 +1,4 @@
-"""What the runtimes of the process hold and do, as metrics for Prometheus.
+"""Metrics of a process's runtimes for Prometheus.
 
     from prometheus_client import REGISTRY, start_http_server
     from xlogmem.prometheus import Collector

@@ -1,4 +1,4 @@
-"""What is in memory, as a person looks at it: `DeviceRuntime.snapshot`.
+"""Snapshots of memory for people: `DeviceRuntime.snapshot`.
 
 A snapshot is plain data and refers to nothing: it may be kept, compared with a later one, and written to a file.
 """

@@ -1,4 +1,4 @@
-"""Streams as programs hold them: handles, the pool that makes a runtime's own, and what is accepted as a stream.
+"""Streams for programs: handles, the pool of a runtime's own streams, and stream objects of other libraries.
 
 The state behind a handle (positions, clocks, fences) is `_order`'s; nothing here decides what comes after what.
 

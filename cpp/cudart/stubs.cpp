@@ -1,4 +1,4 @@
-// What is not simulated: each function says its name once, and returns that it is not supported.
+// Functions that are not simulated: each logs its name once, and returns that it is not supported.
 #include "runtime.hpp"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Which calls of the driver mean something, and what: a table by CUPTI's numbers of the calls.
+// The meaning of driver calls: a table by CUPTI's numbers of the calls.
 #pragma once
 
 #include "front.hpp"

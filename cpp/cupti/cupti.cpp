@@ -1,4 +1,4 @@
-// Subscribing to the driver's calls, and what Python wants of this library.
+// The subscription to driver calls, and the functions for Python.
 #include "callers.hpp"
 #include "calls.hpp"
 #include "driver.hpp"

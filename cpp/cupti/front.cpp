@@ -1,4 +1,4 @@
-// What the calls share: see front.hpp.
+// State shared by all calls: see front.hpp.
 #include "front.hpp"
 
 namespace check {

@@ -1,4 +1,4 @@
-// What xlogmem's runtime reports to the engine: the table of engine/hooks.hpp, with the streams that CUPTI has shown.
+// The hooks of engine/hooks.hpp, with the streams that CUPTI has shown.
 //
 // The runtime calls these under its own lock, and the front end's is a leaf there. Where in the program that is, is
 // looked up before: a place that was never seen takes the GIL.

@@ -1,4 +1,4 @@
-// What is known of kernels: see kernels.hpp.
+// Facts about kernels: see kernels.hpp.
 #include "kernels.hpp"
 
 #include "driver.hpp"

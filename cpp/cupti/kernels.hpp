@@ -1,4 +1,4 @@
-// What is known of kernels: where in their parameters pointers may be, and what is done through them.
+// Facts about kernels: pointers among their parameters, and the accesses through them.
 //
 // The driver says where the parameters lie. What is done through them is in the text of a kernel that was loaded as PTX;
 // of others the mangled name says what is const, and which entries of a list count (layouts.hpp), trials say what is

@@ -1,4 +1,4 @@
-// Streams, events, and what the host waits for.
+// Streams, events, and waits of the host.
 #include "callers.hpp"
 #include "calls.hpp"
 #include "newer.hpp"

@@ -1,4 +1,4 @@
-// Reading the code of kernels, at the end of the program: which kernels, and what comes of it.
+// Reading of machine code at the end of the program: the choice of kernels, and the verdicts that follow.
 #include "front.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Entry points: what a program may want to know of a kernel before it launches it.
+// Entry points: attributes of kernels.
 #include "calls.hpp"
 #include "kernels.hpp"
 

@@ -1,4 +1,4 @@
-// What every entry point passes first: counting, injected failures, dropped calls and hooks.
+// The prologue of every entry point: counting, injected failures, dropped calls and hooks.
 //
 // An entry point is written as
 //     EXPORT CUresult cuStreamQuery(CUstream handle) {

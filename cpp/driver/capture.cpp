@@ -1,4 +1,4 @@
-// The rules of stream capture: what is refused, and which refusals invalidate the capture.
+// The rules of stream capture: refusals, and those of them that invalidate the capture.
 #include "capture.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The xsim_* functions: what tests see and steer. Called through ctypes by xlogmem/sim/__init__.py.
+// The xsim_* functions, by which tests observe and steer the driver, called by xlogmem/sim/__init__.py through ctypes.
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"

@@ -1,4 +1,4 @@
-// Streams, contexts and events: how work is queued and what becomes ordered after what.
+// Streams, contexts and events: queueing of work, and its order.
 //
 // Every operation, wait and synchronize is reported to the engine, which keeps the order; here the queues follow it.
 #include "device.hpp"

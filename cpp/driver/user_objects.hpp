@@ -1,4 +1,4 @@
-// User objects: what a program wants to keep alive as long as graphs and their executables need it.
+// User objects: resources that a program keeps alive for graphs and their executables.
 //
 // Graphs and executables hold references; instantiating takes those of the graph once more. The last release calls the
 // object's destructor: here at once, in the thread that has made the call and without the driver's lock. What an

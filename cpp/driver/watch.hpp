@@ -1,4 +1,4 @@
-// What the simulated driver reports to the engine of the check, cpp/engine, under the driver's lock.
+// Reports of the simulated driver to the engine, made under the driver's lock.
 //
 // The engine knows the order of operations, too, and the driver looks it up there: may this stream have that memory?
 // Its findings become text here. The list also has calls with dead handles: not races, but as deadly.

@@ -1,4 +1,4 @@
-// What an operation does to memory, and when two such accesses contradict each other.
+// Accesses of operations to memory, and the conflicts between two of them.
 //
 // A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address that one holds is
 // its anchor, which is touched for certain, and how far it reaches from there is a guess (the whole block). An address

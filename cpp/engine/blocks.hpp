@@ -1,4 +1,4 @@
-// Which block an address is in.
+// The map from addresses to blocks.
 //
 // Blocks are the driver's allocations, and pieces that a pool above the driver cuts out of one. A freed block stays
 // known until its addresses are handed out again, so that a use after the free is recognised. Each life of an address

@@ -1,4 +1,4 @@
-// What a program has declared: the open windows of its launches, and launches that do not keep to them.
+// Declarations of a program: the open windows of its launches, and launches that do not keep to them.
 //
 // xlogmem's `use` says, before a launch, what this reads and writes on which stream. Where it is not known what a kernel
 // does with a pointer, that is taken for it. Under an audit two things are noted besides, which no race has to follow

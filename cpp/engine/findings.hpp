@@ -1,4 +1,4 @@
-// What the engine has found, as records: no text is made here.
+// Findings of the engine, as records: no text is made here.
 #pragma once
 
 #include "access.hpp"

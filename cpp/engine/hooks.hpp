@@ -1,4 +1,4 @@
-// What xlogmem's runtime reports to a check: memory that it hands out and takes again, and what launches declare.
+// The interface between xlogmem's runtime and a check: memory handed out and taken again, and declarations of launches.
 //
 // The runtime has a pointer to such a table, null where there is no check (core/watched.pxi); a front end has one with
 // its own functions, which feed the engine. They are called by any thread, with the runtime's lock or without, and so

@@ -1,4 +1,4 @@
-// A launch of a kernel that is known by its parameters alone: which of them are addresses, and of what.
+// Launches of kernels known by their parameters alone: addresses among the parameters, and their memory.
 #pragma once
 
 #include "engine.hpp"

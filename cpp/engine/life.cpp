@@ -1,4 +1,4 @@
-// What the engine does with memory: blocks begin, are touched and end.
+// The life of blocks: their beginning, accesses and end.
 #include "engine.hpp"
 #include "trace.hpp"
 

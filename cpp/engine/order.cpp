@@ -1,4 +1,4 @@
-// How clocks move: see order.hpp.
+// Movements of clocks: see order.hpp.
 #include "order.hpp"
 
 namespace check {

@@ -1,4 +1,4 @@
-// What the calls of a program put in order: streams, events, the host, and the rules of the default streams.
+// The order of a program's calls: streams, events, the host, and the rules of the default streams.
 //
 //   A stream      does its operations one after the other.
 //   An event      is what its stream had done, and come after, when it was recorded last. A wait for it that is queued

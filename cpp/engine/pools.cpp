@@ -1,4 +1,4 @@
-// What the engine does with the memory of caching pools: see pools.hpp.
+// Memory of caching pools: see pools.hpp.
 #include "engine.hpp"
 #include "trace.hpp"
 

@@ -1,4 +1,4 @@
-// What is remembered about the bytes of one block: a list of accesses that something later may still contradict.
+// The shadow of a block's bytes: a list of accesses that later ones may conflict with.
 //
 // A new access is compared with all of them, and removes those that it comes after and stands for; it removes none that
 // it contradicts, so that one mistake does not hide the next. Where a list gets long (a pool of which the pieces are not

@@ -1,4 +1,4 @@
-// Traces: the calls that a front end makes of the engine, as text, a line each, and what reads them.
+// Traces: the calls of a front end to the engine, as text, a line each, and their reader.
 //
 // A trace that was recorded while a program ran gives, fed to an engine of its own, the findings of that run. Streams have
 // the front end's numbers, 0 is the host; names of operations stand once, as `:name`, and then by their numbers. What

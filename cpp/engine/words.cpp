@@ -1,4 +1,4 @@
-// What is learned about pointers of kernels: see words.hpp.
+// Knowledge about pointers of kernels, gained during the run: see words.hpp.
 #include "engine.hpp"
 #include "trace.hpp"
 

@@ -1,4 +1,4 @@
-// In which order the instructions of a kernel are carried out: blocks that are entered at their beginning.
+// The order of a kernel's instructions: blocks that are entered at their beginning.
 #pragma once
 
 #include "listing.hpp"

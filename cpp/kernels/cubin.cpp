@@ -1,4 +1,4 @@
-// Where a kernel's parameters are, from its section .nv.info.<name> of a cubin; and its code, from .text.<name>.
+// Parameters of a kernel, from section .nv.info.<name> of a cubin; its code, from .text.<name>.
 #include "binary.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Judging accesses by what their addresses were computed from: see evidence.hpp.
+// Judgement of accesses by the origins of their addresses: see evidence.hpp.
 //
 // An address is that of a word if both halves of the word are in both of its registers. Where that is so of one word
 // only, everything else was added to it. Where it is so of several of a sum, it takes something else to know which one

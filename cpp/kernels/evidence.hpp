@@ -1,4 +1,4 @@
-// What is known of a kernel's words when all of its code has been seen: which of them are addresses, and of what role.
+// Facts about a kernel's words after all of its code was read: the addresses among them, and their roles.
 #pragma once
 
 #include "machine_code.hpp"

@@ -1,4 +1,4 @@
-// Which kind of image it is: see facts.hpp.
+// The kinds of images: see facts.hpp.
 #include "binary.hpp"
 #include "flow.hpp"
 #include "start.hpp"

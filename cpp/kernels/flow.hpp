@@ -1,4 +1,4 @@
-// Which of a kernel's pointers it reads and writes through, from its PTX.
+// Reads and writes through a kernel's pointers, from its PTX.
 #pragma once
 
 #include "instruction.hpp"

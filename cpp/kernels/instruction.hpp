@@ -1,4 +1,4 @@
-// A statement of PTX taken apart: what it is, where its result goes, and what it works on.
+// A statement of PTX, parsed: its operation, its result and its operands.
 #pragma once
 
 #include "ptx.hpp"

@@ -1,4 +1,4 @@
-// Which registers' values are used later: others need not be followed, which takes most of the time.
+// Liveness of registers: values that are not used later need not be followed, which saves most of the time.
 #pragma once
 
 #include "branches.hpp"

@@ -1,4 +1,4 @@
-// What a kernel's machine code does with its parameters, from the text that NVIDIA's nvdisasm prints.
+// Accesses through a kernel's parameters in its machine code, from the text that NVIDIA's nvdisasm prints.
 #pragma once
 
 #include "facts.hpp"

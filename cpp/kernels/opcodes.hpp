@@ -1,4 +1,4 @@
-// What the instructions of machine code do, as far as addresses are concerned: from sm_75 to sm_120, by their names.
+// Effects of machine instructions on addresses: sm_75 to sm_120, by the names of the instructions.
 #pragma once
 
 #include "engine/clock.hpp"

@@ -1,4 +1,4 @@
-// Sets of items, and what becomes of them: see origins.hpp.
+// Sets of items, and operations on them: see origins.hpp.
 #include "origins.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What 32 bits were computed from, as far as that is words of a kernel's parameters.
+// Origins of a 32-bit value: the words of a kernel's parameters that it was computed from.
 //
 // An address has two halves, which are loaded, moved and added up separately. So an item is half a word, with how far
 // the bits are that half: alone, as a term of a sum, or as one of several that they may be.

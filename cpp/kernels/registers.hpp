@@ -1,4 +1,4 @@
-// What each register and each slot of the thread's own memory was computed from, at a place in the code.
+// Origins of each register, and each slot of the thread's own memory, at a place in the code.
 #pragma once
 
 #include "listing.hpp"

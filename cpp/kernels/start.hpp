@@ -1,4 +1,4 @@
-// Where a kernel's first thread goes from its pointers, from its PTX: to the address itself, or somewhere else.
+// Addresses that a kernel's first thread uses, from its PTX: the pointer itself, or another place.
 #pragma once
 
 #include "instruction.hpp"

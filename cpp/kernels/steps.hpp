@@ -1,4 +1,4 @@
-// What an instruction makes of what the registers hold.
+// Effects of an instruction on the origins of registers.
 #pragma once
 
 #include "evidence.hpp"

@@ -1,4 +1,4 @@
-"""What xlogmem costs beside the raw driver calls and other libraries: the code behind ``xlogmem bench``.
+"""The cost of xlogmem, beside raw driver calls and other libraries: the code behind ``xlogmem bench``.
 
 From the bottom up: `_loops` (compiled) has the loops in C++, `logs` the logs of allocations, `world` what all cases
 share, `allocators` each library's way to allocate, `neighbours` libraries on another allocator, in the processes of

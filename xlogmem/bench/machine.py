@@ -1,4 +1,4 @@
-"""What figures depend on: the machine, the versions, and the libraries that take part."""
+"""Conditions of a run: the machine, the versions, and the libraries that take part."""
 from __future__ import annotations
 
 import os

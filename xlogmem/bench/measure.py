@@ -1,4 +1,4 @@
-"""How it is measured: the candidates of a case turn by turn in one process, the same in several processes.
+"""The measurement: the candidates of a case in turn in one process, and the same in several processes.
 
 Clocks of hosts change by a factor of two within seconds, and memory lies elsewhere in each process.  So within a
 process candidates take turns of a millisecond, in another order each time, and the *reference* of the case (the floor;

@@ -1,4 +1,4 @@
-"""What a pair is in the words of each library that can allocate from xlogmem, and how it is put on another allocator.
+"""Allocators of other libraries: a pair in the words of each, and the switch to another allocator.
 
 A process can put a library on another allocator once: PyTorch's cannot be changed back.  So this runs in the processes
 of `workers`, one for each allocator.

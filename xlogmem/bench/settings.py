@@ -1,4 +1,4 @@
-"""What a run is to measure, and what one of its processes is to do."""
+"""Settings of a run, and of one of its processes."""
 from __future__ import annotations
 
 import json

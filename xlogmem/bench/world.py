@@ -1,4 +1,4 @@
-"""What the cases of one process share: the context, the streams, and the other libraries that are installed.
+"""State shared by the cases of one process: the context, the streams, and the other libraries that are installed.
 
 A library that is not installed, or does not start, is listed with the reason.
 """

@@ -1,4 +1,4 @@
-# `Core`: what a runtime is made of, and how the other rooms reach it.
+# `Core`: the parts of a runtime, and the way to them from other rooms.
 #
 # It finds what an argument names (streams, blocks by handle, identity or address) and turns failures into exceptions.
 # The operations that users call are `Runtime`'s, in runtime.pxi.

@@ -1,4 +1,4 @@
-# What users hold of a block: the handle that owns it, its identity, and views of a part.
+# Handles of a block: its owner, its identity, and views of a part.
 
 import enum
 

@@ -1,4 +1,4 @@
-# What an argument names that is not a block: its parts, and where its memory is.
+# Arguments that are no blocks: their parts, and the memory of each.
 
 from xlogmem._named cimport Extent
 

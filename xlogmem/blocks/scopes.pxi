@@ -1,4 +1,4 @@
-# Scopes: the tag of allocations that name none; scopes.py is what users see.
+# Scopes: the default tag of allocations; scopes.py has the public interface.
 #
 # A scope belongs to a context (`contextvars`), so each thread and each task has its own.  While no scope is open in the
 # process, an allocation looks at a number, and no further.  Generators end their scopes in any order, in the contexts

@@ -1,4 +1,4 @@
-# What a runtime has at one moment, as Python objects: for snapshots.py, and for the messages of errors about a block.
+# Snapshots of a runtime, as Python objects: for snapshots.py, and for the messages of errors about a block.
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What an audit finds: launches on memory that xlogmem tracks, and does not know of.
+"""Findings of an audit: launches on tracked memory that are not declared to xlogmem.
 
 Under ``XLOGMEM_AUDIT=1`` the engine notes work on a tracked block outside of any `use`, and work that writes what its
 `use` declares as read.  Neither has to be a race this time; both make the waits that xlogmem queues too few.

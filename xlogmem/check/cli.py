@@ -30,7 +30,7 @@ __all__ = ["check"]
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: str | None, possible: bool, strict: bool,
           suppress_file: str | None, record_file: str | None, command: tuple[str, ...]) -> None:
-    """Run a program, and find accesses to device memory that nothing puts in order.
+    """Find missing waits between streams in any CUDA Python program.
 
     `xlogmem check -- python program.py` runs the program on a GPU or, where there is none, on the simulated driver, on
     which no kernel computes anything.  Exit status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the

@@ -1,4 +1,4 @@
-"""Running a program under the check, and what came of it."""
+"""Running a program under the check, and collecting its findings."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""NVIDIA's nvdisasm: where it is installed, and what it prints of a kernel's machine code.
+"""NVIDIA's nvdisasm: finding it, and listing a kernel's machine code with it.
 
 It comes with the CUDA toolkit and with Triton, not with the driver: where there is none, the check does without.
 """

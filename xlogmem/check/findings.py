@@ -1,4 +1,4 @@
-"""Findings as records: what the engine found, and where in the program that was."""
+"""Findings as records, with their places in the program."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What feeds the engine: the simulated driver, or the real one through CUPTI."""
+"""Front ends of the engine: the simulated driver, and the real one through CUPTI."""
 from __future__ import annotations
 
 import os

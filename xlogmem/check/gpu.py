@@ -1,4 +1,4 @@
-"""The check on a GPU: what a process needs in its environment, and the library that the driver loads into it."""
+"""The check on a GPU: the environment of a process, and the library that the driver loads into it."""
 from __future__ import annotations
 
 import ctypes

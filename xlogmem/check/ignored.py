@@ -1,4 +1,4 @@
-"""``with xlogmem.check.ignore("reason"):`` what is found inside of the block is left out.
+"""``with xlogmem.check.ignore("reason"):`` leaves out findings of the block.
 
 A finding belongs to the block if one of its two operations was called from there.  Which lines those are follows from
 the text of the program; a block that left out nothing is reported, as a suppression is.

@@ -1,4 +1,4 @@
-"""Tests under the check: each has the findings of what it did, from its setup to its teardown."""
+"""Tests under the check: each has the findings of its own operations, from its setup to its teardown."""
 from __future__ import annotations
 
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""What a check has found, as text and as SARIF."""
+"""The report of a check, as text and as SARIF."""
 from __future__ import annotations
 
 from collections.abc import Iterable

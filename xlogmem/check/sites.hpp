@@ -1,4 +1,4 @@
-// Where in a Python program the calling thread is: a number for each stack.
+// The place of the calling thread in its Python program: a number for each stack.
 //
 // A call of the driver is made with the GIL or, mostly, without it. A thread reads its own frames all the same: no other
 // thread changes them, and it does not run Python meanwhile. Only a stack that was never seen before takes the GIL, to

@@ -1,4 +1,4 @@
-"""Inside of the program that is checked: the driver feeds the engine, and what it finds is written at the end."""
+"""Inside of the checked program: connects the driver with the engine, and writes the findings at the end."""
 from __future__ import annotations
 
 import atexit

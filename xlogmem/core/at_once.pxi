@@ -1,4 +1,4 @@
-# At once: what a thread does while it has the GIL.
+# Fast paths that keep the GIL: operations that wait for nothing.
 #
 # To release the GIL and take it again costs more than preparing a use, and where many threads do it they queue up for
 # the GIL.  So an operation that certainly waits for nothing is done with the GIL: the lock is free (it is tried, never

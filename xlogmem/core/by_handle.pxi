@@ -1,4 +1,4 @@
-# What callers of the C table do on a stream that has a cache, where the cache does not have it.
+# Operations of the C table on a stream that has a cache, where the cache misses.
 #
 # The cache has the stream that the handle means, and a pool often has memory that the stream is ordered after.  Then
 # one acquisition of the lock is enough, and no context: the only driver call is the caller's query whether the stream

@@ -1,4 +1,4 @@
-# Caches: what a stream frees it often allocates again.
+# Per-stream caches of freed blocks: a stream often allocates again what it freed.
 #
 # In front of a pool each stream has a *cache* of memory of a few sizes, which the pool counts as handed out.  A block
 # that only its own stream has used goes there when it is freed on that stream.  The next allocation of its size there

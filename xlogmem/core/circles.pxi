@@ -1,4 +1,4 @@
-# What must not wait for ever.
+# Deadlock detection between waiting launches.
 #
 # A thread that waits closes no window.  So a wait for an *open* window whose thread waits for this one, or is this one,
 # is refused: no order of the launches is right then.  A place in the *queue* is no such reason: a window overtakes one

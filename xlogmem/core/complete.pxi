@@ -1,4 +1,4 @@
-# Whether the work on a block, or on all streams, is complete: the host waits for it, or queries without a wait.
+# Completion of the work on a block, or on all streams: host waits, and queries.
 #
 # What may be queued without a record counts as well, as it does for the next user: the first fill, work on an opaque
 # stream, that of a consumer.  A wait then covers all that is queued on that stream by now, and a query needs the stream

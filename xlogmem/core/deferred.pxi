@@ -1,4 +1,4 @@
-# What finalizers leave, and frees that failed.
+# Deferred work: frees queued by finalizers, and failed frees to retry.
 #
 # A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does
 # nothing else.  Prepare, record, allocate, adopt, free and reap begin by carrying out what is on the lists (`drain`).

@@ -1,4 +1,4 @@
-# Frontiers: what the next user of a block has to be ordered after.
+# Frontiers: the positions that the next user of a block has to be ordered after.
 #
 # An entry says "after (stream, position)", for one kind of access.  Entries behind which unrecorded work may stand are
 # raised to a new position of their stream before anything is ordered after them.  `collect_dependencies_locked` turns a

@@ -1,4 +1,4 @@
-# What goes into a history, while one is recorded: see _history.pyx, and docs/history.md for what events say.
+# Events of a recorded history: see _history.pyx, and docs/history.md for their meaning.
 #
 # Nothing here is on a path that is taken without one.  A runtime has two signs of it.  `marks` is what a call looks at
 # anyway before its own work: there the place of the call in the program is found, without a lock, and quick ways

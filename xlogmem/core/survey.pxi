@@ -1,4 +1,4 @@
-# What a runtime has, at one moment: for snapshots, and for the messages of what failed.
+# Snapshots of a runtime, for users and for error messages.
 #
 # No figure is kept for this: everything is read from the tables, with the lock.  What the caches of streams have is
 # read while all of them are stopped.  A block joins or leaves a cache with the runtime's lock held, so all that is

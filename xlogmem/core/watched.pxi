@@ -1,4 +1,4 @@
-# A check is reported to: see cpp/engine/hooks.hpp.
+# Hooks for `xlogmem check`: see cpp/engine/hooks.hpp.
 #
 # Nothing here is on a path that is taken without a check.  Under one a runtime has a table of its own in place of its
 # resource's, which calls that and reports what was handed out and freed, as a guard would (`watched`).  It wants

@@ -1,1 +1,1 @@
-"""What goes wrong without xlogmem, and does not with it: `xlogmem demo`."""
+"""A race without xlogmem, and its repair: `xlogmem demo`."""

@@ -28,7 +28,7 @@ __all__ = ["demo"]
 @click.option("--history", type=click.Path(), metavar="OUT",
               help="Write the histories OUT-without.xlog and OUT-with.xlog, for `xlogmem trace`.")
 def demo(rounds: int, policy: str | None, as_json: bool, history: str | None) -> None:
-    """A pipeline that corrupts data, and the same pipeline with xlogmem.use.
+    """Corrupt data in a pipeline with a missing wait, and repair it with xlogmem.use.
 
     A producer fills a block late, a consumer on another stream reads it at once and again later, and the memory is
     freed and reused meanwhile.  The exit code is 1 if anything was corrupted with the recorder.

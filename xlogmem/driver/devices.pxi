@@ -1,4 +1,4 @@
-# What is known of a device before anything is done on it, and its memory.
+# Devices: properties that need no context, and memory sizes.
 
 from xlogmem.errors import DriverError
 from xlogmem._failures cimport raise_failure

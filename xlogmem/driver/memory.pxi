@@ -1,4 +1,4 @@
-# Memory: the synchronous allocator, allocations in memory pools, what an address belongs to, and copies.
+# Memory: the synchronous allocator, allocations in memory pools, pointer attributes, and copies.
 #
 # Allocating and freeing is done in relaxed capture mode.  The functions named `plainly` leave the mode alone: their
 # callers stand in for a resource in C, which is called in the mode that the thread has.  Copies and fills are

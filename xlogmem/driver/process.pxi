@@ -1,4 +1,4 @@
-# The process: start of the driver and exit, and what the driver and the devices are.
+# The process: initialisation and exit of the driver, driver and device properties.
 #
 # At exit the driver may be gone before the last object is, and a forked child has none (forks.pxi).  In both cases
 # finalizers make no driver call.

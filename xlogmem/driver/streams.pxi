@@ -1,4 +1,4 @@
-# Streams: creating and destroying them, what the driver says of a handle, and waits on the device.
+# Streams: creation and destruction, attributes of a handle, and waits on the device.
 #
 # A handle is not an identity: the driver uses it again.  `stream_id` is, but that call invalidates a capture, so the
 # capture state is queried before it.

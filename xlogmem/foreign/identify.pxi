@@ -1,4 +1,4 @@
-# Which registration a handle means, without the GIL.
+# From a handle to its registration, without the GIL.
 #
 # The order of the steps is the rule: capture state, id, known under this id, context, register, and only then is the
 # former registration of the handle unregistered.  Each driver call drops the lock, so each look-up that came before one

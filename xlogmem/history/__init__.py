@@ -1,4 +1,4 @@
-"""The history of runtimes: what was allocated, used, waited for and freed, by which thread and why.
+"""The history of runtimes: allocations, uses, waits and frees, with their threads and reasons.
 
     with xlogmem.record_history("run.xlog", stacks="alloc"):
         ...

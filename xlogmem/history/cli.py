@@ -23,9 +23,9 @@ __all__ = ["trace"]
 @click.option("--torch", "torch_file", type=click.Path(dir_okay=False), metavar="OUT",
               help="Write a snapshot of PyTorch's (pickle), for pytorch.org/memory_viz.")
 def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_file: str | None) -> None:
-    """What is in a history that `xlogmem.record_history` wrote to FILE, as a page or for other viewers.
+    """Convert a recorded history to HTML, Perfetto or PyTorch format.
 
-    Without an option, a table of what is in it.
+    FILE is written by `xlogmem.record_history`.  Without an option a summary table is printed.
     """
     try:
         events = read(history)

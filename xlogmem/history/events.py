@@ -1,4 +1,4 @@
-"""What an event is for Python."""
+"""Events as Python objects."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -1,4 +1,4 @@
-"""Histories as bytes: what a ring had, what its events refer to, and the file of both.
+"""Histories as bytes: the events of a ring, their definitions, and the file of both.
 
 There are two kinds of files.  A recording that has stopped leaves its events with what they refer to (version 1).  One
 that runs, or whose process was killed, is a ring: the memory that events were written to (version 2).

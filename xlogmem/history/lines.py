@@ -1,4 +1,4 @@
-"""Where blocks began and ended, for errors and snapshots, while a history is recorded."""
+"""Places where blocks began and ended, for errors and snapshots, while a history is recorded."""
 from __future__ import annotations
 
 from collections.abc import Iterable

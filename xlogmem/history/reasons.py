@@ -1,4 +1,4 @@
-"""Why a stream waited, and what became of a block: a history in sentences."""
+"""Reasons of waits, and fates of blocks: a history in sentences."""
 from __future__ import annotations
 
 from collections import Counter

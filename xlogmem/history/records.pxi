@@ -1,4 +1,4 @@
-# What events refer to, in the file of a recording that is running: lines of JSON behind the ring.
+# Definitions that events refer to, in the file of a running recording: lines of JSON behind the ring.
 #
 # A tag is written when its label is made, and a stack when it is found, both before an event has the number: with the
 # GIL, and so never under the lock of a runtime.  A process that is killed leaves no event without its names.

@@ -1,4 +1,4 @@
-// The ring of a history: what runtimes did lately, written by any thread without a lock.
+// The ring of a history: recent events of runtimes, written by any thread without a lock.
 //
 // A slot is eight words. Its first is 0 while it is written, and then has the number of the event: a reader that finds
 // another number than before has read parts of two. The ring begins and ends while no runtime records.

@@ -1,4 +1,4 @@
-"""What holds memory at this moment, in sentences: from a snapshot, with or without a history."""
+"""Owners of memory at this moment, in sentences: from a snapshot, with or without a history."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the elements of a buffer are: one table, with the name of each dtype in every standard.
+"""Element types: one table, with the name of each dtype in every standard.
 
 Nothing here needs NumPy.
 """

@@ -1,4 +1,4 @@
-"""How an array lies in memory: an `ArrayLayout` is its dtype, address, shape, strides, and whether it may be written.
+"""The layout of an array: `ArrayLayout` has its dtype, address, shape, strides, and whether it may be written.
 
 Each standard describes an array in its own terms.  An import parses these into a layout, a `Buffer` holds one, and an
 export writes one in the terms of its standard; so the arithmetic of addresses stands here alone.

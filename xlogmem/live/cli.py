@@ -21,7 +21,7 @@ __all__ = ["top"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tuple[str, ...]) -> None:
-    """What the runtimes of a program hold and do at this moment, once per interval.
+    """Show a process's memory, uses and waits, live.
 
     `xlogmem top -- python program.py` runs a program, shows it and the processes that it starts, and ends with its exit
     status.  `xlogmem top --pid PID` looks at a process that was started with XLOGMEM_PUBLISH=1, or has called

@@ -1,4 +1,4 @@
-"""What is read of a process and its runtimes: plain data, which passes through JSON."""
+"""Figures of a process and its runtimes: plain data, which passes through JSON."""
 from __future__ import annotations
 
 import json

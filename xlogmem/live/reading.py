@@ -1,4 +1,4 @@
-"""Reading what another process publishes."""
+"""Reading figures that another process publishes."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Where the sockets of processes are, and which process and user is at the other end of one."""
+"""Sockets of processes: their paths, and the process and user at the other end."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Looking at processes again and again: one that runs, or a program and what it starts."""
+"""Watching processes: one that runs, or a program and its children."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# Positions, clocks and fences: what a stream is ordered after, and the events that prove it.
+# Positions, clocks and fences: the order of streams, and the events that establish it.
 #
 # `record_fence_unlocks` alone records fences.  It is called where a stream or the host has to wait, or polls, and no
 # fence covers the position yet; where a commit expects that soon; and before a stream may be destroyed.  Position and

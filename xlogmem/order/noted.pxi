@@ -1,4 +1,4 @@
-# What goes into a history of the ordering: waits and fences.  core/recorded.pxi has what blocks have to do with them.
+# Waits and fences in a recorded history.  core/recorded.pxi has the events of blocks.
 
 from xlogmem._history cimport (
     STREAM_WAITS,

@@ -1,4 +1,4 @@
-"""Where bytes come from.
+"""Resources: sources of bytes.
 
 A resource allocates device memory and frees it, in the shape of RMM's ``device_memory_resource``.  It knows nothing of
 blocks, windows and exports: tracking is the core's task, so memory of every resource is tracked alike.  Of uses it has

@@ -1,4 +1,4 @@
-"""What adaptors report, as plain data, and as text for a person."""
+"""Reports of adaptors, as plain data and as text."""
 from __future__ import annotations
 
 import os

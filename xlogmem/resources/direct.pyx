@@ -1,4 +1,4 @@
-"""``cuMemAlloc`` and ``cuMemFree``: synchronous and slow, and what Compute Sanitizer understands best."""
+"""``cuMemAlloc`` and ``cuMemFree``: synchronous and slow; Compute Sanitizer understands this resource best."""
 cimport cython
 
 from cuda.bindings cimport cydriver as cy

@@ -1,4 +1,4 @@
-"""What a stack of resources consists of."""
+"""The layers of a stack of resources."""
 from __future__ import annotations
 
 from collections.abc import Iterator

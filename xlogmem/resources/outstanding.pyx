@@ -1,4 +1,4 @@
-"""What an adaptor has allocated and not freed: a hash table by address, with linear probing.
+"""Outstanding allocations of an adaptor: a hash table by address, with linear probing.
 
 A free takes three steps, because another thread may get the address as soon as upstream has it: the record is marked
 (`begin_free`), upstream is called, and the record is removed (`end_free`) or is outstanding again (`undo_free`).  If

@@ -1,4 +1,4 @@
-"""A pool whose free memory carries what its next owner has to be ordered after.
+"""A pool whose free memory carries a frontier: the positions that its next owner is ordered after.
 
 Memory comes from any other resource, *upstream*, in *chunks*, which are cut into *spans*.  A free span keeps the
 frontier that it was freed with: the positions that its next owner's stream has to be ordered after.  So a free makes no

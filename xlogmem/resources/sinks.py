@@ -1,4 +1,4 @@
-"""Where a log of allocations goes: a file, a callable, or a logger.
+"""Sinks for a log of allocations: a file, a callable, or a logger.
 
 A sink is used by the thread of its log alone.  `write` returns how many of the records it did not take (None: all) and
 the first error; it may also raise, and took none then.

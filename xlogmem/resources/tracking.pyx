@@ -1,4 +1,4 @@
-"""Tracking: an adaptor that knows what is outstanding, and which Python code allocated it.
+"""Tracking: an adaptor that lists outstanding allocations with the Python code that made them.
 
 Each allocation has a record with its tag and the stack of its call, until upstream has the memory again.  Stacks are
 interned (`_labels`): a record holds a reference, and is made without the GIL.

@@ -1,4 +1,4 @@
-"""What a guard of memory finds, as data."""
+"""Violations that a guard of memory finds, as data."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `enable` puts between RMM's resource and the runtime, and whether a runtime that exists has it."""
+"""Layers that `enable` puts between RMM's resource and the runtime; the check that an existing runtime has them."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""What is done when `rmm.reinitialize` has replaced RMM's resources.
+"""The reaction to `rmm.reinitialize`, which replaces RMM's resources.
 
 RMM's own hooks (``register_reinitialize_hook``) run before it does.  What it calls in the end is replaced here, in
 RMM's module: a program may have imported ``reinitialize`` itself by name.

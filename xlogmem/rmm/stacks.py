@@ -1,4 +1,4 @@
-"""What an RMM resource consists of."""
+"""The parts of an RMM resource."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which functions are steps and which are situations: each stands where its subject is, and says so by a decorator."""
+"""The registries of steps and situations: a decorator adds a function."""
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-# What needs the GIL, done later: dropping a runtime whose hold was closed, writing lines to the log.
+# Work deferred until a thread has the GIL: dropping a runtime whose hold was closed, writing lines to the log.
 #
 # The interpreter's main thread runs these as a pending call, when it comes to one.  The next `open` runs them too.
 

@@ -1,4 +1,4 @@
-"""What is measured: the cases by family, and the libraries that take part in each.
+"""The cases by family, and the libraries that take part in each.
 
 A case has an id that never changes meaning.  Its *candidates* do the same thing in their own way, from Python and from
 C++; one is the floor, the raw driver calls in C, where there is such a thing.  A candidate that is not like for like

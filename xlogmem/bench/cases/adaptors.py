@@ -1,4 +1,4 @@
-"""What an adaptor costs: a pair through it, beside RMM's adaptor of the same kind over RMM's resources."""
+"""Costs of adaptors: a pair through each, beside RMM's adaptor of the same kind over RMM's resources."""
 from __future__ import annotations
 
 import tempfile

@@ -1,4 +1,4 @@
-"""What a case is, and its candidates; the sizes and the loop in Python that all families share."""
+"""Cases and their candidates; the sizes and the Python loop that all families share."""
 from __future__ import annotations
 
 import time

@@ -1,4 +1,4 @@
-"""The same uses with what other libraries have for them, from Python: their events, marks and tasks."""
+"""The same uses through the means of other libraries, from Python: their events, marks and tasks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-# Lookups by address, in xlogmem's index and in what it is measured beside.
+# Lookups by address, in xlogmem's index and in its rivals.
 
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector

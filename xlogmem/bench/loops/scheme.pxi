@@ -1,4 +1,4 @@
-# What uses are measured beside: the per-use-event scheme, and driver calls by hand.
+# Baselines for uses: one event per use, and driver calls by hand.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t

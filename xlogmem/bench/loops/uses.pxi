@@ -1,4 +1,4 @@
-# Uses of blocks on an xlogmem runtime, over the core's own functions, which are what the paths from Python end in.
+# Uses of blocks on an xlogmem runtime, over the functions of the core that all paths from Python end in.
 
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector

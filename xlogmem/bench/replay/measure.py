@@ -1,4 +1,4 @@
-"""One log on one resource: what it costs, what it needs, and what the memory looks like meanwhile."""
+"""One log on one resource: its cost, its need of memory, and fragmentation during the run."""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,4 @@
-"""What came out: a document with all figures, the tables, the chart, and whether two runs agree.
+"""Results: a document with all figures, the tables, the chart, and the comparison of two runs.
 
 A row has the best, the median and the spread of its turns, and the last two of its ratio to the *reference* of the case
 (the floor; without one, the first candidate), which was run just before and just after each turn.  The *spread* is from

@@ -1,4 +1,4 @@
-"""Whether two runs agree, row by row."""
+"""The comparison of two runs, row by row."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Other libraries under a check: what each needs is done when the program imports it, and not before.
+"""Other libraries under a check: each is prepared when the program imports it, and not before.
 
 `SIMULATED`, `DRIVER_POOLS` and `REAL_POOLS` have the module whose import counts, and the module here for it:
 ``prepare(module)`` is called when it has been imported, and ``before()``, where there is one, before that.

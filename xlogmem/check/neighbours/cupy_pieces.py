@@ -1,4 +1,4 @@
-"""CuPy's own pool on a GPU: what it hands out and gets again is reported, piece by piece."""
+"""CuPy's own pool on a GPU: reports each allocation and free, piece by piece."""
 from __future__ import annotations
 
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What libraries do that the findings may lack something for: the report ends with it."""
+"""Notes about libraries, printed at the end of a report: reasons why findings may be missing."""
 from __future__ import annotations
 
 __all__ = ["note", "notes"]

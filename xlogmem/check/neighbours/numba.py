@@ -1,4 +1,4 @@
-"""Numba's kernels: it hands cubins to the driver, which do not say what is done through a pointer; its PTX does."""
+"""Numba's kernels: keeps their PTX, because the cubins that Numba loads do not show accesses through pointers."""
 from __future__ import annotations
 
 import sys

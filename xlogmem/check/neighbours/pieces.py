@@ -1,4 +1,4 @@
-"""What a pool cuts out of its memory, and gets again, as xlogmem's own runtimes report it: see cpp/engine/hooks.hpp."""
+"""Pieces that a pool cuts out of its memory, reported as xlogmem's own runtimes do: see cpp/engine/hooks.hpp."""
 from __future__ import annotations
 
 import ctypes

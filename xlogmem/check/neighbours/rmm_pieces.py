@@ -1,4 +1,4 @@
-"""RMM's own pools on a GPU: what they hand out and get again is reported, piece by piece."""
+"""RMM's own pools on a GPU: report each allocation and free, piece by piece."""
 from __future__ import annotations
 
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""PyTorch's own pool: what it hands out and gets again is reported, piece by piece (torch_pool/pieces.hpp)."""
+"""PyTorch's own pool: reports each allocation and free, piece by piece (torch_pool/pieces.hpp)."""
 from __future__ import annotations
 
 import functools

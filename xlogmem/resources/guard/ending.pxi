@@ -1,4 +1,4 @@
-# How a guard begins and ends: the kernels of a context, and what is left when the guard goes.
+# Beginning and end of a guard: the kernels of a context, and the memory that is left.
 
 from cuda.bindings cimport cydriver as cy
 

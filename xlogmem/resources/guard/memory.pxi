@@ -1,4 +1,4 @@
-# What the guard knows of its memory: records by address, and two lists.
+# Records of guarded memory by address, and two lists.
 #
 # The lock of the guard is a leaf and is not held during driver calls.  What a call works on without it is pinned, or in
 # a state that others leave alone.

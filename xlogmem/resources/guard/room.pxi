@@ -1,4 +1,4 @@
-# Out of memory upstream: what is in quarantine, or on its way back from there, makes room.
+# Out of memory upstream: memory in quarantine, or on its way back from there, makes room.
 #
 # Freed memory that another thread keeps (it returns it, or has pinned it for a check) cannot be found, and is not in
 # use all the same.  So an allocation waits for such threads before it is refused: as in the pool, see pool/calls.pxi.

@@ -1,4 +1,4 @@
-# What the pool has and has done, for programs and for a person who watches it.
+# Statistics of the pool.
 
 from libc.string cimport memset
 

@@ -1,4 +1,4 @@
-# Which free span an allocation takes: waits against memory.
+# The choice of a free span for an allocation: waits against memory.
 #
 # As a rule a span that the stream is ordered after comes first, however large, because it costs no wait; then the
 # tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an

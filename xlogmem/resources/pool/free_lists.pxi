@@ -1,4 +1,4 @@
-# Free spans by size and by what their next owner has to wait for.
+# Free spans by size and by the waits of their next owner.
 #
 # A free list has a ring of spans for each size class.  The classes are two levels of bits, as in TLSF: a row for each
 # power of two, 32 columns in each row, so a class spans at most 1/32 of its size.  Inserting, removing and finding the

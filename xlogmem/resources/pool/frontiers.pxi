@@ -1,4 +1,4 @@
-# The frontier of a span: what its next owner has to be ordered after.
+# The frontier of a span: the positions that its next owner is ordered after.
 #
 # It has at most one position for each stream, and none that the host has seen complete.  Nearly every span has one
 # position in all, which is inside the span; further ones are in a vector.  An owner starts without a frontier: its

@@ -1,4 +1,4 @@
-"""Situations of pools: what a stream that takes free memory has to be ordered after."""
+"""Situations of pools: waits of a stream that takes free memory."""
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,4 @@
-"""The scene of a situation: a small runtime of its own, and short names for what is done with it."""
+"""The scene of a situation: a small runtime of its own, and short names for operations on it."""
 from __future__ import annotations
 
 from random import Random

@@ -1,4 +1,4 @@
-"""What the programs do: one function for each step, drawing what it works on from its own random numbers.
+"""Operations of random programs: one function for each step, which draws its arguments from its own random numbers.
 
 A step that finds nothing to work on raises `NothingToDo`.  What the library raises is judged where the step is run
 (`World.excuses`); here errors are caught only where the program has to put its own side in order, or where it wants

@@ -1,4 +1,4 @@
-"""Steps that adopt memory: of another library, of another runtime, or what overlaps a block."""
+"""Steps that adopt memory: of another library, of another runtime, or parts that overlap a block."""
 from __future__ import annotations
 
 from random import Random

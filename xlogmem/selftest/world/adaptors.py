@@ -1,4 +1,4 @@
-"""Adaptors around the resource of a world, and what each has to say at the end."""
+"""Adaptors around the resource of a world, and the expected reports at the end."""
 from __future__ import annotations
 
 import time

@@ -1,4 +1,4 @@
-"""What every layer of a world needs: its lock, its script, its counts, and which errors are excused."""
+"""State of every layer of a world: its lock, its script, its counts, and the errors that are excused."""
 from __future__ import annotations
 
 import contextlib

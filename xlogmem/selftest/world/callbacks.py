@@ -1,4 +1,4 @@
-"""What the library calls back: owners of adopted memory, and resources written in Python."""
+"""Callbacks of the library: owners of adopted memory, and resources written in Python."""
 from __future__ import annotations
 
 import weakref

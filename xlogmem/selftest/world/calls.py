@@ -1,4 +1,4 @@
-"""Driver calls of the program's own, and what they need once for the process."""
+"""Driver calls of the program's own, and their setup once for the process."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Claims: what each launch of the program may touch, so that the program itself never races; and the launches."""
+"""Claims: memory that each launch may touch, so that the program itself never races; and the launches."""
 from __future__ import annotations
 
 import ctypes

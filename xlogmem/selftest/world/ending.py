@@ -1,4 +1,4 @@
-"""The end of a world: everything is closed and freed, and what is left over is a violation."""
+"""The end of a world: everything is closed and freed, and leftovers are violations."""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,4 @@
-"""The libraries of a world: their streams, which are registered here, and memory of their own for what they copy."""
+"""The libraries of a world: their streams, which are registered here, and their own memory for copies."""
 from __future__ import annotations
 
 from contextlib import ExitStack
