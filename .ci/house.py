@@ -253,7 +253,7 @@ def prose_of(file: str, text: str) -> Iterator[str]:
 def show_prose(files: dict[str, str]) -> None:
     """Habits that make sentences hard to read; other libraries have 0 to 3 clauses and 2 pronouns."""
     text = "\n".join(prose for file, code in files.items() for prose in prose_of(file, code))
-    count = len(re.findall(r"\w+", text))
+    count = len(re.findall(r"\w+", text)) or 1
     print(f"\n== prose: {count:,} words in comments and docstrings")
     clauses = len(re.findall(CLAUSE, text, re.IGNORECASE)) * 10_000 / count
     pronouns = len(re.findall(PRONOUN, text, re.IGNORECASE)) * 100 / count
