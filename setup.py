@@ -33,7 +33,7 @@ from setuptools.modified import newer_group
 CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python defines it too, but not if CFLAGS is set
 BUILDS = {
-    "release": {"flags": ["-O3"], "macros": NO_ASSERTIONS},
+    "release": {"flags": [], "macros": NO_ASSERTIONS},
     "debug": CHECKS,
     "asan": {**CHECKS, "sanitizers": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]},
     "tsan": {**CHECKS, "sanitizers": ["-fsanitize=thread", "-fno-omit-frame-pointer"]},
@@ -46,9 +46,12 @@ HERE = Path(__file__).parent
 HEADER = "xlogmem/include/xlogmem.h"
 MUTEX = "cpp/mutex.hpp"
 CORES = len(os.sched_getaffinity(0))
-# Modules on the paths that benchmarks/instructions.py counts; a release build compiles the others in half the time.
-HOT = {"_core", "_driver", "_foreign", "_history", "_index", "_labels", "_loops", "_order", "_table", "async_", "base",
-       "blocks", "buffers", "foreign", "launch", "pool", "streams"}
+# Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
+# counts need; the others compile in half the time.
+HOT = dict.fromkeys(["_core", "_index", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "launch",
+                     "pool"], "-O3")
+WARM = dict.fromkeys(["_driver", "_foreign", "buffers", "streams"], "-O2")
+OPTIMISED = HOT | WARM
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.
 SYMBOLS = ["-g0"] if build == "release" else []
@@ -151,18 +154,18 @@ def sources() -> Path:
 
 def module(root: Path, path: Path) -> Extension:
     """A module and its pages, which lie in a folder of its name."""
-    cold = ["-O1"] if build == "release" and path.stem not in HOT else []
+    optimised = [OPTIMISED.get(path.stem, "-O1")] if build == "release" else []
     pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
                      include_dirs=[include, "cpp", "xlogmem/include", str(root / "xlogmem"), str((root / path).parent)],
                      depends=[HEADER, MUTEX,
                               *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
-                     define_macros=MACROS, extra_compile_args=[*CPP, *cold], extra_link_args=SANITIZERS)
+                     define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)
 
 
 # The engine of the check and its reader of kernels are in two libraries, and compiled once.
 ENGINE = ("cpp/engine", "cpp/kernels")
-LIBRARY = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
+LIBRARY = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
            *SYMBOLS, *SANITIZERS]
 
 
@@ -187,7 +190,7 @@ class BuildExtensions(build_ext):
             if self.force or newer_group(sources, str(target)):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 made, = self.compiler.compile([as_one_file(folder)], str(target.parent), include_dirs=["cpp"],
-                                              extra_postargs=LIBRARY)
+                                              extra_postargs=[*LIBRARY, "-O2"])
                 Path(made).replace(target)
             objects.append(str(target))
         return objects
@@ -238,13 +241,13 @@ def as_one_file(folder: str) -> str:
 
 
 def library(name: str, folder: str, include_dirs: list[str], link_args: list[str], macros: tuple[str, ...] = (),
-            engine: bool = True) -> Extension:
+            optimised: str = "-O2", engine: bool = True) -> Extension:
     """A shared library of the C++ files of a folder, for ctypes: Python cannot import it."""
     depends = [str(path.relative_to(HERE)) for part in (folder, *(ENGINE if engine else ())) for path in
                sorted(HERE.glob(f"{part}/*.[chm]*"))]
     made = Extension(
         name, [as_one_file(folder)], depends=[*depends, MUTEX], language="c++", include_dirs=["cpp", *include_dirs],
-        extra_compile_args=[*LIBRARY, *macros],
+        extra_compile_args=[*LIBRARY, optimised, *macros],
         extra_link_args=["-pthread", *link_args,
                          *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])])     # one C++ runtime to watch
     made.engine = engine
@@ -279,13 +282,13 @@ def simulated_runtime(major: int, driver: str) -> Extension:
     exports = f"cpp/cudart/exports{major}.map"
     return library(f"xlogmem.check.cudart._cudart{major}", "cpp/cudart", [include],
                    [f"-Wl,-soname,libcudart.so.{major}", f"-Wl,--version-script={exports}", "-Wl,--no-as-needed",
-                    driver], (f"-DCUDART_VERSION={major}000",), engine=False)
+                    driver], (f"-DCUDART_VERSION={major}000",), "-O1", engine=False)
 
 
 # Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
 # judges what is done with it.
 simulator = library("xlogmem.sim._simcuda", "cpp/driver", [include],
-                    ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=cpp/driver/exports.map"])
+                    ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=cpp/driver/exports.map"], optimised="-O1")
 
 driver = needed_driver()
 setup(ext_modules=[*modules, simulator, simulated_runtime(12, driver), simulated_runtime(13, driver), *check_on_gpus()],
