@@ -14,7 +14,7 @@ from xlogmem._order cimport (
     host_wait_or_sync_unlocks,
     is_ordered_after_locked,
     is_other_threads_default,
-    may_be_destroyed,
+    is_unowned,
     poll_stream_unlocks,
     poll_unlocks,
     refuse_capturing_sources_unlocks,
@@ -110,7 +110,7 @@ cdef inline void fill_all_work(StreamState* stream, Dependency* work) noexcept n
     work.source = stream
     work.kind = WRITTEN
     work.position = stream.count
-    if stream.alive and not may_be_destroyed(stream) and not is_other_threads_default(stream):
+    if stream.alive and not is_unowned(stream) and not is_other_threads_default(stream):
         work.kind = UNRECORDED
         work.position = advance(stream)
 

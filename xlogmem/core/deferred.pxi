@@ -129,7 +129,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
 
 
 cdef int free_without_its_stream_unlocks(CoreState* core, Block* block, StreamState* stream) except -1 nogil:
-    """A free on an unowned stream was put off: the stream is alive in this call, and may be destroyed before the free
+    """A free on an unowned stream was put off: the stream is alive in this call, and may have ended before the free
     is carried out.  So a fence is recorded now, and the default stream frees the block after that.
 
     What was queued without a record comes before the free, on every stream: entries are raised for the last time.  If

@@ -20,7 +20,7 @@ from xlogmem._order cimport (
     host_wait_unlocks,
     is_of_former,
     is_other_threads_default,
-    may_be_destroyed,
+    is_unowned,
     note_order,
     order_after_unlocks,
     record_fence_unlocks,
@@ -108,7 +108,7 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
         if not block.fresh or source == window.stream:
             continue
         block.fresh = False
-        if source == NULL or source.discipline != ORDINARY or may_be_destroyed(source):     # NULL: evicted meanwhile
+        if source == NULL or source.discipline != ORDINARY or is_unowned(source):     # NULL: evicted meanwhile
             continue
         claim_scratch(source, order.operations)
         if source.raised_to == 0:
@@ -137,7 +137,7 @@ cdef inline void add_handbacks(Window* window, Use* use) noexcept nogil:
         add_handback(window, use, home)
     if unlikely(not use.block.exports.empty()):
         for i in range(use.block.exports.size()):
-            if not may_be_destroyed(use.block.exports[i].stream):
+            if not is_unowned(use.block.exports[i].stream):
                 add_handback(window, use, use.block.exports[i].stream)
 
 

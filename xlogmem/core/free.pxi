@@ -16,7 +16,7 @@ from xlogmem._order cimport (
     SEALED,
     advance,
     is_other_threads_default,
-    may_be_destroyed,
+    is_unowned,
     needs_context_sync_locked,
     order_all_unlocks,
     refuse_capturing_sources_unlocks,
@@ -57,7 +57,7 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
 
 
 cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogil:
-    """A block is freed at home, where no call named that stream lately: it may be destroyed.  The default stream frees
+    """A block is freed at home, where no call named that stream lately: it is unowned.  The default stream frees
     the block instead, if entries that fences cover stand for all work there.  They do not where unrecorded work is
     allowed, the first fill among it; then the home is needed.  An owner relies on the stream that it named, and a pool
     makes no driver call."""
@@ -65,7 +65,7 @@ cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogi
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
     cdef size_t i
-    if (home == NULL or not may_be_destroyed(home) or block.windows or block.pins or block.adopted
+    if (home == NULL or not is_unowned(home) or block.windows or block.pins or block.adopted
             or core.resource.frontiers != NULL or may_have_unrecorded_work(block, home)):
         return
     if unlikely(order.discipline_changes != 0):
@@ -87,7 +87,7 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
     if unlikely(block.windows or block.pins):
         block.state = RETIRED
         note_put_off_locked(core, block)
-        if stream != NULL and may_be_destroyed(stream) and not block.adopted:   # an owner relies on the stream it named
+        if stream != NULL and is_unowned(stream) and not block.adopted:   # an owner relies on the stream it named
             free_without_its_stream_unlocks(core, block, stream)
         return 0
     failed = free_now_unlocks(core, block, check_capture, failure)

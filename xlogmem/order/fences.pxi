@@ -1,8 +1,8 @@
 # Positions, clocks and fences: the order of streams, and the events that establish it.
 #
 # `record_fence_unlocks` alone records fences.  It is called where a stream or the host has to wait, or polls, and no
-# fence covers the position yet; where a commit expects that soon; and before a stream may be destroyed.  Position and
-# clock are sampled before the record call.
+# fence covers the position yet; where a commit expects that soon; and in calls that name an unowned stream.  Position
+# and clock are sampled before the record call.
 
 from libc.stdio cimport snprintf
 

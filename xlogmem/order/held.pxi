@@ -77,7 +77,7 @@ cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t po
     cdef bint idle = False
     cdef Scope scope
     cdef int failed
-    if cannot_record(source) or may_be_destroyed(source):
+    if cannot_record(source) or is_unowned(source):
         return 0
     if refuse_if_capturing_unlocks(order, source, SOURCE_IS_CAPTURING, failure):
         return 1

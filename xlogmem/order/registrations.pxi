@@ -170,7 +170,7 @@ cdef size_t count_unfenced_locked(OrderState* order) noexcept nogil:
 
 
 cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil:
-    """At the end of a runtime: a foreign stream that may be destroyed by now is not touched again.
+    """At the end of a runtime: an unowned stream is not touched again.
 
     One whose owner is held is used as before, unless a collector ended the runtime: it may have ended the owner first.
     Of the others, the newest fence stands for the stream if it covers all work; else only a wait for the whole context

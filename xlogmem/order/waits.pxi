@@ -66,7 +66,7 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil:
-    """`order_after_unlocks` on a source that may be destroyed: if no fence covers the position, its handle is not
+    """`order_after_unlocks` on an unowned source: if no fence covers the position, its handle is not
     touched and the host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
@@ -107,23 +107,23 @@ cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fen
     return failed and fail_from_locked(order, source, failure)
 
 
-cdef bint may_be_destroyed(StreamState* stream) noexcept nogil:
-    """No owner is held that keeps the handle alive: the stream may have been destroyed."""
+cdef bint is_unowned(StreamState* stream) noexcept nogil:
+    """True if no object is known to keep the stream alive, so that its owner may have destroyed it."""
     return stream.alive and stream.unowned and stream.thread == 0
 
 
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil:
-    """Whether the host would have to wait for the whole context: the source is or may be destroyed, and no fence
-    covers this."""
+    """True if the host has to wait for the whole context: the source is unowned or destroyed, and no fence covers
+    the position."""
     check(order.lock.held(), "the lock is held")
-    return ((may_be_destroyed(source) or not source.alive) and covering(source, position) == NULL
+    return ((is_unowned(source) or not source.alive) and covering(source, position) == NULL
             and not is_ordered_after_locked(order, stream, source, position))
 
 
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil:
-    """`host_wait_unlocks` on a stream that may be destroyed: without a fence that covers the position the host waits
+    """`host_wait_unlocks` on an unowned stream: without a fence that covers the position the host waits
     for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
@@ -148,7 +148,7 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
         if fence == NULL:
             fence = covering(source, position)
             if fence == NULL:
-                if cannot_record(source) or may_be_destroyed(source):
+                if cannot_record(source) or is_unowned(source):
                     return 0
                 if record_fence_unlocks(order, source, &fence, failure):
                     return 1

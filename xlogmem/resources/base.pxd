@@ -49,7 +49,7 @@ cdef struct FrontierTable:
     int (*end)(void* self) except -1 nogil
     size_t grain                    # a stream may use memory again without a call, for sizes that round up to the
     #                                 same multiple of this; 0: every call counts
-    uint32_t frees_per_fence        # on a stream that may be destroyed: see `fence_after_frees_unlocks`
+    uint32_t frees_per_fence        # on an unowned stream: see `fence_after_frees_unlocks`
 
 
 cdef struct GuardTable:

@@ -15,7 +15,7 @@ for spans that depend on several streams.
 Splitting a span copies its frontier; coalescing two takes the newest position of each stream.  Free neighbours are
 coalesced at once if they depend on the same streams.  Otherwise one stream's memory would come to wait for another's,
 so the *pair* is noted, and coalesced when nothing else fits; after that the pool expands.  So is a pair of which only
-one *needs the host to wait*, because its stream may be destroyed and no fence covers it: coalesced, both would.  What
+one *needs the host to wait*, because its stream is unowned and no fence covers it: coalesced, both would.  What
 is left of a new chunk carries a position of the stream on which it was requested.  A chunk that is idle can be returned
 to upstream, on a stream that is ordered after its frontier.
 
@@ -65,7 +65,7 @@ cdef enum:
     CACHE_PRESSURE = 16                         # none is cached with more than maximum / CACHE_PRESSURE in use
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
-    FREES_PER_FENCE = 16                        # frees on a stream that may be destroyed; of a pool that may expand
+    FREES_PER_FENCE = 16                        # frees on an unowned stream; of a pool that may expand
     AUDIT = 64                                  # spans in use of a chunk up to which builds with checks visit them all
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none

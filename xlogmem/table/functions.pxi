@@ -80,7 +80,7 @@ from xlogmem._order cimport (
     StreamState,
     advance,
     host_wait_unlocks,
-    may_be_destroyed,
+    is_unowned,
     record_fence_unlocks,
 )
 from xlogmem.blocks cimport Core
@@ -296,13 +296,13 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
         keep_stack_of_free(block[0], stack)
     if free_found_unlocks(core, block[0], stream, check_capture, failure):
         return 1
-    if check_capture == CAPTURE_WAS_CHECKED and core.resource.frontiers != NULL and may_be_destroyed(stream):
+    if check_capture == CAPTURE_WAS_CHECKED and core.resource.frontiers != NULL and is_unowned(stream):
         fence_after_frees_unlocks(core, stream, nbytes)
     return 0
 
 
 cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
-    """The stream was alive for this free, and may be destroyed at any time from now on.  What a pool has from it can be
+    """The stream is unowned, and was alive for this free.  What a pool has from it can be
     waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones; where
     the pool has a maximum, for each, because an allocation does not wait for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")

@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 
 from xlogmem._cpp cimport check, larger, make_new
 from xlogmem._failures cimport OUT_OF_BUDGET, PYTHON_RAISED, Failure, drop_exception, fail_resource, is_out_of_memory
-from xlogmem._order cimport Fence, StreamState, advance, may_be_destroyed, record_fence_unlocks
+from xlogmem._order cimport Fence, StreamState, advance, is_unowned, record_fence_unlocks
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
 
 
@@ -110,14 +110,14 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
         add_position_locked(pool, result[0], stream.index, advance(stream))
-        if may_be_destroyed(stream):
+        if is_unowned(stream):
             fence_new_chunk_unlocks(pool, stream)
     split_locked(pool, result[0], nbytes)
     return 0
 
 
 cdef int fence_new_chunk_unlocks(PoolState* pool, StreamState* stream) except -1 nogil:
-    """The stream is alive in this call, and may be destroyed at any time after it.  With a fence the rest of the chunk
+    """The stream is unowned, and alive in this call.  With a fence the rest of the chunk
     can be waited for without it."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Failure ignored

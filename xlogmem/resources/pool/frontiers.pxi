@@ -92,7 +92,7 @@ cdef bint needs_host_wait_locked(PoolState* pool, Span* span, StreamState* strea
 cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
     """Whether coalescing the two adds no dependency to either, and puts neither out of the reach of other streams.
 
-    What a stream that may be destroyed has freed since its last fence needs the host to wait, and so would everything
+    What an unowned stream has freed since its last fence needs the host to wait, and so would everything
     that is coalesced with it.
     """
     check(pool.order.lock.held(), "the lock is held")

@@ -13,7 +13,7 @@ from xlogmem._order cimport (
     StreamState,
     forbid_context_sync,
     is_of_former,
-    may_be_destroyed,
+    is_unowned,
     refuse_if_capturing_unlocks,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
@@ -56,7 +56,7 @@ cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcep
     cdef StreamState* only
     if span.count == 1:
         only = pool.order.streams[span.first.stream]
-        if (only.alive and not may_be_destroyed(only) and only.thread == 0
+        if (only.alive and not is_unowned(only) and only.thread == 0
                 and not is_of_former(only, span.first.position)):
             return only
     return pool.order.streams[0]

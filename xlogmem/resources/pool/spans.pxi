@@ -7,7 +7,7 @@
 from libc.stdint cimport uint64_t
 
 from xlogmem._cpp cimport check, checked, make_new
-from xlogmem._order cimport StreamState, advance, may_be_destroyed
+from xlogmem._order cimport StreamState, advance, is_unowned
 
 
 cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t nbytes) noexcept nogil:
@@ -110,12 +110,12 @@ cdef void reduce_rest_locked(PoolState* pool, Span* span, StreamState* stream) n
     """Reduce the frontier of what a split left above the span to one position of the stream.
 
     To have the span, the stream has waited for several others; a position that it takes now stands for all of them.  So
-    the rest can be found on the stream's own free list.  Not where the stream may be destroyed: there is no fence
+    the rest can be found on the stream's own free list.  Not where the stream is unowned: there is no fence
     behind the position, and others could wait for what it stands for.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest = span.above
-    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or may_be_destroyed(stream)
+    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or is_unowned(stream)
             or not is_ordered_locked(pool, rest, stream)):
         return
     remove(rest)
