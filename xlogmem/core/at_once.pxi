@@ -168,16 +168,10 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
 
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1:
     """`free_block` into a resource that keeps frontiers, which makes no driver call at all."""
-    cdef Block* block
-    cdef int done = NOT_AT_ONCE
+    cdef bint freed
     if core.resource.frontiers == NULL or is_work_left(core) or not core.order.lock.try_lock():
         return NOT_AT_ONCE
-    block = find_live_locked(core, slot, generation)
-    if block != NULL and not (block.windows or block.pins or block.adopted) and (
-            stream == NULL or <bint>stream.alive):
-        if stream != NULL and stream != block.home:
-            move_home_locked(core.order, block, stream)
-        free_into_pool_locked(core, block, resolve_home(block))
-        done = DONE
+    freed = ((stream == NULL or <bint>stream.alive)
+             and free_plainly_locked(core, find_live_locked(core, slot, generation), stream))
     core.order.lock.unlock()
-    return done
+    return DONE if freed else NOT_AT_ONCE

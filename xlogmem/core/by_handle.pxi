@@ -38,17 +38,11 @@ cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle,
 cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
     """Free the block at an address into the pool, on the stream with this handle."""
     cdef StreamState* stream
-    cdef Block* block
-    cdef bint done = False
+    cdef bint freed
     if goes_slowly(core):
         return False
     core.order.lock.lock()
     stream = stream_of_cache_locked(core, cache, handle)
-    block = live_block_at_locked(core, ptr) if stream != NULL else NULL
-    if block != NULL and not (block.windows or block.pins):
-        if block.home != stream:
-            move_home_locked(core.order, block, stream)
-        free_into_pool_locked(core, block, resolve_home(block))
-        done = True
+    freed = stream != NULL and free_plainly_locked(core, live_block_at_locked(core, ptr), stream)
     core.order.lock.unlock()
-    return done
+    return freed

@@ -288,6 +288,18 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
     return failed
 
 
+cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState* stream) noexcept nogil:
+    """Free a block into a resource that keeps frontiers, on `stream` (NULL: at home).  Returns False, with nothing
+    done, if the block is NULL or adopted, or has an open window or a pin."""
+    check(core.order.lock.held(), "the lock is held")
+    if block == NULL or block.windows or block.pins or block.adopted:
+        return False
+    if stream != NULL and stream != block.home:
+        move_home_locked(core.order, block, stream)
+    free_into_pool_locked(core, block, resolve_home(block))
+    return True
+
+
 cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
     """A free into a resource that keeps frontiers: all of the above in one acquisition, without a driver call, and it
     cannot fail.
