@@ -1,6 +1,7 @@
 // Captured work: see graphs.hpp.
 #include "graphs.hpp"
 
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -25,8 +26,13 @@ bool Capture::is_joined(u32 lane) const {
 
 Capture::Life& Capture::life(const Block& block) {
     auto made = lives_.try_emplace(block.generation);
-    if (made.second) made.first->second.shadow.start(block.begin, block.end);
-    return made.first->second;
+    Life& life = made.first->second;
+    if (made.second) {
+        life.begin = block.begin;
+        life.end = block.end;
+        life.shadow.start(block.begin, block.end);
+    }
+    return life;
 }
 
 void Capture::allocate(const Block& block, const Access& access) {
@@ -38,6 +44,18 @@ void Capture::allocate(const Block& block, const Access& access) {
 u64 Capture::touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found) {
     graph_.accesses.push_back({access, block.begin, block.generation, block.piece});
     return life(block).shadow.touch(access, lanes_[lane].clock, Clock{}, found);
+}
+
+void Capture::hand_over(const Block& piece, u32 lane) {
+    std::map<std::tuple<u32, u64, u64, Role>, Access> early;  // what was handed over before stands in several lives
+    for (const auto& [generation, earlier] : lives_) {
+        if (earlier.begin >= piece.end || piece.begin >= earlier.end) continue;
+        earlier.shadow.each([&](const Access& access) {
+            if (!lanes_[lane].clock.covers(access.time))
+                early.emplace(std::tuple(access.time.slot, access.time.number, access.begin, access.role), access);
+        });
+    }
+    for (const auto& [place, access] : early) life(piece).shadow.add(access);
 }
 
 const Access* Capture::freed(const Block& block) const {

@@ -36,6 +36,9 @@ class Capture {
 
     // Compares the access with the captured ones of the block, and remembers it.
     u64 touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
+    // A caching pool has made a piece on this lane. Accesses of the capture's earlier pieces in its place, which the lane
+    // does not come after, are remembered of the new one: what its owner does has to come after them.
+    void hand_over(const Block& piece, u32 lane);
     // Memory of the graph's own: what the capture does with it comes between these two.
     void allocate(const Block& block, const Access& access);
     const Access* freed(const Block& block) const;
@@ -55,6 +58,7 @@ class Capture {
         u64 newest = 0;
     };
     struct Life {
+        u64 begin = 0, end = 0;
         Shadow shadow;
         bool allocated = false, freed = false;
         Access free;

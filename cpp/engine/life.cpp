@@ -186,6 +186,7 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
     block.allocated = made;
     block.pool = pool;
     block.captured = pooled && capturing;
+    if (block.captured) stream->capture->hand_over(block, stream->lane);
     if (pooled)
         begin_pooled(block, earlier);
     else if (stream && !capturing)

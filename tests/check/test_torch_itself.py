@@ -126,6 +126,25 @@ del c, e, graphs
 torch.cuda.empty_cache()
 upload()
 """
+CAPTURED = """
+x = upload()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    capturing = torch.cuda.current_stream()
+    a = x.clone()
+    side.wait_stream(capturing)
+    with torch.cuda.stream(side):
+        b = torch.empty_like(x)
+        b.copy_(a)
+    if fixed:
+        capturing.wait_stream(side)
+    address = a.data_ptr()
+    del a
+    c = x.clone()                                       # in the place of a, which the branch may still read
+    assert c.data_ptr() == address
+    capturing.wait_stream(side)
+graph.replay()
+"""
 PRIVATE = """
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
@@ -193,9 +212,10 @@ def check(tmp_path, clean_environment):
     (DROPPED, "read/reuse"),
     (HANDED_OVER, "read/reuse"),
     (REPLAYED, "write/read"),
+    (CAPTURED, "read/write"),
     (PRIVATE, "read/reuse"),
     (FSDP, "read/reuse"),
-], ids=["not-fresh", "dropped", "handed-over", "replayed", "private-pool", "fsdp"])
+], ids=["not-fresh", "dropped", "handed-over", "replayed", "captured", "private-pool", "fsdp"])
 def test_what_is_wrong_is_found_and_its_repaired_twin_is_right(check, program, pair):
     assert (pair, True) in check(program)
     assert check(program, "fixed") == set()
