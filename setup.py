@@ -50,7 +50,7 @@ CORES = len(os.sched_getaffinity(0))
 # counts need; the others compile in half the time.
 HOT = dict.fromkeys(["_core", "_index", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "launch",
                      "pool"], "-O3")
-WARM = dict.fromkeys(["_driver", "_foreign", "buffers", "streams"], "-O2")
+WARM = dict.fromkeys(["_driver", "_foreign", "_torch_pool", "buffers", "sites", "streams"], "-O2")
 OPTIMISED = HOT | WARM
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.
