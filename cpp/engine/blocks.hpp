@@ -28,6 +28,7 @@ struct Block {
     u32 tag = 0;  // the name that the program gave it
     Access allocated, freed;
     Clock recorded;  // what its pool waits for, besides the home stream, before the next owner
+    EarlierOwners owners;
     Shadow shadow;
 
     bool holds(u64 at) const { return at - begin < end - begin; }

@@ -182,8 +182,9 @@ class Engine {
     void end_block(Stream* stream, const Access& free, Block& block, bool piece);
     void reuse(Stream* stream, const Access& alloc);
     void cut(u64 begin, u64 end);
-    std::vector<Access> earlier_uses(const Clock& home, const Access& alloc, bool piece);
-    static void begin_pooled(Block& block, const std::vector<Access>& earlier);
+    EarlierOwners earlier_owners(const Clock& home, const Access& alloc, bool piece);
+    static void begin_pooled(Block& block, EarlierOwners owners);
+    void meet_owners(const Stream& stream, const Access& access, Block& block);
     void withhold_found(const Access& freed, const Block& block);
     void drop_withheld(const Block& block);
     void end_withheld(const Stream* stream, const Block& whole);

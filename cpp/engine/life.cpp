@@ -3,6 +3,7 @@
 #include "trace.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace check {
 
@@ -11,6 +12,13 @@ namespace {
 void set_extent(Access& access, u64 begin, u64 end) {
     access.begin = begin;
     access.end = end;
+}
+
+// Is a use among these that the second access contradicts for certain?
+bool is_wrong(const std::vector<Access>& found, const Access& second) {
+    for (const Access& first : found)
+        if (first.role != Role::Alloc && judge(first, second) == Verdict::Certain) return true;
+    return false;
 }
 
 }  // namespace
@@ -60,8 +68,7 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
 // What the comparison has found. A missing wait between two streams leaves the later one unordered after the allocation
 // too, which is not reported beside a certain finding that says more.
 void Engine::report_found(const Access& second, const Block& block) {
-    bool more = false;
-    for (const Access& first : found_) more |= first.role != Role::Alloc && judge(first, second) == Verdict::Certain;
+    bool more = is_wrong(found_, second);
     for (const Access& first : found_)
         if (first.role != Role::Alloc || !more) report(Kind::Race, first, second, block);
     found_.clear();
@@ -118,7 +125,9 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     else
         dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
+    bool alone = !is_wrong(found_, access);  // a missing wait in this life says more
     if (!found_.empty()) report_found(access, block);
+    if (alone && !stream.capture && block.owners.any()) meet_owners(stream, access, block);
 }
 
 // A copy may go over several pieces of a pool.
@@ -142,8 +151,8 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Po
     Access made = access(stream, now, what, Role::Alloc);
     set_extent(made, address, address + bytes);
     bool pooled = pool == Pool::Replaced && stream && !stream->capture;
-    std::vector<Access> earlier;
-    if (pooled) earlier = earlier_uses(stream->clock, made, false);
+    EarlierOwners owners;
+    if (pooled) owners = earlier_owners(stream->clock, made, false);
     if (pooled) decide_frees(*stream, made, false);
     blocks_.forget(address, address + bytes, true);
     blocks_.forget(address, address + bytes, false);
@@ -153,7 +162,7 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Po
     if (stream && stream->capture)
         stream->capture->allocate(block, block.allocated);
     else if (pooled)
-        begin_pooled(block, earlier);
+        begin_pooled(block, std::move(owners));
     else if (stream)
         block.shadow.add(block.allocated);
     return now;
@@ -177,10 +186,10 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
     bool capturing = stream && stream->capture;
     bool pooled = pool == Pool::Caching;
     bool early = whole && whole->live && !clock_of(stream).covers(whole->allocated.time);
-    std::vector<Access> earlier;
-    if (pooled && !capturing) earlier = earlier_uses(clock_of(stream), made, true);
+    EarlierOwners owners;
+    if (pooled && !capturing) owners = earlier_owners(clock_of(stream), made, true);
     if (pooled && stream && !capturing) decide_frees(*stream, made, true);
-    if (!capturing) reuse(stream, made);
+    if (!pooled && !capturing) reuse(stream, made);
     blocks_.forget(address, address + bytes, true);
     Block& block = *blocks_.add(address, address + bytes, true);
     block.allocated = made;
@@ -188,7 +197,7 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
     block.captured = pooled && capturing;
     if (block.captured) stream->capture->hand_over(block, stream->lane);
     if (pooled)
-        begin_pooled(block, earlier);
+        begin_pooled(block, std::move(owners));
     else if (stream && !capturing)
         block.shadow.add(made);
     if (!early) return;

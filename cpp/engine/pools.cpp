@@ -3,7 +3,7 @@
 #include "trace.hpp"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 namespace check {
 
@@ -32,32 +32,79 @@ u64 WithheldFrees::places(const Finding& finding) {
 
 // -- allocations ------------------------------------------------------------------------------------------------------
 
-// What the earlier owners did and the home stream comes after, but not the host: as accesses that a use of the new owner
-// has to come after, of each stream the newest.
-std::vector<Access> Engine::earlier_uses(const Clock& home, const Access& alloc, bool piece) {
-    std::map<u32, u64> newest;
-    blocks_.each(alloc.begin, alloc.end, piece, [&](const Block& old) {
-        if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
-        old.shadow.each([&](const Access& use) {
-            if (overlap(use, alloc) && home.covers(use.time) && !order_.host().covers(use.time))
-                newest[use.time.slot] = std::max(newest[use.time.slot], use.time.number);
-        });
-    });
-    std::vector<Access> all;
-    for (auto [slot, number] : newest) {
-        all.push_back(alloc);
-        all.back().time = {slot, number};
+void EarlierOwners::shorten(u64 begin, u64 end) {
+    auto newest_first = [](const Access& a, const Access& b) { return a.time.number > b.time.number; };
+    std::stable_sort(before.begin(), before.end(), newest_first);
+    std::vector<Access> kept;
+    for (const Access& use : before) {
+        auto covers = [&](const Access& later) {
+            return later.time.slot == use.time.slot && stands_for(later, use, begin, end);
+        };
+        if (kept.size() < kMost && std::none_of(kept.begin(), kept.end(), covers)) kept.push_back(use);
     }
-    return all;
+    before = std::move(kept);
 }
 
-// The first accesses that are remembered of a new life.
-void Engine::begin_pooled(Block& block, const std::vector<Access>& earlier) {
-    for (const Access& use : earlier) block.shadow.add(use);
-    if (!earlier.empty() || block.pool == Pool::Caching) return;
+// Of memory that is handed out again. A piece's owner has returned it; where the driver's pool is in the place of the
+// library's, a block counts that was the same stream's.
+EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, bool piece) {
+    EarlierOwners owners;
+    blocks_.each(alloc.begin, alloc.end, piece, [&](const Block& old) {
+        if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
+        auto add = [&](const Access& use) {
+            if (is_life(use.role) || !overlap(use, alloc) || order_.host().covers(use.time)) return;
+            if (home.covers(use.time))
+                owners.before.push_back(use);
+            else if (old.pool == Pool::Caching && owners.early.size() < EarlierOwners::kMost)
+                owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
+        };
+        for (const Access& use : old.owners.before) add(use);
+        for (const Finding& found : old.owners.early) add(found.first);
+        old.shadow.each(add);
+    });
+    owners.shorten(alloc.begin, alloc.end);
+    return owners;
+}
+
+void Engine::begin_pooled(Block& block, EarlierOwners owners) {
+    block.owners = std::move(owners);
+    if (!block.owners.before.empty() || block.pool == Pool::Caching) return;
     Access made = block.allocated;
     made.of_driver = true;
     block.shadow.add(made);
+}
+
+// An access of the new owner. A kernel of which nothing is known writes: nothing is in the memory that it could read.
+void Engine::meet_owners(const Stream& stream, const Access& access, Block& block) {
+    Access use = access;
+    if (use.role == Role::Unknown) use.role = Role::Write;
+    auto is_done = [&](const Access& earlier) { return stream.clock.covers(earlier.time); };
+    auto verdict = [&](Access& earlier) {
+        if (is_done(earlier) || !overlap(earlier, use)) return Verdict::Fine;
+        words_.refresh(earlier);
+        return judge(earlier, use);
+    };
+    auto report_as = [&](Finding finding, Verdict as) {
+        finding.doubtful |= as == Verdict::Possible;
+        finding.verdict = verdict_of(finding);
+        findings_.add(finding);
+    };
+    Verdict worst = Verdict::Fine;
+    Access made = block.allocated;
+    for (Access& earlier : block.owners.before) {
+        Verdict found = verdict(earlier);
+        if (found <= worst) continue;
+        worst = found;
+        made.time = earlier.time;
+    }
+    if (worst != Verdict::Fine) report_as(finding_of(Kind::Race, made, access, block), worst);
+    std::vector<Finding> kept;
+    for (Finding& finding : block.owners.early) {
+        Verdict found = verdict(finding.first);
+        if (found != Verdict::Fine) report_as(finding, found);
+        if (found != Verdict::Certain) kept.push_back(finding);
+    }
+    block.owners.early = std::move(kept);
 }
 
 void Engine::adopt_piece(u64 address, u64 bytes) {

@@ -3,13 +3,14 @@
 // Such a pool keeps what is freed for the stream that it was allocated for, the *home* stream, and queues nothing. So the
 // next owner comes after what the home stream has queued by then, and after nothing else:
 //     alloc/use    Memory that had no owner before is there for every stream. Else a use comes after what its earlier
-//                  owners did, which is as far as the home stream had come when it handed the memory out.
+//                  owners did with the same bytes, which the home stream had come after when it handed the memory out.
 //     use/free     A use that the home stream does not come after is wrong if the memory is handed out again before the
 //                  home stream, or the host, has waited for it. Whether that happens is seen later: until then such a
 //                  finding is *withheld*. Where neither happens it is one, and where the host alone has waited, too: at
 //                  the end of a program that means little. But if between the same two places there was a wait in time
 //                  once, there will have been one here.
-//     use/reuse    That is what happens where the pool's pieces are known: it did hand them out too early.
+//     use/reuse    That is what happens where the pool's pieces are known: it did hand them out too early. The new owner
+//                  is wrong when it accesses the same bytes, and before that nothing is reported.
 // PyTorch's `record_stream` has the pool wait for another stream as well. A home stream that was destroyed before the free
 // hands nothing out any more.
 //
@@ -30,6 +31,18 @@ enum class Pool : u8 {
     Driver,  // the driver's rules hold
     Caching,  // a piece of a library's own pool
     Replaced,  // the driver's, in the place of such a pool
+};
+
+// What the earlier owners of a piece did that the host has not seen done.
+struct EarlierOwners {
+    static constexpr std::size_t kMost = 64;
+
+    std::vector<Access> before;  // the home stream had come after these when it handed the memory out
+    std::vector<Finding> early;  // … and not after the first access of these, with the allocation
+
+    bool any() const { return !before.empty() || !early.empty(); }
+    // Without those that another one stands for, and without the oldest where there are too many.
+    void shorten(u64 begin, u64 end);
 };
 
 // A finding that is one if the pool can hand the memory out again before `home` comes after the first access.
