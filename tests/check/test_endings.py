@@ -48,6 +48,7 @@ def test_findings_are_reported_whatever_the_end(check, end):
 def test_a_program_that_ends_without_its_findings_is_not_clean(check, end):
     run = check(f"{BROKEN}\n{end}\n")
     assert (run.returncode, "ended without its findings" in run.stderr) == (3, True), run.stderr
+    assert "no Python process" not in run.stderr
 
 
 def test_an_interrupt_is_the_programs(tmp_path, clean_environment, command):

@@ -56,7 +56,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for block in outcome.ignored:
         if not block["used"]:
             say(f"nothing to ignore at {block['place']} ({block['reason']})")
-    if not outcome.processes:
+    if not outcome.processes and not outcome.lost:
         say("no Python process was checked: is the command a Python program?")
     for note in outcome.notes:
         say(note)
