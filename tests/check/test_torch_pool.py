@@ -92,11 +92,11 @@ def build(tmp_path_factory):
 
 
 @pytest.fixture
-def play(build, clean_environment):
+def play(build, clean_environment, tmp_path):
     def run(program, *options):
         path = os.pathsep.join(filter(None, [str(HELPERS), clean_environment.get("PYTHONPATH")]))
         done = subprocess.run([sys.executable, "-c", BEGIN + program, build(*(options or LINKED["lazily"]))],
-                              capture_output=True, text=True, timeout=100,
+                              capture_output=True, text=True, timeout=100, cwd=tmp_path,
                               env=clean_environment | {"PYTHONPATH": path, "XLOGMEM_SIM_QUIET": "1"})
         assert done.returncode == 0, done.stderr
 

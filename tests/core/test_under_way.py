@@ -151,7 +151,7 @@ for with_gil in True, False:
     assert callers.allocate_for_torch(mine.xlogmem_torch_allocate, with_gil, ctypes.c_size_t(64), ctypes.byref(ptr))
     assert ptr.value
 """
+    path = os.pathsep.join(filter(None, [str(HELPERS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run([sys.executable, "-c", program, torch_stand_in.build(tmp_path)], capture_output=True,
-                          text=True, timeout=100, env=os.environ | ENVIRONMENT | {
-                              "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HELPERS]))})
+                          text=True, timeout=100, cwd=tmp_path, env=os.environ | ENVIRONMENT | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr

@@ -93,6 +93,7 @@ def a_piece_is_handed_out_again_while_it_is_read(p: Program, repaired: bool) -> 
     if repaired:
         p.order(B, A)
     hand_out(p, A)
+    p.fill(X, A)
 
 
 @scene("certain read/free")
@@ -144,3 +145,4 @@ def the_stream_of_a_piece_was_destroyed(p: Program, repaired: bool) -> None:
     p.call("cuStreamDestroy_v2", hStream=A)
     get_again(p, A)
     hand_out(p, B)
+    p.fill(X, B)
