@@ -26,23 +26,27 @@ class Calls {
         CUpti_CallbackId number, own_default = 0;
     };
 
+    // A call without parameters has none to point at.
+    template <class Parameters>
+    static const Parameters& given(const void* parameters) {
+        static const Parameters none{};
+        return parameters ? *static_cast<const Parameters*>(parameters) : none;
+    }
+
     template <class Parameters, class Body>
     void before(Entry entry, Body) {
-        set(entry, &Handler::before, [](const Call& call, const void* parameters) {
-            Body{}(call, *static_cast<const Parameters*>(parameters));
-        });
+        set(entry, &Handler::before,
+            [](const Call& call, const void* parameters) { Body{}(call, given<Parameters>(parameters)); });
     }
     template <class Parameters, class Body>
     void after(Entry entry, Body) {
-        set(entry, &Handler::after, [](const Call& call, const void* parameters) {
-            Body{}(call, *static_cast<const Parameters*>(parameters));
-        });
+        set(entry, &Handler::after,
+            [](const Call& call, const void* parameters) { Body{}(call, given<Parameters>(parameters)); });
     }
     template <class Parameters, class Body>
     void failed(Entry entry, Body) {
-        set(entry, &Handler::failed, [](const Call& call, const void* parameters) {
-            Body{}(call, *static_cast<const Parameters*>(parameters));
-        });
+        set(entry, &Handler::failed,
+            [](const Call& call, const void* parameters) { Body{}(call, given<Parameters>(parameters)); });
     }
     // The call would have to be modelled, and is not: the report says so.
     void unseen(Entry entry) {
