@@ -183,10 +183,10 @@ class BuildExtensions(build_ext):
 
     def compile_engine(self) -> list[str]:
         """The object files of the engine, which is older than none of its sources."""
+        sources = [MUTEX, *(str(path) for folder in ENGINE for path in Path(folder).glob("*.[ch]pp"))]
         objects = []
         for folder in ENGINE:
             target = Path(self.build_temp, "engine", f"{Path(folder).name}.o")
-            sources = [MUTEX, *(str(path) for part in ENGINE for path in Path(part).glob("*.[ch]pp"))]
             if self.force or newer_group(sources, str(target)):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 made, = self.compiler.compile([as_one_file(folder)], str(target.parent), include_dirs=["cpp"],

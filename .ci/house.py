@@ -2,8 +2,8 @@
 """Figures of the house:  .ci/house.py [CHECKOUT]
 
 Lengths of files and functions, the most parameters, circles of imports, words that tests/words.toml forbids, and habits
-of the prose.  Nothing is judged here.  Needs the standard library alone, and reads
-text: a checkout does not have to be built, or to be the one that this file is in.
+of the prose.  Nothing is judged here.  Needs the standard library alone, and reads text: a checkout does not have to be
+built, or to be the one that this file is in.
 """
 from __future__ import annotations
 
@@ -243,11 +243,9 @@ def show_words(root: Path) -> None:
 
 def prose_of(file: str, text: str) -> Iterator[str]:
     """Docstrings and comments."""
-    if file.endswith((".cpp", ".hpp")):
-        yield from re.findall(r"// ?(.*)$", text, re.MULTILINE)
-    else:
-        yield from re.findall(r'"""(.*?)"""', text, re.DOTALL)
-        yield from re.findall(r"#\s(.*)$", text, re.MULTILINE)
+    for match in words.STRINGS[Path(file).suffix].finditer(text):
+        if match[0].startswith(("#", "//", "/*", '"""')):
+            yield match[0]
 
 
 def show_prose(files: dict[str, str]) -> None:

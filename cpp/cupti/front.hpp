@@ -45,7 +45,7 @@ struct Thread {
     bool waits = false;
     Clock waited_for;
     u64 freed = 0;  // by the free in progress
-    bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see ../engine/hooks.hpp
+    bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
     Trials trials;  // of the launch in progress
     std::vector<u8> space;  // of the last launch: its parameters
     std::vector<LaunchedWord> words;

@@ -3,8 +3,8 @@
 // A thread_local object with a destructor does not do here. The main thread's end before the functions of atexit() and the
 // destructors of static objects run, those of another thread before its libraries' have; both make calls of the driver
 // (cuSOLVER destroys its handles so), of which a callback would then work on an object that is gone. So a thread has a
-// pointer, which has no destructor, and the destructor of a POSIX key runs when it ends. A call that comes later finds no object and
-// makes another one, with which the key is set, and its destructor runs, again. The main thread's stays.
+// pointer, which has no destructor, and the destructor of a POSIX key runs when it ends. A call that comes later finds
+// no object and makes another one, with which the key is set, and its destructor runs, again. The main thread's stays.
 #include "front.hpp"
 
 #include <pthread.h>

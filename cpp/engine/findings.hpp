@@ -32,8 +32,8 @@ struct Finding {
     u64 count = 1;  // of such pairs of the same two places of the program
 
     bool certain() const { return verdict == Verdict::Certain; }
-    // An address of memory that is gone, which was found in a struct, is no finding: it may stand in a field that the kernel never
-    // reads. It is kept aside until the kernel's code was read, which may use it after all.
+    // An address of memory that is gone, which was found in a struct, is no finding: it may stand in a field that the
+    // kernel never reads. It is kept aside until the kernel's code was read, which may use it after all.
     bool is_aside() const { return gone && second.found; }
 };
 

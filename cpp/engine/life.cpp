@@ -125,9 +125,10 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     else
         dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
-    bool alone = !is_wrong(found_, access);  // a missing wait in this life says more
+    // A missing wait in this life says more than one for the earlier owners.
+    bool meets = block.owners.any() && !stream.capture && !is_wrong(found_, access);
     if (!found_.empty()) report_found(access, block);
-    if (alone && !stream.capture && block.owners.any()) meet_owners(stream, access, block);
+    if (meets) meet_owners(stream, access, block);
 }
 
 // A copy may go over several pieces of a pool.

@@ -98,13 +98,13 @@ void Engine::meet_owners(const Stream& stream, const Access& access, Block& bloc
         made.time = earlier.time;
     }
     if (worst != Verdict::Fine) report_as(finding_of(Kind::Race, made, access, block), worst);
-    std::vector<Finding> kept;
-    for (Finding& finding : block.owners.early) {
+    auto is_reported = [&](Finding& finding) {
         Verdict found = verdict(finding.first);
         if (found != Verdict::Fine) report_as(finding, found);
-        if (found != Verdict::Certain) kept.push_back(finding);
-    }
-    block.owners.early = std::move(kept);
+        return found == Verdict::Certain;
+    };
+    std::vector<Finding>& early = block.owners.early;
+    early.erase(std::remove_if(early.begin(), early.end(), is_reported), early.end());
 }
 
 void Engine::adopt_piece(u64 address, u64 bytes) {

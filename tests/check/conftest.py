@@ -9,13 +9,19 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from engine_traces import build
+from engine_traces import build, build_planted
 
 
 @pytest.fixture(scope="session")
 def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that replays traces."""
     return build(tmp_path_factory.mktemp("replay"))
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with all defects of the engine, of which the environment selects one."""
+    return build_planted(tmp_path_factory.mktemp("planted"))
 
 
 @pytest.fixture

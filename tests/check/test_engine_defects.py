@@ -4,16 +4,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from engine_traces import CASES, build_planted, compiler, defects, programs, run
+from engine_traces import CASES, compiler, defects, programs, run
 
 DEFECTS = [defect.name for defect in defects()]
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """The program that replays traces, with all defects, of which the environment selects one."""
-    return build_planted(tmp_path_factory.mktemp("planted"))
 
 
 def wrong(found: dict[str, list[str]]) -> list[str]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from engine_traces import HERE, build_planted, compiler, run
+from engine_traces import HERE, compiler, run
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 FOLDER = HERE / "recorded"
 POSSIBLE = {"adam": 0, "batch_norm": 4, "graph": 0, "upload": 0}   # of cuDNN's stream: known.toml suppresses those
 # The same program in which a stream does not come after what it did itself, or a library's stream counts as others do.
 WRONG = [("adam", "earlier-owner-at-home"), ("batch_norm", "library-waits")]
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return build_planted(tmp_path_factory.mktemp("planted"))
 
 
 def lines_of(name):

@@ -103,7 +103,8 @@ def product_texts() -> dict[str, str]:
     front_end = (SOURCE.parent / "cpp/cupti").glob("*")
     return {str(path.relative_to(SOURCE.parent)): re.sub(r"(?m)#.*", "", path.read_text())
             for path in sorted([*SOURCE.glob("**/*"), *front_end])
-            if path.suffix in (".py", ".pyx", ".pxi", ".pxd", ".hpp") and not APART & set(path.parts)}
+            if path.suffix in (".py", ".pyx", ".pxi", ".pxd", ".hpp")
+            and not APART & set(path.relative_to(SOURCE.parent).parts)}
 
 
 def test_every_lock_is_taken_at_forks_or_refuses_a_child():
