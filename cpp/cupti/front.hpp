@@ -49,6 +49,7 @@ struct Thread {
     Trials trials;  // of the launch in progress
     std::vector<u8> space;  // of the last launch: its parameters
     std::vector<LaunchedWord> words;
+    std::vector<Touch> touches;
     std::vector<Range> ranges;  // … and what it touches
 
     Thread();

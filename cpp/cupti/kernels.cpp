@@ -56,12 +56,12 @@ std::vector<Parameter> parameters_of(CUfunction function) {
 }
 
 std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts* text, const std::string& mangled) {
-    Facts named{parameters, all_words(parameters)};
+    Facts named{parameters, all_words(parameters), nullptr};
     if (!text) add_roles_of_signature(mangled, named);
     if (!text) add_arrays(mangled, named);
     std::vector<Word> words;
     for (const Pointer& pointer : (text ? *text : named).pointers)
-        words.push_back({pointer.offset, pointer.role, pointer.start, pointer.found});
+        words.push_back({pointer.offset, pointer.role, pointer.found, pointer.followed});
     return words;
 }
 
@@ -70,9 +70,9 @@ void words_of_launch(const Kernel& kernel, const std::vector<u8>& space, const u
     u32 last = ~u32(0);
     each_word(
         kernel.words, kernel.layout, space, grid,
-        [&](const Word& word) { words->push_back({word.offset, word.number, word.role, &word.start, word.found}); },
+        [&](const Word& word) { words->push_back({word.offset, word.number, word.role, word.found, word.followed}); },
         [&](u32 offset, u32 list) {
-            words->push_back({offset, kernel.lists[list], Role::Unknown, nullptr, false, list != last});
+            words->push_back({offset, kernel.lists[list], Role::Unknown, false, false, list != last});
             last = list;
         });
 }

@@ -5,7 +5,7 @@
 // written (trials.hpp), and at the end the machine code what is read and written (codes.hpp).
 #pragma once
 
-#include "kernels/facts.hpp"
+#include "kernels/first_thread.hpp"
 #include "kernels/layouts.hpp"
 
 #include <cuda.h>
@@ -19,8 +19,7 @@ namespace check {
 struct Word {
     u32 offset;  // in the parameters
     Role role = Role::Unknown;
-    Start start = {};
-    bool found = false;
+    bool found = false, followed = false;  // see Pointer
     u32 number = 0;  // the engine's: see words.hpp
 };
 
@@ -28,6 +27,7 @@ struct Kernel {
     u32 name = 0;
     std::vector<Word> words;
     std::vector<Parameter> parameters;  // none: the driver has not said where they are
+    std::shared_ptr<const FirstThread> first;  // nullptr: its code is not known
     std::optional<StructLayout> layout;  // of one of them
     std::vector<u32> lists;  // the engine's numbers: the words of a list are one to it
     u32 launches = 0, next_trial = 1;
@@ -39,8 +39,7 @@ struct Kernel {
 struct LaunchedWord {
     u32 offset, number;
     Role role = Role::Unknown;
-    const Start* start = nullptr;  // the kernel's; nullptr: it goes to the address itself
-    bool found = false;
+    bool found = false, followed = false;
     bool first_of_list = true;
 };
 

@@ -1,8 +1,8 @@
 // Launches: which memory a kernel is handed.
 #include "calls.hpp"
 
-#include "engine/launched.hpp"
 #include "kernels/arguments.hpp"
+#include "kernels/followed.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -24,6 +24,7 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
         name = readable(symbol);
     }
     made.words = words_of(made.parameters, text.get(), symbol);
+    if (text) made.first = text->first;
     made.layout = StructLayout::of(symbol, made.parameters);
     made.name = call.front.engine.name(name);
     for (Word& word : made.words) {
@@ -77,8 +78,13 @@ void try_words(const Call& call, Time time, const std::vector<LaunchedWord>& wor
 // As the launch hands them over.
 struct Arguments {
     void **values, **extra;
-    u32 grid[3];
+    GridShape shape;
 };
+
+template <class Launch>
+GridShape shape_of(const Launch& launch) {
+    return {{launch.gridDimX, launch.gridDimY, launch.gridDimZ}, {launch.blockDimX, launch.blockDimY, launch.blockDimZ}};
+}
 
 void launch(const Call& call, CUfunction function, CUstream stream, const Arguments& arguments) {
     Front& front = call.front;
@@ -91,10 +97,15 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     std::vector<LaunchedWord>& words = call.thread.words;
     words.clear();
     read_arguments(kernel.parameters, arguments.values, arguments.extra, space);
-    words_of_launch(kernel, space, arguments.grid, &words);
+    words_of_launch(kernel, space, arguments.shape.grid, &words);
+    if (kernel.first) kernel.first->run(space, arguments.shape, &call.thread.touches);
     Launched launched(front.engine, *on, space, ranges);
+    FollowedWord followed(front.engine, call.thread.touches);
     for (const LaunchedWord& word : words)
-        launched.add(word.offset, {word.number, word.role, word.start && !is_there(*word.start, space), word.found});
+        if (Through through{word.number, word.role, word.found}; word.followed)
+            followed.add_to(launched, word.offset, through);
+        else
+            launched.add(word.offset, through);
     front.count_launch(kernel);
     u64 found = front.engine.findings().added();
     Time time = front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());
@@ -112,7 +123,7 @@ void launch(const Call& call, const CUlaunchConfig& config, CUfunction function,
     for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
         if (attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
             call.record(attribute->value.launchCompletionEvent.event, config.hStream);
-    launch(call, function, config.hStream, {values, extra, {config.gridDimX, config.gridDimY, config.gridDimZ}});
+    launch(call, function, config.hStream, {values, extra, shape_of(config)});
     for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)
         if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
             call.record(attribute->value.programmaticEvent.event, config.hStream);
@@ -120,11 +131,11 @@ void launch(const Call& call, const CUlaunchConfig& config, CUfunction function,
 
 void add_kernels(Calls& calls) {
     BEFORE_BOTH(cuLaunchKernel, _ptsz) {
-        launch(call, p.f, p.hStream, {p.kernelParams, p.extra, {p.gridDimX, p.gridDimY, p.gridDimZ}});
+        launch(call, p.f, p.hStream, {p.kernelParams, p.extra, shape_of(p)});
     });
     BEFORE_BOTH(cuLaunchKernelEx, _ptsz) { launch(call, *p.config, p.f, p.kernelParams, p.extra); });
     BEFORE_BOTH(cuLaunchCooperativeKernel, _ptsz) {
-        launch(call, p.f, p.hStream, {p.kernelParams, nullptr, {p.gridDimX, p.gridDimY, p.gridDimZ}});
+        launch(call, p.f, p.hStream, {p.kernelParams, nullptr, shape_of(p)});
     });
     calls.unseen(ENTRY(cuLaunchCooperativeKernelMultiDevice));
 }

@@ -1,9 +1,8 @@
 // Feeding the engine: see watch.hpp.
 #include "watch.hpp"
 
-#include "engine/launched.hpp"
 #include "engine/records.hpp"
-#include "kernels/arguments.hpp"
+#include "kernels/followed.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -123,15 +122,21 @@ check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& l
     std::vector<check::Range> ranges;
     if (driver().config.races) {
         check::Launched launched(engine(), *stream->order, launch.space, ranges);
-        auto add = [&](u32 offset, u32 word, check::Role role, bool moved, bool found) {
-            launched.add(offset, {number_of_word(what.name, word), role, moved, found});
+        std::vector<check::Touch> touches;
+        if (launch.first) launch.first->run(launch.space, launch.shape, &touches);
+        check::FollowedWord followed(engine(), touches);
+        auto through = [&](u32 word, check::Role role, bool found) {
+            return check::Through{number_of_word(what.name, word), role, found};
         };
         check::each_word(
-            launch.pointers, launch.layout, launch.space, launch.grid,
+            launch.pointers, launch.layout, launch.space, launch.shape.grid,
             [&](const check::Pointer& one) {
-                add(one.offset, one.offset, one.role, !check::is_there(one.start, launch.space), one.found);
+                if (one.followed)
+                    followed.add_to(launched, one.offset, through(one.offset, one.role, one.found));
+                else
+                    launched.add(one.offset, through(one.offset, one.role, one.found));
             },
-            [&](u32 offset, u32 list) { add(offset, kLists + list, check::Role::Unknown, false, false); });
+            [&](u32 offset, u32 list) { launched.add(offset, through(kLists + list, check::Role::Unknown, false)); });
     }
     return watched([&] { return engine().work(*stream->order, what, ranges.data(), ranges.size()); });
 }

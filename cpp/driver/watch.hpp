@@ -6,6 +6,7 @@
 
 #include "device.hpp"
 
+#include "kernels/first_thread.hpp"
 #include "kernels/layouts.hpp"
 
 #include <string>
@@ -27,7 +28,8 @@ struct KernelLaunch {
     const std::vector<check::Pointer>& pointers;
     const std::optional<check::StructLayout>& layout;
     const std::vector<u8>& space;  // the values of its parameters
-    const unsigned* grid;
+    const check::GridShape& shape;
+    const check::FirstThread* first;  // nullptr: its code is not known
 };
 check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);

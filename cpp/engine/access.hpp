@@ -19,6 +19,7 @@ enum class Role : u8 {
     Unknown,  // a kernel's pointer of which it is not known whether anything is written, or read, through it
     Alloc,    // the memory is handed out: nothing may come before that
     Free,     // its owner gives it up: nothing may come after that
+    Atomic,   // a read and a write that no other one of this kind comes between
 };
 
 // An operation as the front end describes it. Both numbers are the front end's: for a name see Engine::name(), and the
@@ -36,7 +37,7 @@ struct Range {
     u64 anchor = 0;          // 0: exactly these bytes
     Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
     u32 word = 0;            // a kernel's pointer, of which more may become known: see words.hpp
-    bool moved = false;      // the kernel does not go just to its anchor
+    bool absent = false;     // nothing shows that the kernel uses any of these bytes
     bool found = false;      // the address was found in a struct
 };
 
@@ -49,7 +50,8 @@ struct Access {
     Role role = Role::Read;
     bool maybe_end = false;  // its address may be the end of the block before, which the same kernel was given
     u32 word = 0;            // of the kernel that has done it
-    bool moved = false;      // … and the kernel may go somewhere else than to its anchor
+    bool absent = false;     // … and nothing shows that it uses any of these bytes
+    bool moved = false;      // … and it may go somewhere else than to its anchor
     bool found = false;      // … and nothing shows that the kernel uses the address
     bool unused = false;     // … and its code shows that it does not
     bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
@@ -60,7 +62,7 @@ struct Access {
 
 enum class Verdict : u8 { Fine, Possible, Certain };
 
-inline bool writes(Role role) { return role == Role::Write || role == Role::ReadWrite; }
+inline bool writes(Role role) { return role == Role::Write || role == Role::ReadWrite || role == Role::Atomic; }
 inline bool is_life(Role role) { return role == Role::Alloc || role == Role::Free; }
 inline bool overlap(const Access& a, const Access& b) { return a.begin < b.end && b.begin < a.end; }
 
@@ -77,14 +79,16 @@ inline bool meet(const Access& a, const Access& b) {
 // Of two accesses that nothing orders, and whose extents overlap.
 inline Verdict judge(const Access& first, const Access& second) {
     if (first.unused || second.unused) return Verdict::Fine;
-    bool found = first.found || second.found;
+    bool weak = first.found || second.found || first.absent || second.absent;
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
     // A pointer of which nothing more is known may be an old one, which the kernel does not use.
     if (first.role == Role::Free && second.role == Role::Unknown) return Verdict::Possible;
     if (first.of_driver || second.of_driver) return Verdict::Possible;
     // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
-    if (is_life(first.role) || is_life(second.role)) return found ? Verdict::Possible : Verdict::Certain;
-    bool there = !found && !first.moved && !second.moved && meet(first, second);
+    if (is_life(first.role) || is_life(second.role)) return weak ? Verdict::Possible : Verdict::Certain;
+    // Two counters may go up in any order.
+    weak |= first.role == Role::Atomic && second.role == Role::Atomic;
+    bool there = !weak && !first.moved && !second.moved && meet(first, second);
     if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
     bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
     return unknown ? Verdict::Possible : Verdict::Fine;
@@ -95,6 +99,7 @@ inline Verdict judge(const Access& first, const Access& second) {
 inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
     if (!writes(later.role) && later.role != earlier.role) return false;
     if ((later.maybe_end && !earlier.maybe_end) || (later.moved && !earlier.moved)) return false;
+    if ((later.absent && !earlier.absent) || (later.role == Role::Atomic && earlier.role != Role::Atomic)) return false;
     if (later.found && !(earlier.found && earlier.word == later.word)) return false;
     if (later.anchor)
         return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&

@@ -170,7 +170,7 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
             made.role = declared_.role_at(stream.id, range.anchor ? range.anchor : range.begin, range.role);
         made.maybe_end = made.role == Role::Unknown && is_end(range, ranges, count);
         made.word = range.word;
-        made.moved = range.moved;
+        made.absent = range.absent;
         made.found = range.found;
         words_.refresh(made);
         if (!made.unused) touch(stream, made, range.block);

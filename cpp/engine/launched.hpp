@@ -33,6 +33,9 @@ class Launched {
         if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), through, origin_);
     }
 
+    // The kernel goes to this address, whatever the word.
+    void add_anchored(u64 address, const Through& through) { engine_.add_pointer(ranges_, address, through, origin_); }
+
   private:
     Engine& engine_;
     const std::vector<u8>& space_;

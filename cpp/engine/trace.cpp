@@ -59,7 +59,7 @@ void Trace::work(const Stream& stream, Operation what, const Range* ranges, std:
         add(ranges[i].role);
         add(ranges[i].anchor);
         add(ranges[i].word);
-        add(ranges[i].moved);
+        add(ranges[i].absent);
         add(ranges[i].found);
     }
     line("");
@@ -103,7 +103,7 @@ void Player::work() {
         range.role = Role(number(i + 2));
         range.anchor = number(i + 3);
         range.word = u32(number(i + 4));
-        range.moved = number(i + 5);
+        range.absent = number(i + 5);
         range.found = number(i + 6);
         ranges.push_back(range);
     }

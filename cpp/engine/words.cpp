@@ -5,7 +5,9 @@
 namespace check {
 
 bool KernelWords::learn(u32 word, Role role) {
-    bool is_new = word && role != Role::Unknown && all_[word].role == Role::Unknown;
+    // Memory that was seen to change was written; the code says more, that it does so by atomic operations.
+    bool is_more = word && role == Role::Atomic && all_[word].role == Role::Write;
+    bool is_new = is_more || (word && role != Role::Unknown && all_[word].role == Role::Unknown);
     if (is_new) all_[word].role = role;
     return is_new;
 }
@@ -58,9 +60,9 @@ void Engine::add_pointer(std::vector<Range>& ranges, u64 address, const Through&
     if (!block) return;
     ranges.push_back(anchored(*block, address, through.role));
     ranges.back().word = through.word;
-    ranges.back().moved = through.moved;
+    ranges.back().absent = through.absent;
     ranges.back().found = through.found;
-    if (words_.launch(through.word, address, origin)) doubt(through.word);
+    if (through.word && words_.launch(through.word, address, origin)) doubt(through.word);
 }
 
 void Engine::settle(u32 word, bool used) {
@@ -73,8 +75,7 @@ std::set<u32> Engine::open_words() const {
     for (const std::vector<Finding>* list : {&findings_.all(), &findings_.aside()})
         for (const Finding& finding : *list)
             for (const Access* access : {&finding.first, &finding.second})
-                if (access->word && !words_.is_settled(access->word) &&
-                    (access->found || access->role == Role::Unknown))
+                if (access->word && !words_.is_settled(access->word))
                     open.insert(access->word);
     return open;
 }

@@ -29,7 +29,7 @@ struct LaunchOrigin {
 struct Through {
     u32 word = 0;
     Role role = Role::Unknown;
-    bool moved = false, found = false;  // see Range
+    bool found = false, absent = false;  // see Range
 };
 
 class KernelWords {
@@ -53,6 +53,7 @@ class KernelWords {
             access.role = word.role;
             access.maybe_end = false;  // through the end of its memory a kernel does nothing
         }
+        if (access.role == Role::Write && word.role == Role::Atomic) access.role = Role::Atomic;
         access.moved |= word.moved;
         access.found &= word.code != Code::Uses;
         access.unused |= word.code == Code::DoesNotUse;

@@ -36,13 +36,4 @@ inline bool read_arguments(const std::vector<Parameter>& parameters, void** valu
     return packed || !end;
 }
 
-// Whether the kernel that is handed these may access the address itself that its pointer holds.
-inline bool is_there(const Start& start, const std::vector<u8>& space) {
-    if (!start.is_there) return false;
-    for (const Parameter& zero : start.zeros)
-        for (u64 at = zero.offset; at < std::min<u64>(u64(zero.offset) + zero.size, space.size()); at++)
-            if (space[at]) return false;
-    return true;
-}
-
 }  // namespace check

@@ -45,6 +45,7 @@ bool has_more_than_words(const std::vector<Item>& items, bool with_bits) {
 // One half alone is no address.
 Role Evidence::Use::role() const {
     if (low_leaves && high_leaves) return Role::Unknown;
+    if (writes && reads && !plain) return Role::Atomic;
     if (writes) return reads || may_read ? Role::ReadWrite : Role::Write;
     return may_write ? Role::Unknown : Role::Read;
 }
@@ -60,6 +61,7 @@ void Evidence::Use::add(const Use& other) {
     writes |= other.writes;
     may_read |= other.may_read;
     may_write |= other.may_write;
+    plain |= other.plain;
     low_leaves |= other.low_leaves;
     high_leaves |= other.high_leaves;
 }
@@ -80,10 +82,11 @@ void Evidence::touch(const Item& item, const Use& use) {
         open_from(item.offset, use);
 }
 
-void Evidence::touch(const Item& item, bool reads, bool writes) {
+void Evidence::touch(const Item& item, const Kind& kind) {
     Use use;
-    use.may_read = reads;
-    use.may_write = writes;
+    use.may_read = kind.reads;
+    use.may_write = kind.writes;
+    use.plain = !kind.is_atomic;
     touch(item, use);
 }
 
@@ -102,20 +105,21 @@ void Evidence::follow_map(Origin low, Origin high) {
         if (item.what == What::Place && item.part == Part::Low && parameter_at(item.offset))
             maps_.insert(u32(item.offset));
         else
-            touch(item, true, true);
+            touch(item, Kind{true, true});
     }
     for (const Item& item : origins_[high])
-        if (item.what == What::Word || item.what == What::Group) touch(item, true, true);
+        if (item.what == What::Word || item.what == What::Group) touch(item, Kind{true, true});
 }
 
-void Evidence::use(u32 word, bool alone, bool reads, bool writes) {
+void Evidence::use(u32 word, bool alone, const Kind& kind) {
     Use& use = uses_[word];
     use.is_address = true;
-    (alone ? use.reads : use.may_read) |= reads;
-    (alone ? use.writes : use.may_write) |= writes;
+    use.plain |= !kind.is_atomic;
+    (alone ? use.reads : use.may_read) |= kind.reads;
+    (alone ? use.writes : use.may_write) |= kind.writes;
 }
 
-void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool always) {
+void Evidence::access(Origin low, Origin high, const Kind& kind) {
     std::map<u32, Full> words = full_words(origins_[low], origins_[high]);
     auto all = [&](auto is) {
         return std::all_of(words.begin(), words.end(), [&](auto& one) { return is(one.second); });
@@ -128,16 +132,16 @@ void Evidence::access(Origin low, Origin high, bool reads, bool writes, bool alw
     for (Origin half : {low, high}) {
         for (const Item& item : origins_[half]) {
             bool is_it = is_one && item.what == What::Word && words.count(u32(item.offset));
-            if (!is_it && (item.what == What::Word || is_indexed)) touch(item, reads, writes);
+            if (!is_it && (item.what == What::Word || is_indexed)) touch(item, kind);
         }
     }
     if (is_one) {
-        use(words.begin()->first, true, reads, writes);
+        use(words.begin()->first, true, kind);
     } else if (are_terms) {
-        sums_.push_back({{}, reads, writes});
+        sums_.push_back({{}, kind});
         for (auto& [word, full] : words) sums_.back().words.insert(word);
-    } else if (is_clear && always && all([](const Full& full) { return full.is_either(); })) {
-        for (auto& [word, full] : words) use(word, false, reads, writes);
+    } else if (is_clear && kind.always && all([](const Full& full) { return full.is_either(); })) {
+        for (auto& [word, full] : words) use(word, false, kind);
     }
 }
 
@@ -146,7 +150,7 @@ void Evidence::settle_sums() {
     auto is_address = [&](u32 word) { return uses_[word].is_address; };
     for (const Sum& sum : sums_)
         if (std::count_if(sum.words.begin(), sum.words.end(), is_address) == 1)
-            use(*std::find_if(sum.words.begin(), sum.words.end(), is_address), true, sum.reads, sum.writes);
+            use(*std::find_if(sum.words.begin(), sum.words.end(), is_address), true, sum.kind);
 }
 
 void Evidence::add_to(CodeFacts* facts) {

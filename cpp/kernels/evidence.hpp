@@ -14,8 +14,13 @@ class Evidence {
     Evidence(const Origins& origins, const std::vector<Parameter>& parameters)
         : origins_(origins), parameters_(parameters) {}
 
-    // An access through an address, by its halves. `always`: whenever the thread gets there, whatever the predicates.
-    void access(Origin low, Origin high, bool reads, bool writes, bool always);
+    struct Kind {
+        bool reads, writes;
+        bool is_atomic = false;
+        bool always = false;  // whenever the thread gets there, whatever the predicates
+    };
+    // An access through an address, by its halves.
+    void access(Origin low, Origin high, const Kind& kind);
     // It goes somewhere where it is not followed: it is stored, or given to a function.
     void leave(Origin origin);
     // It is the address of something that has addresses in it, and that the device reads by itself.
@@ -25,6 +30,7 @@ class Evidence {
   private:
     struct Use {
         bool reads = false, writes = false, may_read = false, may_write = false;
+        bool plain = false;       // not only by atomic operations
         bool is_address = false;  // something goes through it, if perhaps through others as well
         bool low_leaves = false, high_leaves = false;
         Role role() const;
@@ -32,7 +38,7 @@ class Evidence {
     };
     struct Sum {  // of several words, one of which is an address
         std::set<u32> words;
-        bool reads, writes;
+        Kind kind;
     };
 
     const Origins& origins_;
@@ -45,8 +51,8 @@ class Evidence {
     const Parameter* parameter_at(i64 offset) const;
     void open_from(i64 offset, const Use& use);
     void touch(const Item& item, const Use& use);
-    void touch(const Item& item, bool reads, bool writes);
-    void use(u32 word, bool alone, bool reads, bool writes);
+    void touch(const Item& item, const Kind& kind);
+    void use(u32 word, bool alone, const Kind& kind);
     void settle_sums();
 };
 

@@ -1,7 +1,7 @@
 // The kinds of images: see facts.hpp.
 #include "binary.hpp"
+#include "first_thread.hpp"
 #include "flow.hpp"
-#include "start.hpp"
 
 #include <cstring>
 
@@ -13,7 +13,7 @@ std::vector<Pointer> all_words(const std::vector<Parameter>& parameters) {
         for (u64 at = (u64(parameter.offset) + 7) / 8 * 8; at + 8 <= u64(parameter.offset) + parameter.size; at += 8)
             words[u32(at)] = parameter.size > 8;
     std::vector<Pointer> pointers;
-    for (auto& word : words) pointers.push_back({word.first, Role::Unknown, {}, word.second});
+    for (auto& word : words) pointers.push_back({word.first, Role::Unknown, word.second});
     return pointers;
 }
 
@@ -26,8 +26,8 @@ Kernels facts_of_ptx(Bytes text) {
         for (const PtxParameter& parameter : kernel.parameters) facts.parameters.push_back(parameter.place);
         std::vector<Instruction> instructions = instructions_of(kernel);
         facts.pointers = pointers_of(kernel, instructions);
-        std::map<u32, Start> starts = starts_of(kernel, instructions);
-        for (Pointer& pointer : facts.pointers) pointer.start = starts[pointer.offset];
+        for (Pointer& pointer : facts.pointers) pointer.followed = true;
+        facts.first = std::make_shared<const FirstThread>(kernel, instructions);
     }
     return kernels;
 }

@@ -17,6 +17,7 @@
 #include "engine/access.hpp"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,24 +28,20 @@ struct Parameter {
     u32 offset = 0, size = 0;
 };
 
-// Does the kernel access the address itself that a pointer holds? If these parameters are all zero; never, as far as it
-// can be followed, if it is not `is_there`. Of a kernel of which that is not known it is taken to.
-struct Start {
-    bool is_there = true;
-    std::vector<Parameter> zeros;
-};
-
 // A word of 8 bytes through which memory is accessed.
 struct Pointer {
     u32 offset = 0;
     Role role = Role::Unknown;
-    Start start = {};
     bool found = false;
+    bool followed = false;  // the code says which addresses the kernel uses: see first_thread.hpp
 };
+
+class FirstThread;
 
 struct Facts {
     std::vector<Parameter> parameters;
     std::vector<Pointer> pointers;  // in order of their offsets
+    std::shared_ptr<const FirstThread> first;  // nullptr: the code is not known
 };
 
 // The kernels of an image, by the names that the driver knows them by. Of an image without a size (0) the end is taken

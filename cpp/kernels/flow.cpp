@@ -306,7 +306,7 @@ std::vector<Pointer> Flow::run() {
         auto use = uses_.find(word.offset);
         if (use == uses_.end()) continue;
         bool used = use->second.is_access() && loaded_.count(word.offset);
-        pointers.push_back({word.offset, role_of(use->second), {}, word.found && !used});
+        pointers.push_back({word.offset, role_of(use->second), word.found && !used});
     }
     return pointers;
 }

@@ -70,10 +70,11 @@ namespace {
 Instruction instruction_of(const Statement& statement) {
     Instruction instruction;
     std::size_t at = 0;
-    if (statement[0] == "@") {  // a predicate: whether it is executed does not matter
+    if (statement[0] == "@") {
         at++;
-        if (at < statement.size() && statement[at] == "!") at++;
-        at++;
+        instruction.negated = at < statement.size() && statement[at] == "!";
+        if (instruction.negated) at++;
+        if (at < statement.size()) instruction.guard = statement[at++];
     }
     if (at >= statement.size() || !std::isalpha(static_cast<unsigned char>(statement[at][0]))) return instruction;
     instruction.words = split(statement[at]);
@@ -94,9 +95,11 @@ Instruction instruction_of(const Statement& statement) {
 
 std::vector<Instruction> instructions_of(const PtxKernel& kernel) {
     std::vector<Instruction> instructions;
-    for (const Statement& statement : kernel.statements) {
-        Instruction instruction = instruction_of(statement);
-        if (!instruction.words.empty()) instructions.push_back(std::move(instruction));
+    for (std::size_t i = 0; i < kernel.statements.size(); i++) {
+        Instruction instruction = instruction_of(kernel.statements[i]);
+        if (instruction.words.empty()) continue;
+        instruction.statement = i;
+        instructions.push_back(std::move(instruction));
     }
     return instructions;
 }

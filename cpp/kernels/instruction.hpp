@@ -10,6 +10,9 @@ struct Instruction {
     std::vector<Token> results;    // several of a vector
     std::vector<std::vector<Token>> sources;    // registers, names and numbers of each operand
     std::vector<std::vector<Token>> addresses;  // what stands in brackets, in order
+    Token guard;             // the predicate that it depends on, if any
+    bool negated = false;    // … which has to be false
+    std::size_t statement = 0;
 
     bool is(Token mnemonic) const { return words[0] == mnemonic; }
     bool has(Token word) const;

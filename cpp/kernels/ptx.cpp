@@ -118,7 +118,8 @@ bool read_parameters(Reader& reader, std::vector<PtxParameter>* parameters) {
 
 // From behind the opening brace to the closing one. The braces of a block are no part of a statement, those of a
 // vector are: in front of them stands an instruction.
-bool read_body(Reader& reader, std::vector<Statement>* statements) {
+bool read_body(Reader& reader, PtxKernel* kernel) {
+    std::vector<Statement>* statements = &kernel->statements;
     Statement words;
     std::size_t depth = 1, vectors = 0;
     for (;;) {
@@ -129,7 +130,9 @@ bool read_body(Reader& reader, std::vector<Statement>* statements) {
             words.clear();
             vectors = 0;
         } else if (token == ":" && words.size() == 1) {
-            words.clear();  // a label
+            bool is_new = kernel->labels.emplace(words[0], statements->size()).second;
+            if (!is_new) kernel->labels[words[0]] = kNoStatement;
+            words.clear();
         } else if (token == "{" && words.empty()) {
             depth++;
         } else if (token == "}" && !vectors) {
@@ -149,7 +152,7 @@ bool read_kernel(Reader& reader, PtxKernel* kernel) {
         if (token.empty() || token == ";") return false;
         if (token == "(" && !read_parameters(reader, &kernel->parameters)) return false;
     }
-    return read_body(reader, &kernel->statements);
+    return read_body(reader, kernel);
 }
 
 }  // namespace

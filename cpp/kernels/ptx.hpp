@@ -1,4 +1,4 @@
-// PTX text as statements. Comments, labels, line numbers and whole functions that are not kernels are left out.
+// PTX text as statements. Comments, line numbers and whole functions that are not kernels are left out.
 #pragma once
 
 #include "facts.hpp"
@@ -17,10 +17,13 @@ struct PtxParameter {
     bool is_pointer = false;  // declared with .ptr
 };
 
+constexpr std::size_t kNoStatement = ~std::size_t(0);
+
 struct PtxKernel {
     Token name;
     std::vector<PtxParameter> parameters;
     std::vector<Statement> statements;
+    std::map<Token, std::size_t> labels;  // the statements behind them; kNoStatement: it is there more than once
 };
 
 // Kernels whose text is cut off, or whose parameters are not understood, are left out.

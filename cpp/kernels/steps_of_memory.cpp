@@ -63,7 +63,9 @@ void Steps::access(const Operand& operand, bool reads, bool writes) {
     Address to = address(operand);
     // What is read from the parameters is in the registers now.
     if (!writes) to = {origins_.unplaced(to.low), origins_.unplaced(to.high)};
-    if (evidence_ && (to.low || to.high)) evidence_->access(to.low, to.high, reads, writes, !instruction_->guard);
+    if (evidence_ && (to.low || to.high))
+        evidence_->access(to.low, to.high,
+                          {reads, writes, instruction_->effect == Effect::Atomic, !instruction_->guard});
     if (operand.descriptor == kNoCell) return;
     leave(read(operand.descriptor));
     leave(read(operand.descriptor + 1));

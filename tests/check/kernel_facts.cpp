@@ -1,8 +1,9 @@
 // Prints what the images named on the command line say of their kernels; test_kernel_facts.py compiles it.
 // With --mutate N each image is also read N times, damaged, out of a buffer that ends where the image does.
-#include "kernels/facts.hpp"
+#include "kernels/first_thread.hpp"
 #include "kernels/signature.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -14,11 +15,31 @@ using namespace check;
 
 namespace {
 
-const char* const kRoles[] = {"read", "write", "readwrite", "unknown"};
+const char* const kRoles[] = {"read", "write", "readwrite", "unknown", "alloc", "free", "atomic"};
 
 std::vector<char> contents(const char* path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Where the first thread goes. Each word of the parameters is the address of a megabyte of its own, but the third one,
+// which is a number.
+void print_touches(const Facts& facts, u64 number) {
+    u32 end = 0;
+    for (const Parameter& parameter : facts.parameters) end = std::max(end, parameter.offset + parameter.size);
+    std::vector<u8> space((end + 7) / 8 * 8);
+    for (u64 at = 0; at < space.size(); at += 8) {
+        u64 value = at == 16 ? number : (at / 8 + 1) << 20;
+        memcpy(space.data() + at, &value, 8);
+    }
+    std::vector<Touch> touches;
+    facts.first->run(space, {{1, 1, 1}, {32, 1, 1}}, &touches);
+    std::cout << " |";
+    for (const Touch& touch : touches) {
+        u64 word = touch.address >> 20;
+        std::cout << " " << (word > 0 && word < 27 ? char('a' + word - 1) : '?') << "+" << (touch.address & 0xFFFFF)
+                  << ":" << kRoles[int(touch.role())];
+    }
 }
 
 void print(const std::string& name, const Facts& facts) {
@@ -27,13 +48,8 @@ void print(const std::string& name, const Facts& facts) {
     std::cout << " |";
     for (const Pointer& pointer : facts.pointers)
         std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)] << (pointer.found ? "?" : "");
-    std::cout << " |";
-    for (const Pointer& pointer : facts.pointers) {
-        if (pointer.start.is_there && pointer.start.zeros.empty()) continue;
-        std::cout << " " << pointer.offset << ":";
-        for (const Parameter& zero : pointer.start.zeros) std::cout << zero.offset << "+" << zero.size << ",";
-        if (!pointer.start.is_there) std::cout << "never";
-    }
+    if (facts.first)
+        for (u64 number : {u64(0), u64(24)}) print_touches(facts, number);
     std::cout << "\n";
 }
 
@@ -59,6 +75,8 @@ std::size_t mutate(const std::vector<char>& image, int times) {
         memcpy(exact, damaged.data(), damaged.size());
         for (auto& entry : facts_of(exact, damaged.size())) {
             add_roles_of_signature(entry.first, entry.second);
+            std::vector<Touch> touches;
+            if (entry.second.first) entry.second.first->run(std::vector<u8>(below(64)), {}, &touches);
             kernels++;
         }
         free(exact);

@@ -16,7 +16,7 @@ using namespace check;
 
 namespace {
 
-const char* const kRoles[] = {"read", "write", "readwrite", "unknown"};
+const char* const kRoles[] = {"read", "write", "readwrite", "unknown", "alloc", "free", "atomic"};
 
 std::string contents(const char* path) {
     std::ifstream file(path, std::ios::binary);

@@ -14,6 +14,10 @@ using namespace check;
 
 namespace {
 
+const std::map<std::string, Role> kRoles{{"read", Role::Read},           {"write", Role::Write},
+                                         {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown},
+                                         {"atomic", Role::Atomic}};
+
 using Words = std::vector<std::string>;
 
 [[noreturn]] void refuse(const std::string& text) { throw std::runtime_error(text); }
@@ -108,7 +112,7 @@ Range Replay::pointer(const std::string& text, Role role, const std::string& mor
     std::vector<Range> ranges;
     engine_.add_pointer(ranges, address(text), role);
     if (ranges.empty()) return {};
-    ranges[0].moved = more.find('~') != std::string::npos;
+    ranges[0].absent = more.find('~') != std::string::npos;
     ranges[0].found = more.find('?') != std::string::npos;
     std::size_t named = more.find('#');
     if (named == std::string::npos) return ranges[0];
@@ -121,11 +125,9 @@ Range Replay::pointer(const std::string& text, Role role, const std::string& mor
 // p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
 // somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w.
 Range Replay::range(const std::string& text) {
-    static const std::map<std::string, Role> roles{
-        {"read", Role::Read}, {"write", Role::Write}, {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown}};
     std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
-    auto role = roles.find(text.substr(colon + 1, more - colon - 1));
-    if (role == roles.end()) refuse("no role in " + text);
+    auto role = kRoles.find(text.substr(colon + 1, more - colon - 1));
+    if (role == kRoles.end()) refuse("no role in " + text);
     if (open == std::string::npos) return pointer(text.substr(0, colon), role->second, text.substr(more));
     u64 base = address(text.substr(0, open));
     Range exact;
@@ -275,7 +277,7 @@ bool Replay::on_words() {
     if (call == "settle")
         engine_.settle(number, word(2) == "used");
     else if (call == "learn-word")
-        engine_.learn(number, word(2) == "read" ? Role::Read : Role::Write);
+        engine_.learn(number, kRoles.at(word(2)));
     else
         engine_.saw_write(number, launches_.at(word(1)), address(word(2)));
     return true;
@@ -317,7 +319,7 @@ std::string Replay::text_of(const Access& access) const {
 }
 
 std::string Replay::text_of(const Finding& finding) const {
-    static const char* const roles[] = {"read", "write", "readwrite", "unknown", "alloc", "free"};
+    static const char* const roles[] = {"read", "write", "readwrite", "unknown", "alloc", "free", "atomic"};
     static const char* const kinds[] = {"", "use-after-free ", "stale-graph ", "dead-stream ", "dead-event "};
     std::string text = finding.certain() ? "certain " : "possible ";
     if (finding.first.of_driver || finding.second.of_driver) text += "of-driver ";

@@ -62,32 +62,72 @@ BODIES = {
     "line numbers": ('.loc 1 5 3\nst.global.u32 [%p], 0;\n.loc 2 7 1, function_name $L, inlined_at 1 5 3\n'
                      '.pragma "nounroll";\n$L__BB0_2:\nld.global.u32 %r1, [%q];', W, R),
 }
-# What a body does with the first pointer, and where the first thread goes: None, to where that points; "N+8,", there if
-# the parameter at N is zero.
-STARTS = {
-    "an index": ("mov.u32 %r1, %tid.x; mul.wide.s32 %i, %r1, 4; add.s64 %x, %p, %i; st.global.u32 [%x], %r1;", None),
-    "an index of a block": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
+# Where the first thread goes if the number is 0, and if it is 24; "a+8:read" is behind the first pointer.
+TOUCHES = {
+    "an index": ("mov.u32 %r1, %tid.x; mul.wide.s32 %i, %r1, 4; add.s64 %x, %p, %i; st.global.u32 [%x], %r1;",
+                 "a+0:write"),
+    "an index of a block": ("mov.u32 %r1, %ctaid.x; ld.u32 %r2, [%q]; mov.u32 %r3, %tid.x;\n"
                             "mad.lo.s32 %r4, %r1, %r2, %r3; mul.wide.s32 %i, %r4, 4; add.s64 %x, %p, %i;\n"
-                            "st.global.u32 [%x], %r1;", None),
-    "an offset": ("add.s64 %x, %p, %n; st.global.u32 [%x], 0;", "16+8,"),
+                            "st.global.u32 [%x], %r1;", "b+0:read a+0:write"),
+    "the last block": ("mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ntid.x; mad.lo.s32 %r3, %r1, %r2, -1;\n"
+                       "mul.wide.s32 %i, %r3, 4; add.s64 %x, %p, %i; st.global.u32 [%x], %r1;", "a+124:write"),
+    "an offset": ("add.s64 %x, %p, %n; st.global.u32 [%x], 0;", "a+0:write", "a+24:write"),
     "an offset in elements": ("mov.u32 %r1, %tid.x; cvt.s64.s32 %i, %r1; add.s64 %j, %i, %n; shl.b64 %k, %j, 2;\n"
-                              "add.s64 %x, %p, %k; st.global.u32 [%x], 0;", "16+8,"),
+                              "add.s64 %x, %p, %k; st.global.u32 [%x], 0;", "a+0:write", "a+96:write"),
     "an offset of half a word": ("ld.param.u32 %m, [c+4]; mul.wide.u32 %i, %m, 4; add.s64 %x, %p, %i; ld.u32 %r, [%x];",
-                                 "20+4,"),
+                                 "a+0:read"),
     "a row": ("mov.u32 %r1, %tid.y; cvt.u64.u32 %i, %r1; mul.lo.s64 %j, %i, %n; add.s64 %x, %p, %j; ld.u32 %r, [%x];",
-              None),
+              "a+0:read"),
     "a stride": ("mov.u32 %r1, %tid.x; cvt.u64.u32 %i, %r1;\nL:\nadd.s64 %x, %p, %i; st.u8 [%x], 0;\n"
-                 "add.s64 %i, %i, %n; bra L;", None),
+                 "add.s64 %i, %i, %n; setp.lt.u64 %z, %i, 48; @%z bra L; st.u8 [%q], 0;",
+                 "a+0:write a+0:write b+0:write", "a+0:write a+24:write b+0:write"),
     "from the end": ("mov.u32 %r1, %tid.x; cvt.u64.u32 %i, %r1; sub.s64 %j, %n, %i; add.s64 %k, %j, -1;\n"
-                     "add.s64 %x, %p, %k; st.u8 [%x], 0;", "never"),
-    "a constant": ("st.global.u32 [%p+16], 0;", "never"),
-    "a constant beside": ("st.global.u32 [%p+16], 0; st.global.u32 [%p], 0;", None),
-    "a constant after": ("st.global.u32 [%p], 0; st.global.u32 [%p+16], 0;", None),
-    "either": ("selp.b64 %i, %n, 0, %z; add.s64 %x, %p, %i; st.u32 [%x], 0;", None),
-    "a loaded index": ("ld.global.u64 %i, [%q]; add.s64 %x, %p, %i; st.u32 [%x], 0;", "never"),
-    "an index from the chip": ("ld.shared.u64 %i, [%s]; add.s64 %x, %p, %i; st.u32 [%x], 0;", None),
-    "a part": ("and.b64 %i, %n, 63; add.s64 %x, %p, %i; st.u32 [%x], 0;", "16+8,"),
-    "on the chip": ("st.shared.u32 [%p+16], 0; ld.u32 %r, [%p];", None),
+                     "add.s64 %x, %q, %k; st.u8 [%x], 0;", "a+1048575:write", "b+23:write"),
+    "constants": ("st.global.u32 [%p+16], 0; ld.u32 %r, [%p]; st.u8 [%q+-1], 0;",
+                  "a+16:write a+0:read a+1048575:write"),
+    "either": ("setp.eq.s64 %z, %n, 0; selp.b64 %x, %p, %q, %z; st.u32 [%x], 0;", "a+0:write", "b+0:write"),
+    "a loaded index": ("ld.global.u64 %i, [%q]; add.s64 %x, %p, %i; st.u32 [%x], 0;", "b+0:read"),
+    "an index from the chip": ("ld.shared.u64 %i, [%s]; add.s64 %x, %p, %i; st.u32 [%x], 0;", ""),
+    "a part": ("and.b64 %i, %n, 16; add.s64 %x, %p, %i; st.u32 [%x], 0;", "a+0:write", "a+16:write"),
+    "on the chip": ("st.shared.u32 [%p+16], 0; ld.u32 %r, [%p];", "a+0:read"),
+    "counters": ("red.global.add.u32 [%p], 1; atom.global.add.u32 %r, [%q], 1; ld.u32 %r, [%q];",
+                 "a+0:atomic b+0:readwrite"),
+    "a bound": ("mov.u32 %r1, %tid.x; cvt.u32.u64 %m, %n; setp.ge.s32 %z, %r1, %m; @%z bra END;\n"
+                "st.u32 [%p], 0;\nEND:\nst.u32 [%q], 0;", "b+0:write", "a+0:write b+0:write"),
+    "a bound that ends the thread": ("setp.ge.s64 %z, 0, %n; @%z ret; st.u32 [%p], 0;", "", "a+0:write"),
+    "a predicate": ("setp.ne.s64 %z|%y, %n, 0; @%z ld.u32 %r, [%p]; @!%z ld.u32 %r, [%p+4]; @%y st.u32 [%q], 0;",
+                    "a+4:read b+0:write", "a+0:read"),
+    "two bounds": ("setp.gt.s64 %y, %n, 8; setp.lt.and.s64 %z, %n, 16, %y; or.pred %x, %z, %y; not.pred %w, %x;\n"
+                   "@%z st.u8 [%p], 0; @%x st.u8 [%p+1], 0; @%w st.u8 [%p+2], 0;", "a+2:write", "a+1:write"),
+    "a number that is no integer": ("mov.b64 %f, %n; setp.neu.f64 %z, %f, 0d0000000000000000; @%z ld.u32 %r, [%p];",
+                                    "", "a+0:read"),
+    "what memory decides": ("ld.u32 %r1, [%q]; setp.ne.s32 %z, %r1, 0; @%z st.u32 [%p], 0; @%z bra L;\n"
+                            "st.u32 [%p+4], 0; mov.b64 %q, %p;\nL:\nst.u32 [%q], 0; st.u32 [%p+8], 0;",
+                            "b+0:read a+8:write"),
+    "memory that may end the thread": ("ld.u32 %r1, [%q]; setp.ne.s32 %z, %r1, 0; @%z exit; st.u32 [%p], 0;",
+                                       "b+0:read"),
+    "memory that stops the program": ("ld.u32 %r1, [%q]; setp.ne.s32 %z, %r1, 0; @%z bra L; st.u32 [%p], 0; ret;\n"
+                                      "L:\ntrap;", "b+0:read a+0:write"),
+    "a loop that memory ends": ("L:\nst.u8 [%p], 0; ld.u32 %r1, [%q]; setp.ne.s32 %z, %r1, 0; @%z bra L;\n"
+                                "st.u32 [%p+4], 0;", "a+0:write b+0:read a+4:write"),
+    "a loop that does not end": ("L:\nst.u8 [%p], 0; bra L;", "a+0:write"),
+    "a list": ("mov.u64 %x, %p; setp.eq.s64 %z, %n, 0; @%z bra L; ld.u64 %x, [%p];\nL:\nst.u32 [%x+8], 0;",
+               "a+8:write", "a+0:read"),
+    "to a place that is not known": ("ts: .branchtargets L, M; brx.idx %r1, ts;\nL:\nst.u8 [%p], 0;\nM:\nret;", ""),
+    "halves": ("mov.b64 {%l, %h}, %p; mov.b64 %x, {%l, %h}; st.u8 [%x], 0;", "a+0:write"),
+    "arithmetic": ("cvt.u32.u64 %m, %n; add.u32 %m, %m, 4294967295; cvt.s64.s32 %i, %m; max.s64 %i, %i, 2;\n"
+                   "min.s64 %i, %i, 9; mul.lo.s64 %i, %i, 7; div.s64 %i, %i, 3; rem.s64 %i, %i, 6; shl.b64 %j, %i, 3;\n"
+                   "shr.u64 %k, %j, 1; sub.s64 %k, 0, %k; neg.s64 %k, %k; abs.s64 %k, %k; xor.b64 %k, %k, 1;\n"
+                   "add.s64 %x, %p, %k; st.u8 [%x], 0;", "a+17:write", "a+13:write"),
+    "a high half": ("mul.hi.u64 %i, %n, -1; mul.hi.s64 %j, %n, -1; not.b64 %j, %j; add.s64 %i, %i, %j;\n"
+                    "add.s64 %x, %p, %i; st.u8 [%x], 0;", "?+1048575:write", "a+23:write"),
+    "given to a function": ("st.param.b64 [param0], %p; call.uni f, (param0); ld.u32 %r, [%q];",
+                            "a+0:unknown b+0:read"),
+    "stored": ("st.u64 [%q], %p;", "b+0:write"),
+    "copies": ("cp.async.ca.shared.global [%s], [%q], 16;\ncp.async.bulk.global.shared::cta.bulk_group [%p], [%s], %n;",
+               "b+0:read a+0:write"),
+    "parameters by their address": ("mov.b64 %a, a; add.s64 %a, %a, %n; ld.param.u64 %x, [%a]; st.u8 [%x], 0;",
+                                    "a+0:write", ""),
 }
 STRUCT = [".param .u32 n", ".param .align 8 .b8 s[24]", ".param .u64 .ptr .global .align 1 p"]
 STRUCTS = {
@@ -175,7 +215,7 @@ IMAGES = {
         offset: role for offset, role in ((0, p), (8, q)) if role})}) for name, (body, p, q) in BODIES.items()} | {
     f"struct-{name}": (ptx(STRUCT, body).encode(), {"k": Facts([(0, 4), (8, 24), (32, 8)], roles)})
     for name, (body, roles) in STRUCTS.items()} | {
-    f"start-{name}": (two(body).encode(), None) for name, (body, _) in STARTS.items()}
+    f"touches-{name}": (two(body).encode(), None) for name, (body, *_) in TOUCHES.items()}
 SIGNATURES = {
     "_Z1kPKfPfi": "const pointer value",
     "_ZN2ns5saxpyEfPKfPfi": "value const pointer value",
@@ -236,8 +276,10 @@ def wrong(program, files, kernels, defect=""):
     """Images of which something else is said than in IMAGES, signatures likewise, and wrong roles."""
     found = facts_of(program, *files, defect=defect)
     yield from (name for name, (_, expected) in IMAGES.items() if expected is not None and found.get(name) != expected)
-    starts = {name: found[f"start-{name}"]["k"].starts.get(0) for name in STARTS}
-    yield from (f"{name}: {starts[name]}" for name, (_, expected) in STARTS.items() if starts[name] != expected)
+    touches = {name: found[f"touches-{name}"]["k"].touches for name in TOUCHES}
+    for name, (_, zero, *other) in TOUCHES.items():
+        if touches[name] != [zero, *(other or [zero])]:
+            yield f"{name}: {touches[name]}"
     text = output_of(program, "--signature", *SIGNATURES, defect=defect)
     types = dict(line.split(" |") for line in text.splitlines() if " |" in line)
     yield from (name for name, expected in SIGNATURES.items() if types.get(name, "").split() != expected.split())

@@ -19,7 +19,7 @@ from machine_listings import (
     listings_of,
     output_of,
 )
-from machine_pieces import JUMPS, PARAMETERS, PIECES, RW, R, U, W, piece
+from machine_pieces import JUMPS, PARAMETERS, PIECES, RW, A, R, U, W, piece
 from sass_programs import Code
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
@@ -46,9 +46,9 @@ KERNELS = {
     "aligned": ({0: W, 8: W}, set()),
     "a_loop": ({0: R, 8: W}, set()),
     "under_conditions": ({0: R, 8: R, 16: W}, set()),
-    "atomics": (dict.fromkeys((0, 8, 16, 24), RW), set()),
+    "atomics": ({0: A, 8: RW, 16: RW, 24: A}, set()),
     "stored": ({0: W}, {(8, 8)}),
-    "exchanged": ({0: RW}, {(8, 8)}),
+    "exchanged": ({0: A}, {(8, 8)}),
     "on_the_chip": ({8: R}, {(0, 8)}),
     "from_another_lane": ({0: U, 8: U}, set()),
     "called": ({16: W}, {(0, 8), (8, 8)}),

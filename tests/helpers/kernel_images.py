@@ -19,12 +19,12 @@ CODE = ("branches", "evidence", "listing", "lives", "machine_code", "opcodes", "
 class Facts:
     """`parameters` are pairs of offset and size, `roles` the role of each pointer by its offset.
 
-    `starts` has those pointers to whose own address the kernel goes never, or if parameters are zero: "8+4,".
+    `touches` says where the first thread goes, of words that are the addresses of a, b, and of a number: 0, then 24.
     """
 
     parameters: list[tuple[int, int]]
     roles: dict[int, str]
-    starts: dict[int, str] = field(default_factory=dict, compare=False)
+    touches: list[str] = field(default_factory=list, compare=False)
 
 
 def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
@@ -77,9 +77,9 @@ def facts_in(text: str) -> dict[str, dict[str, Facts]]:
         if line.startswith("== "):
             kernels = found[Path(line[3:]).name] = {}
         elif "|" in line:
-            name, parameters, pointers, starts = line.split("|")
+            name, parameters, pointers, *touches = line.split("|")
             places = [tuple(map(int, place.split("+"))) for place in parameters.split()]
-            kernels[name.strip()] = Facts(places, by_offset(pointers), by_offset(starts))
+            kernels[name.strip()] = Facts(places, by_offset(pointers), [part.strip() for part in touches])
     return found
 
 

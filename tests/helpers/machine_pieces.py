@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 
-R, W, RW, U = "read", "write", "readwrite", "unknown"
+R, W, RW, A, U = "read", "write", "readwrite", "atomic", "unknown"
 
 # Pieces of code for sm_90: two pointers, a number and a structure of five words.
 P, Q, N = "c[0x0][0x210]", "c[0x0][0x218]", "c[0x0][0x220]"
@@ -31,7 +31,7 @@ PIECES = {
     "a store": ([LOAD_P, STORE], {0: W}, set()),
     "a load": ([LOAD_P, LOAD], {0: R}, set()),
     "a load and a store": ([LOAD_P, LOAD, STORE], {0: RW}, set()),
-    "an atomic": ([LOAD_P, "ATOMG.E.ADD.STRONG.GPU PT, R9, desc[UR4][R2.64], R8"], {0: RW}, set()),
+    "an atomic": ([LOAD_P, "ATOMG.E.ADD.STRONG.GPU PT, R9, desc[UR4][R2.64], R8"], {0: A}, set()),
     "only compared": ([LOAD_P, LOAD_Q, "ISETP.NE.U32.AND P0, PT, R2, R4, PT", "ISETP.NE.AND.EX P0, PT, R3, R5, PT, P0"],
                       {}, set()),
     "never carried out": ([LOAD_P, f"@!PT {STORE}"], {}, set()),

@@ -13,7 +13,7 @@ from xlogmem.errors import DriverError, UseAfterFreeError
 from xlogmem.resources import DeviceMemoryResource
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
-from xlogmem.selftest.world import READ, WRITE, ForeignStream, World, refused, sure
+from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused, sure
 
 
 class Twice(DeviceMemoryResource):
@@ -137,7 +137,7 @@ def an_interface_and_an_export_on_one_stream(world: World, rng: Random) -> None:
         export = x.buffer(block).__dlpack__(stream=S.handle)
         x.read_interface(block, S)
         del export
-        x.use(T, (block, READ))                         # not fresh any more
+        x.use(T, (block, READ_WRITE))                   # S waits for it, and T has waited for all of S
         x.work(S.handle, block, READ)
         x.use(T, (block, WRITE))
 

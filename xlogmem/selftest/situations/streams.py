@@ -12,10 +12,11 @@ from xlogmem._kernels import check
 from xlogmem.blocks import DeviceBlock
 from xlogmem.errors import StreamMisuseError, XlogmemError
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
+from xlogmem.peers import enable_peer_access
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
-from xlogmem.selftest.situations.scene import Scene
-from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused
+from xlogmem.selftest.situations.scene import NBYTES, Scene
+from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused, tools
 from xlogmem.streams import StreamPool
 
 
@@ -132,6 +133,28 @@ def the_default_stream_of_another_thread(world: World, rng: Random) -> None:
         if rng.random() < .5:
             x.use(2, (block, READ_WRITE))
         x.use(x.runtime.default_stream, (block, READ_WRITE))
+
+
+@situation
+def a_stream_that_another_device_knows(world: World, rng: Random) -> None:
+    """It is not unregistered at home while that uses it; later its last fence stands for what it did elsewhere."""
+    if _driver.device_count() < 2:
+        return
+    enable_peer_access(1, 0)
+    with Scene(world, rng) as x:
+        T, block = x.stream(), x.block()
+        home = DeviceRuntime(1, stream_pool=StreamPool(1, max_streams=2))
+        with world.context(1):
+            handle = int(check(cuda.cuStreamCreate(1)))
+            S = home.register_stream(handle)
+            recorder = x.prepare(S, (block, WRITE))
+            tools(1)[1].fill(handle, block.ptr, 1, NBYTES // 4)
+            refused(world, StreamMisuseError, lambda: home.unregister_stream(S),
+                    "unregistering a stream in use elsewhere")
+            recorder.commit()
+            home.unregister_stream(S)
+            check(cuda.cuStreamDestroy(handle))
+        x.use(T, (block, READ))
 
 
 class Silent(DeviceMemoryResource):
