@@ -13,7 +13,7 @@ namespace thread {
 
 namespace {
 
-constexpr u32 kMostRounds = 4;  // of a loop
+constexpr u32 kMostRounds = 2;  // of a loop
 constexpr u32 kMostSteps = 10000;
 constexpr std::size_t kMostTouches = 256;
 

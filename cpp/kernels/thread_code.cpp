@@ -78,6 +78,7 @@ class Decoder {
     void add_accesses(const Instruction& instruction, Step& step);
     u32 target_of(const Instruction& instruction);
     void add_blocks();
+    void drop_numbers();
     Block block(u32 begin, u32 end, const std::vector<u32>& block_at);
 };
 
@@ -299,12 +300,56 @@ void Meetings::run() {
     for (u32 i = 0; i < end_; i++) blocks_[i].meeting = meeting_[i] == end_ ? kNone : meeting_[i];
 }
 
+// Registers that addresses and predicates are computed from. What only computes numbers need not be followed.
+std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 registers) {
+    std::vector<bool> counts(registers, false);
+    bool changed = false;
+    auto add = [&](const Operand& operand) {
+        if (operand.form != Operand::Form::Register || counts[operand.value]) return;
+        counts[operand.value] = changed = true;
+    };
+    auto is_used = [&](const Step& step) {
+        return step.hands_over || std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
+    };
+    for (const Step& step : steps) {
+        if (step.guard != kNone) add({Operand::Form::Register, step.guard});
+        for (const Address& address : step.addresses) add(address.base);
+    }
+    do {
+        changed = false;
+        for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+            if (!is_used(*step)) continue;
+            for (auto& all : step->sources)
+                for (const Operand& one : all) add(one);
+        }
+    } while (changed);
+    return counts;
+}
+
+void Decoder::drop_numbers() {
+    std::vector<bool> counts = registers_that_count(code_.steps, code_.registers);
+    auto is_needed = [&](const Step& step) {
+        return step.reads || step.writes || step.hands_over ||
+               std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
+    };
+    std::vector<Step> kept;
+    for (Block& block : code_.blocks) {
+        u32 begin = u32(kept.size()), last = block.end - 1;
+        for (u32 i = block.begin; i < block.end; i++)
+            if (is_needed(code_.steps[i]) || (i == last && block.branches)) kept.push_back(std::move(code_.steps[i]));
+        block.begin = begin;
+        block.end = u32(kept.size());
+    }
+    code_.steps = std::move(kept);
+}
+
 Code Decoder::run() {
     if (instructions_.empty()) return {};
     for (const Instruction& instruction : instructions_) code_.steps.push_back(step(instruction));
     add_blocks();
     Meetings(code_.blocks).run();
     code_.registers = u32(registers_.size());
+    drop_numbers();
     return std::move(code_);
 }
 
