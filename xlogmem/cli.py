@@ -89,10 +89,12 @@ def info(as_json: bool) -> None:
               "devices have access to each other, a quarter of the time]")
 @click.option("--defects", is_flag=True,
               help="Plant each known defect in turn and check that it is found (debug builds).")
+@click.option("--defect", "chosen", multiple=True, metavar="NAME",
+              help="Plant this defect, and check that it is found; can be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def selftest(seconds: float | None, programs: int | None, threads: int | None, length: int, seed: int,
              policy: str | None, no_recorder: bool, replay: str | None, libraries: str | None, devices: int | None,
-             defects: bool, as_json: bool) -> None:
+             defects: bool, chosen: tuple[str, ...], as_json: bool) -> None:
     """Run random programs and verify every use, free and reuse.
 
     On the simulated driver each pair of accesses is judged by happens-before; on a GPU blocks carry patterns, and
@@ -103,10 +105,10 @@ def selftest(seconds: float | None, programs: int | None, threads: int | None, l
     from xlogmem.selftest.defects import available
     from xlogmem.selftest.programs import Program
 
-    if (defects or os.environ.get("XLOGMEM_DEFECT")) and not available():
+    if (defects or chosen or os.environ.get("XLOGMEM_DEFECT")) and not available():
         raise click.ClickException("defects can be planted in debug builds only: XLOGMEM_BUILD=debug pip install -e .")
-    if defects:
-        find_defects(seconds or 60, as_json)
+    if defects or chosen:
+        find_defects(chosen, seconds or 60, as_json)
         return
     if replay is not None and not re.fullmatch(r"\d+(:\d+(,\d+)*)?", replay):
         raise click.BadParameter(f"{replay!r} is not SEED or SEED:STEP,STEP,...", param_hint="--replay")
@@ -185,14 +187,18 @@ def print_report(report: Report) -> None:
                       markup=False, soft_wrap=True)
 
 
-def find_defects(seconds: float, as_json: bool) -> None:
-    """Each defect in its own process."""
+def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None:
+    """Each defect in its own process; without names all of them."""
     from xlogmem.selftest import defects
 
+    names = list(chosen) or defects.searched()
+    if unknown := set(names) - set(defects.searched()):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: random programs look for no such defect",
+                                 param_hint="--defect")
     results = []
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
         try:
-            for result in bar.track(defects.find_all(seconds), total=len(defects.searched()),
+            for result in bar.track(defects.find_all(names, seconds), total=len(names),
                                     description="planted defects"):
                 results.append(result)
         except RuntimeError as error:

@@ -83,7 +83,8 @@ struct Arguments {
 
 template <class Launch>
 GridShape shape_of(const Launch& launch) {
-    return {{launch.gridDimX, launch.gridDimY, launch.gridDimZ}, {launch.blockDimX, launch.blockDimY, launch.blockDimZ}};
+    return {{launch.gridDimX, launch.gridDimY, launch.gridDimZ},
+            {launch.blockDimX, launch.blockDimY, launch.blockDimZ}};
 }
 
 void launch(const Call& call, CUfunction function, CUstream stream, const Arguments& arguments) {
@@ -130,9 +131,7 @@ void launch(const Call& call, const CUlaunchConfig& config, CUfunction function,
 }
 
 void add_kernels(Calls& calls) {
-    BEFORE_BOTH(cuLaunchKernel, _ptsz) {
-        launch(call, p.f, p.hStream, {p.kernelParams, p.extra, shape_of(p)});
-    });
+    BEFORE_BOTH(cuLaunchKernel, _ptsz) { launch(call, p.f, p.hStream, {p.kernelParams, p.extra, shape_of(p)}); });
     BEFORE_BOTH(cuLaunchKernelEx, _ptsz) { launch(call, *p.config, p.f, p.kernelParams, p.extra); });
     BEFORE_BOTH(cuLaunchCooperativeKernel, _ptsz) {
         launch(call, p.f, p.hStream, {p.kernelParams, nullptr, shape_of(p)});

@@ -75,8 +75,7 @@ std::set<u32> Engine::open_words() const {
     for (const std::vector<Finding>* list : {&findings_.all(), &findings_.aside()})
         for (const Finding& finding : *list)
             for (const Access* access : {&finding.first, &finding.second})
-                if (access->word && !words_.is_settled(access->word))
-                    open.insert(access->word);
+                if (access->word && !words_.is_settled(access->word)) open.insert(access->word);
     return open;
 }
 

@@ -79,7 +79,11 @@ bool compared(Comparison how, Number a, Number b) {
 class Walk {
   public:
     Walk(const Code& code, const std::vector<u8>& space, const GridShape& shape, std::vector<Touch>& touches)
-        : code_(code), space_(space), shape_(shape), touches_(touches), registers_(code.registers),
+        : code_(code),
+          space_(space),
+          shape_(shape),
+          touches_(touches),
+          registers_(code.registers),
           rounds_(code.blocks.size()) {}
     void run();
 
@@ -142,9 +146,12 @@ Value Walk::product(const Step& step, const Value& a, const Value& b) const {
     if (!a.is_known || !b.is_known) return {};
     bool is_wide = step.op == Op::MultiplyWide || step.op == Op::MultiplyWideAdd;
     if (step.op != Op::MultiplyHigh)
-        return {is_wide ? extended(a.bits, step.type) * extended(b.bits, step.type) : a.bits * b.bits, words_of(a, b), true};
-    __int128 x = step.type.is_signed ? __int128(i64(extended(a.bits, step.type))) : __int128(masked(a.bits, step.type.bits));
-    __int128 y = step.type.is_signed ? __int128(i64(extended(b.bits, step.type))) : __int128(masked(b.bits, step.type.bits));
+        return {is_wide ? extended(a.bits, step.type) * extended(b.bits, step.type) : a.bits * b.bits, words_of(a, b),
+                true};
+    __int128 x =
+        step.type.is_signed ? __int128(i64(extended(a.bits, step.type))) : __int128(masked(a.bits, step.type.bits));
+    __int128 y =
+        step.type.is_signed ? __int128(i64(extended(b.bits, step.type))) : __int128(masked(b.bits, step.type.bits));
     auto high = (unsigned __int128)(x) * (unsigned __int128)(y) >> step.type.bits;
     return {u64(high), {}, true};
 }

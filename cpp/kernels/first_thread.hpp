@@ -18,7 +18,7 @@ struct Touch {
     u64 address = 0;
     std::array<u32, 2> words = {};  // behind the offsets of parameters that it was computed from; 0: none
     bool reads = false, writes = false;
-    bool plain = false;       // not only by atomic operations
+    bool plain = false;  // not only by atomic operations
     bool handed_over = false;  // to a function that is not followed, which may use it as it likes
     Role role() const;
 };

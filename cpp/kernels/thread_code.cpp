@@ -10,20 +10,20 @@ namespace check::thread {
 
 namespace {
 
-constexpr std::pair<const char*, Op> kOps[] = {
-    {"mov", Op::Move},      {"cvta", Op::Move},       {"cvt", Op::Convert},     {"add", Op::Add},
-    {"sub", Op::Subtract},  {"div", Op::Divide},      {"rem", Op::Remainder},   {"shl", Op::ShiftLeft},
-    {"shr", Op::ShiftRight}, {"and", Op::And},        {"or", Op::Or},           {"xor", Op::Xor},
-    {"not", Op::Not},       {"neg", Op::Negate},      {"abs", Op::Absolute},    {"min", Op::Minimum},
-    {"max", Op::Maximum},   {"selp", Op::Select},     {"setp", Op::Compare},    {"ld", Op::Load},
-    {"ldu", Op::Load}};
+constexpr std::pair<const char*, Op> kOps[] = {{"mov", Op::Move},      {"cvta", Op::Move},     {"cvt", Op::Convert},
+                                               {"add", Op::Add},       {"sub", Op::Subtract},  {"div", Op::Divide},
+                                               {"rem", Op::Remainder}, {"shl", Op::ShiftLeft}, {"shr", Op::ShiftRight},
+                                               {"and", Op::And},       {"or", Op::Or},         {"xor", Op::Xor},
+                                               {"not", Op::Not},       {"neg", Op::Negate},    {"abs", Op::Absolute},
+                                               {"min", Op::Minimum},   {"max", Op::Maximum},   {"selp", Op::Select},
+                                               {"setp", Op::Compare},  {"ld", Op::Load},       {"ldu", Op::Load}};
 
 constexpr std::pair<const char*, Comparison> kComparisons[] = {
-    {"eq", Comparison::Equal},      {"ne", Comparison::NotEqual},  {"lt", Comparison::Less},
-    {"le", Comparison::LessEqual},  {"gt", Comparison::Greater},   {"ge", Comparison::GreaterEqual},
-    {"lo", Comparison::Less},       {"ls", Comparison::LessEqual}, {"hi", Comparison::Greater},
-    {"hs", Comparison::GreaterEqual}, {"equ", Comparison::Equal},  {"neu", Comparison::NotEqual},
-    {"ltu", Comparison::Less},      {"leu", Comparison::LessEqual}, {"gtu", Comparison::Greater},
+    {"eq", Comparison::Equal},        {"ne", Comparison::NotEqual},   {"lt", Comparison::Less},
+    {"le", Comparison::LessEqual},    {"gt", Comparison::Greater},    {"ge", Comparison::GreaterEqual},
+    {"lo", Comparison::Less},         {"ls", Comparison::LessEqual},  {"hi", Comparison::Greater},
+    {"hs", Comparison::GreaterEqual}, {"equ", Comparison::Equal},     {"neu", Comparison::NotEqual},
+    {"ltu", Comparison::Less},        {"leu", Comparison::LessEqual}, {"gtu", Comparison::Greater},
     {"geu", Comparison::GreaterEqual}};
 
 template <class Value, std::size_t Count>
@@ -66,9 +66,7 @@ class Decoder {
     std::unordered_map<Token, u32> registers_;
     Code code_;
 
-    u32 number_of(Token name) {
-        return registers_.emplace(name, u32(registers_.size())).first->second;
-    }
+    u32 number_of(Token name) { return registers_.emplace(name, u32(registers_.size())).first->second; }
     Operand operand(Token token);
     std::vector<Operand> operands(const std::vector<Token>& tokens);
     Address address(const std::vector<Token>& tokens);
@@ -190,9 +188,9 @@ u32 Decoder::target_of(const Instruction& instruction) {
     if (!instruction.is("bra") || instruction.sources.empty() || instruction.sources[0].empty()) return kNone;
     auto label = kernel_.labels.find(instruction.sources[0][0]);
     if (label == kernel_.labels.end() || label->second == kNoStatement) return kNone;
-    auto found = std::lower_bound(
-        instructions_.begin(), instructions_.end(), label->second,
-        [](const Instruction& one, std::size_t statement) { return one.statement < statement; });
+    auto found =
+        std::lower_bound(instructions_.begin(), instructions_.end(), label->second,
+                         [](const Instruction& one, std::size_t statement) { return one.statement < statement; });
     return u32(found - instructions_.begin());
 }
 
@@ -309,7 +307,8 @@ std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 regis
         counts[operand.value] = changed = true;
     };
     auto is_used = [&](const Step& step) {
-        return step.hands_over || std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
+        return step.hands_over ||
+               std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
     };
     for (const Step& step : steps) {
         if (step.guard != kNone) add({Operand::Form::Register, step.guard});

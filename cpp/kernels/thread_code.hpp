@@ -80,7 +80,7 @@ struct Block {
     bool branches = false;            // its last step is a branch
     bool is_known = true;             // else it goes to a place that is not known
     bool fails = false;               // … or nowhere: the program is stopped
-    u32 meeting = kNone;              // the next block that the thread gets to whichever way it goes; kNone: it may end
+    u32 meeting = kNone;  // the next block that the thread gets to whichever way it goes; kNone: it may end
 };
 
 struct Code {

@@ -14,8 +14,10 @@ using namespace check;
 
 namespace {
 
-const std::map<std::string, Role> kRoles{{"read", Role::Read},           {"write", Role::Write},
-                                         {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown},
+const std::map<std::string, Role> kRoles{{"read", Role::Read},
+                                         {"write", Role::Write},
+                                         {"readwrite", Role::ReadWrite},
+                                         {"unknown", Role::Unknown},
                                          {"atomic", Role::Atomic}};
 
 using Words = std::vector<std::string>;

@@ -99,7 +99,7 @@ TOUCHES = {
                     "a+4:read b+0:write", "a+0:read"),
     "two bounds": ("setp.gt.s64 %y, %n, 8; setp.lt.and.s64 %z, %n, 16, %y; or.pred %x, %z, %y; not.pred %w, %x;\n"
                    "@%z st.u8 [%p], 0; @%x st.u8 [%p+1], 0; @%w st.u8 [%p+2], 0;", "a+2:write", "a+1:write"),
-    "a number that is no integer": ("mov.b64 %f, %n; setp.neu.f64 %z, %f, 0d0000000000000000; @%z ld.u32 %r, [%p];",
+    "a number in floating point": ("mov.b64 %f, %n; setp.neu.f64 %z, %f, 0d0000000000000000; @%z ld.u32 %r, [%p];",
                                     "", "a+0:read"),
     "what memory decides": ("ld.u32 %r1, [%q]; setp.ne.s32 %z, %r1, 0; @%z st.u32 [%p], 0; @%z bra L;\n"
                             "st.u32 [%p+4], 0; mov.b64 %q, %p;\nL:\nst.u32 [%q], 0; st.u32 [%p+8], 0;",

@@ -1,7 +1,7 @@
 """Planted defects: reads `tests/defects.toml` and applies it to a copy of the sources, which a debug build compiles.
 
 Used by setup.py for builds with checks (XLOGMEM_BUILD=debug, asan, tsan) and by the test that every edit still fits.
-As a program it prints each defect that is left to a test, and that test: .ci/run plants the one and runs the other.
+As a program it prints each defect that is left to a test, and that test: .ci/full plants the one and runs the other.
 Needs nothing but the standard library, because builds run it.
 """
 from __future__ import annotations

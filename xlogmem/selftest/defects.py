@@ -55,8 +55,8 @@ def searched() -> list[str]:
     return [name for name, defect in _planted().DEFECTS.items() if not defect.test]
 
 
-def find_all(seconds: float) -> Iterator[Result]:
-    """Look for each defect for so many seconds at most, several at a time.
+def find_all(names: list[str], seconds: float) -> Iterator[Result]:
+    """Look for each of these defects for so many seconds at most, several at a time.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def find_all(seconds: float) -> Iterator[Result]:
     if control.programs is not None:
         raise RuntimeError(f"programs go wrong without a defect too: {control.seen}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lambda name: _find(name, seconds), searched())
+        yield from pool.map(lambda name: _find(name, seconds), names)
 
 
 def _find(name: str, seconds: float) -> Result:

@@ -11,8 +11,8 @@ from xlogmem import _driver
 from xlogmem._kernels import check
 from xlogmem.blocks import DeviceBlock
 from xlogmem.errors import StreamMisuseError, XlogmemError
-from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.peers import enable_peer_access
+from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene

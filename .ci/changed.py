@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The parts of .ci/full that speak of what has changed since all of it passed: a command a line.
+
+.ci/full writes the commit that passed to .ci/full.passed.  Where that is not known, as in a shallow clone, everything
+has to run.  A file that no rule names is one that the suite, the linters and the documents speak of.
+"""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PASSED = ROOT / ".ci/full.passed"
+PARTS = ["packages", "conda", "asan", "defects", "tsan"]
+COMPILED = re.compile(r"(xlogmem|cpp)/.*\.(pyx|pxi|pxd|hpp|cpp)$|setup\.py$")
+PACKAGED = re.compile(r"setup\.py|pyproject\.toml|MANIFEST\.in|\.ci/(packages|contents\.py)")
+CONDA = re.compile(r"conda/|dependencies\.yaml|pyproject\.toml|setup\.py|\.ci/conda")
+SEARCH = re.compile(r"xlogmem/selftest/|tests/helpers/planted\.py|setup\.py")
+TABLE = "tests/defects.toml"
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def changed_since(commit: str) -> tuple[list[str], list[str]]:
+    """The files that changed, and those of them that came or went."""
+    lines = [line.split("\t") for line in git("diff", "--no-renames", "--name-status", commit, "HEAD").splitlines()]
+    return [name for _, name in lines], [name for status, name in lines if status != "M"]
+
+
+def table_at(commit: str | None) -> dict[str, dict]:
+    text = git("show", f"{commit}:{TABLE}") if commit else (ROOT / TABLE).read_text()
+    return {defect["name"]: defect for defect in tomllib.loads(text)["defect"]}
+
+
+def defects(commit: str, changed: list[str]) -> str:
+    """Those whose rule, whose place or whose test has changed."""
+    if any(SEARCH.match(name) for name in changed):
+        return "defects"
+    table = table_at(None)
+    before = table_at(commit) if TABLE in changed else table
+
+    def files(defect: dict) -> set[str]:
+        """Where it is planted, by its own edits or by those of others."""
+        own = {f"xlogmem/{edit['file']}" for edit in defect.get("edit", ())}
+        return own.union(*(files(table[other]) for other in defect.get("edited_with", ())))
+
+    names = [name for name, defect in table.items()
+             if before.get(name) != defect or defect.get("test") in changed or not files(defect).isdisjoint(changed)]
+    return " ".join(["defects", *names]) if names else ""
+
+
+def folders(changed: list[str]) -> list[str]:
+    """The tests of the compiled parts that changed; of a part without a folder of its own, those of the core."""
+    found = set()
+    for name in changed:
+        if COMPILED.match(name):
+            top, _, rest = name.partition("/")
+            part = "sim" if top == "cpp" else rest.split("/")[0].split(".")[0]
+            found.add(f"tests/{part}" if part and (ROOT / "tests" / part).is_dir() else "tests/core")
+    return sorted(found)
+
+
+def parts() -> list[str]:
+    try:
+        commit = PASSED.read_text().strip()
+        changed, moved = changed_since(commit)
+    except (OSError, subprocess.CalledProcessError):
+        return PARTS
+    tests = [name for name in changed if re.match(r"tests/.*/test_\w+\.py$", name) and (ROOT / name).exists()]
+    shipped = [name for name in moved if name.startswith(("xlogmem/", "cpp/", "benchmarks/", "examples/"))]
+    compiled = " ".join(folders(changed))
+    return [part for part in [
+        "packages" if shipped or any(PACKAGED.match(name) for name in changed)
+        else f"packages {' '.join(tests)}" if tests else "",
+        "conda" if shipped or any(CONDA.match(name) for name in changed) else "",
+        f"asan {compiled}" if compiled else "",
+        defects(commit, changed),
+        f"tsan {compiled}" if compiled else "",
+    ] if part]
+
+
+if __name__ == "__main__":
+    sys.stdout.write("".join(f"{part}\n" for part in parts()))
