@@ -7,6 +7,17 @@
 
 namespace check {
 
+namespace {
+
+constexpr u64 kPage = u64(1) << 21;
+
+template <class Visit>
+void each_page(u64 begin, u64 end, Visit&& visit) {
+    for (u64 page = begin / kPage; page * kPage < end; page++) visit(page);
+}
+
+}  // namespace
+
 u32 Capture::add_lane(const Clock& after) {
     lanes_.push_back({after, 0});
     return u32(lanes_.size() - 1);
@@ -31,6 +42,7 @@ Capture::Life& Capture::life(const Block& block) {
         life.begin = block.begin;
         life.end = block.end;
         life.shadow.start(block.begin, block.end);
+        each_page(block.begin, block.end, [&](u64 page) { lives_at_[page].push_back(block.generation); });
     }
     return life;
 }
@@ -48,7 +60,10 @@ u64 Capture::touch(const Block& block, const Access& access, u32 lane, std::vect
 
 void Capture::hand_over(const Block& piece, u32 lane) {
     std::map<std::tuple<u32, u64, u64, Role>, Access> early;  // what was handed over before stands in several lives
-    for (const auto& [generation, earlier] : lives_) {
+    std::set<u64> near;
+    each_page(piece.begin, piece.end, [&](u64 page) { near.insert(lives_at_[page].begin(), lives_at_[page].end()); });
+    for (u64 generation : near) {
+        const Life& earlier = lives_.at(generation);
         if (earlier.begin >= piece.end || piece.begin >= earlier.end) continue;
         earlier.shadow.each([&](const Access& access) {
             if (!lanes_[lane].clock.covers(access.time))

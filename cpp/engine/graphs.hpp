@@ -65,6 +65,7 @@ class Capture {
     };
     std::vector<Lane> lanes_;
     std::unordered_map<u64, Life> lives_;  // by generation
+    std::unordered_map<u64, std::vector<u64>> lives_at_;  // generations, by the pages that their memory is in
     Graph graph_;
 
     Life& life(const Block& block);

@@ -32,17 +32,23 @@ u64 WithheldFrees::places(const Finding& finding) {
 
 // -- allocations ------------------------------------------------------------------------------------------------------
 
-void EarlierOwners::shorten(u64 begin, u64 end) {
+u64 EarlierOwners::shorten(u64 begin, u64 end) {
     auto newest_first = [](const Access& a, const Access& b) { return a.time.number > b.time.number; };
     std::stable_sort(before.begin(), before.end(), newest_first);
     std::vector<Access> kept;
+    u64 dropped = 0;
     for (const Access& use : before) {
         auto covers = [&](const Access& later) {
             return later.time.slot == use.time.slot && stands_for(later, use, begin, end);
         };
-        if (kept.size() < kMost && std::none_of(kept.begin(), kept.end(), covers)) kept.push_back(use);
+        if (std::any_of(kept.begin(), kept.end(), covers)) continue;
+        if (kept.size() < kMost)
+            kept.push_back(use);
+        else
+            dropped++;
     }
     before = std::move(kept);
+    return dropped;
 }
 
 // Of memory that is handed out again. A piece's owner has returned it; where the driver's pool is in the place of the
@@ -57,12 +63,14 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
                 owners.before.push_back(use);
             else if (old.pool == Pool::Caching && owners.early.size() < EarlierOwners::kMost)
                 owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
+            else if (old.pool == Pool::Caching)
+                dropped_++;
         };
         for (const Access& use : old.owners.before) add(use);
         for (const Finding& found : old.owners.early) add(found.first);
         old.shadow.each(add);
     });
-    owners.shorten(alloc.begin, alloc.end);
+    dropped_ += owners.shorten(alloc.begin, alloc.end);
     return owners;
 }
 

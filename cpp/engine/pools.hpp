@@ -42,7 +42,7 @@ struct EarlierOwners {
 
     bool any() const { return !before.empty() || !early.empty(); }
     // Without those that another one stands for, and without the oldest where there are too many.
-    void shorten(u64 begin, u64 end);
+    u64 shorten(u64 begin, u64 end);  // how many were dropped for want of room
 };
 
 // A finding that is one if the pool can hand the memory out again before `home` comes after the first access.
