@@ -234,7 +234,7 @@ def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None
 @click.option("--read", "read_files", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Run nothing: show, draw or compare the figures of an earlier run; repeated, those of several runs "
               "merged.")
-@click.option("--readme", is_flag=True, help="Only the README's rows, printed as Markdown.")
+@click.option("--summary", is_flag=True, help="Only the rows of the summary in docs/performance.md, as Markdown.")
 @click.option("--all", "everything", is_flag=True,
               help="Print every row, not just the floor, xlogmem and the best peers.")
 @click.option("--processes", type=click.IntRange(1, 20),
@@ -244,7 +244,7 @@ def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None
               help="For the whole run: a process that would not end in time is not begun, and cases that the first one "
               "does not reach are listed.  [default: 300]")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
-          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], readme: bool, everything: bool,
+          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], summary: bool, everything: bool,
           **limits: float | None) -> None:
     """Benchmark xlogmem against raw driver calls and the installed libraries.
 
@@ -256,8 +256,8 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
 
     if unknown := [family for family in families if family not in FAMILIES]:
         raise click.BadParameter(f"{unknown[0]!r} is unknown; choose from {', '.join(FAMILIES)}", param_hint="--family")
-    if readme and not families and not only:
-        only = tuple(dict.fromkeys(case for _, case, _ in results.README))
+    if summary and not families and not only:
+        only = tuple(dict.fromkeys(case for _, case, _ in results.SUMMARY))
     chosen: dict[str, Any] = dict(settings.QUICK if quick else {})
     chosen |= {name: value for name, value in limits.items() if value is not None}
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -270,7 +270,7 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
                                                    logs=tuple(map(os.path.abspath, logs)), **chosen))
         if json_file:
             results.saved(document, json_file)
-        if readme:
+        if summary:
             click.echo(results.markdown(document))
         else:
             results.print_table(document, console, everything)

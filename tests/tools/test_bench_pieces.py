@@ -63,10 +63,10 @@ def test_what_does_not_go_together_is_refused():
         results.merged([one, other])
 
 
-def test_the_readmes_rows_may_come_in_pieces():
+def test_the_rows_of_the_summary_may_come_in_pieces():
     """... and say so where there is none."""
     pieces = []
-    for _, case, candidate in results.README[1:4]:
+    for _, case, candidate in results.SUMMARY[1:4]:
         piece = of_case(document(floor=[[100.]], ours=[[150.]]), case)
         for row in piece["rows"]:
             row["candidate"] = row["reference"] if row["role"] == FLOOR else candidate
@@ -119,10 +119,10 @@ def test_the_chart_and_its_marks_are_of_what_there_is():
     assert set(results.CHART) <= {case.id for case in all_of()}
 
 
-def test_the_readmes_rows_are_cases_that_there_are():
+def test_the_rows_of_the_summary_are_cases_that_there_are():
     found = {case.id for case in all_of()}
-    assert {case for _, case, _ in results.README} <= found
-    readme = (ROOT / "README.md").read_text()
-    for text, _, _ in results.README:
-        assert f"| {text} |" in readme, text
-    assert "xlogmem bench --readme" in readme
+    assert {case for _, case, _ in results.SUMMARY} <= found
+    page = (ROOT / "docs/performance.md").read_text()
+    for text, _, _ in results.SUMMARY:
+        assert f"| {text} |" in page, text
+    assert "xlogmem bench --summary" in page

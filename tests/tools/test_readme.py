@@ -1,7 +1,10 @@
-"""The README's programs do what it says, and its two commands are those of CI."""
+"""The programs of README.md and docs/using.md do what they say, and the README's two commands are those of CI."""
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 
 import pytest
 from cuda.bindings import driver as cuda
@@ -12,7 +15,11 @@ from xlogmem import sim
 from xlogmem._kernels import check
 
 README = (ROOT / "README.md").read_text()
-PROGRAM = re.search(r"```python\n(import ctypes.*?)```", README, re.DOTALL)[1]
+PROGRAM = re.search(r"```python\n(import ctypes.*?)```", (ROOT / "docs/using.md").read_text(), re.DOTALL)[1]
+
+
+def libraries() -> bool:
+    return importlib.util.find_spec("cupy") is not None
 
 
 def run(program: str) -> bool:
@@ -20,7 +27,7 @@ def run(program: str) -> bool:
     right = True
     for _ in range(5):
         names: dict[str, object] = {}
-        exec(compile(program, "README.md", "exec"), names)
+        exec(compile(program, "docs/using.md", "exec"), names)
         y = names["y"]
         seen = bytearray(y.nbytes)
         check(cuda.cuMemcpyDtoHAsync(seen, y.ptr, y.nbytes, names["worker"].handle))
@@ -62,6 +69,28 @@ def test_the_commands_are_the_ones_that_ci_runs():
     script = (ROOT / ".ci" / "run").read_text()
     for command in commands:
         assert command.replace("pip install", "pip install -q") in script
+
+
+def test_it_is_read_in_five_minutes():
+    assert len(README.split()) <= 1100
+
+
+@pytest.mark.skipif(not (libraries() and SIMULATED), reason="needs a checked library: cupy")
+@pytest.mark.parametrize(("edit", "certain"), [(None, (1, 0)), (", xlogmem.use(None, read=x)", (1, 1))],
+                         ids=["as it is", "without its use"])
+def test_the_check_finds_the_wrong_program_and_not_the_right_one(tmp_path, edit, certain):
+    """And the report is the one that the README shows."""
+    wrong, right = re.findall(r"```python\n(import cupy.*?)```", README, re.DOTALL)
+    shown = re.search(r"```\n\$ xlogmem check -- python program.py\n(.*?)```", README, re.DOTALL)[1]
+    for program, number in zip((wrong, right.replace(edit or "no such line", "")), certain, strict=True):
+        file = tmp_path / "program.py"
+        file.write_text(program)
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--", sys.executable, file.name],
+                              capture_output=True, text=True, cwd=tmp_path, timeout=100)
+        report = done.stdout + done.stderr
+        assert f"xlogmem check: {number} certain, 0 possible" in report
+        assert done.returncode == number
+        assert program is not wrong or shown.strip() in report
 
 
 def test_nothing_names_what_is_not_there():

@@ -11,7 +11,7 @@ cases (they count as more processes) or of others.
 from xlogmem.bench.results.chart import CHART, plot
 from xlogmem.bench.results.comparison import agreement, print_agreement
 from xlogmem.bench.results.documents import SCHEMA, assembled, loaded, merged, saved
-from xlogmem.bench.results.tables import README, markdown, print_table
+from xlogmem.bench.results.tables import SUMMARY, markdown, print_table
 
-__all__ = ["CHART", "README", "SCHEMA", "agreement", "assembled", "loaded", "markdown", "merged", "plot",
+__all__ = ["CHART", "SUMMARY", "SCHEMA", "agreement", "assembled", "loaded", "markdown", "merged", "plot",
            "print_agreement", "print_table", "saved"]

@@ -1,4 +1,4 @@
-"""The table of a document, and the README's rows."""
+"""The table of a document, and the rows of the summary."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from xlogmem.bench.allocators import CPP, FLOOR, OURS, PYTHON
 from xlogmem.bench.cases import FAMILIES
 from xlogmem.bench.results.figures import Document, Row, in_words, ordered, times
 
-__all__ = ["README", "markdown", "print_table"]
+__all__ = ["SUMMARY", "markdown", "print_table"]
 
-# The README's rows: the text there, the case, the candidate.
-README = (
+# The summary's rows: the text there, the case, the candidate.
+SUMMARY = (
     ("`allocate` + `free`, 1 MiB, tracked", "allocate/1 MiB", "xlogmem async"),
     ("the same from `PoolMemoryResource`", "allocate/1 MiB", "xlogmem pool"),
     ("`use` of 1 block, nothing to wait for", "use/1 block, same stream", "xlogmem"),
@@ -101,11 +101,11 @@ def time_spent(document: Document) -> str:
 
 
 def markdown(document: Document) -> str:
-    """The README's rows, and the commands and the machine that measured them."""
+    """The summary's rows, and the commands and the machine that measured them."""
     rows = {(row["case"], row["candidate"], row["language"]): row for row in document["rows"]}
     lines = ["| ns | from C++ | × driver calls | from Python | best peer from C++ | from Python |",
              "|---|---|---|---|---|---|"]
-    for text, case, candidate in README:
+    for text, case, candidate in SUMMARY:
         native, python = rows.get((case, candidate, CPP)), rows.get((case, candidate, PYTHON))
         lines.append(" | ".join((
             f"| {text}", in_words(native["median"]) if native else "–",
