@@ -144,7 +144,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What takes longer to import than the rest, and not every program needs."""
+    """Import on first use the modules that take longer to import than the rest and that not every program needs."""
     from importlib import import_module
 
     if name in ("history", "statistics"):
@@ -169,7 +169,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _begin_as_wanted() -> None:
-    """What the environment wants begun by the import."""
+    """Start `record_nvtx` and `publish` where XLOGMEM_NVTX and XLOGMEM_PUBLISH request them at import."""
     for variable, module, begin in (("XLOGMEM_NVTX", "xlogmem.nvtx", "record_or_warn"),
                                     ("XLOGMEM_PUBLISH", "xlogmem.live.publishing", "publish_or_warn")):
         if environ.get(variable, "0") not in ("", "0"):

@@ -29,7 +29,7 @@ def find_current_streams(things: list[Any], ordinal: int) -> dict[str, Any]:
 
 
 def _current_stream(library: str, thing: Any, ordinal: int) -> Any:
-    """By the rules of the library; `thing` is its own, or None."""
+    """The current stream of a library, by its rules; `thing` is an object of the library, or None."""
     module = sys.modules[library]
     if library == "numba":
         return _default_stream_of_numba()
@@ -58,8 +58,8 @@ def find_producer_stream(array: Any) -> Any:
 
 
 def owns_stream(stream: Any) -> bool:
-    """Whether the object keeps its stream alive.  CuPy's and PyTorch's ``ExternalStream`` and what Numba's
-    ``external_stream`` gives only name one, as an int does."""
+    """True if the object keeps its stream alive.  CuPy's and PyTorch's ``ExternalStream`` and the stream that Numba's
+    ``external_stream`` gives only name a stream, as an int does."""
     return (getattr(stream, "external", None) is not True
             and all(kind.__name__ != "ExternalStream" for kind in type(stream).__mro__))
 

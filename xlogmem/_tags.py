@@ -5,7 +5,7 @@ __all__ = ["encodable", "shown"]
 
 
 def shown(tag: str | None) -> str:
-    """As messages and tables have it; None is what has no tag."""
+    """The text of a tag in messages and tables; None: there is no tag."""
     return repr(tag) if tag is not None else "without a tag"
 
 

@@ -244,8 +244,8 @@ def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None
               help="For the whole run: a process that would not end in time is not begun, and cases that the first one "
               "does not reach are listed.  [default: 300]")
 def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: tuple[str, ...], json_file: str | None,
-          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], summary: bool, everything: bool,
-          **limits: float | None) -> None:
+          plot_files: tuple[str, ...], earlier: str | None, read_files: tuple[str, ...], summary: bool,
+          everything: bool, **limits: float | None) -> None:
     """Benchmark xlogmem against raw driver calls and the installed libraries.
 
     All candidates take turns in one process, because the clocks of hosts change; the spread is that of the turns, in

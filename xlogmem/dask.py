@@ -42,7 +42,7 @@ RESTART = ("A worker keeps the runtime that it has until it starts again: call c
 
 
 def metrics() -> dict[str, Any]:
-    """What the runtimes of this process hold and have done; for ``client.run(xlogmem.dask.metrics)``.
+    """Memory and counts of the runtimes of this process; for ``client.run(xlogmem.dask.metrics)``.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def metrics() -> dict[str, Any]:
 
 
 class XlogmemPlugin(WorkerPlugin):
-    """Has each worker allocate through xlogmem, and report its memory with every heartbeat.
+    """Plugin by which each worker allocates through xlogmem, and reports its memory with every heartbeat.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class XlogmemPlugin(WorkerPlugin):
                                   if name != "xlogmem" and name not in COLUMNS}
 
     def _begin(self) -> frozenset[Piece]:
-        """What it wants.  What was not there before is noted."""
+        """Begin what the plugin wants, and return it.  The pieces that were not there before are noted."""
         wants: set[Piece] = set()
         if "rmm" in self._libraries:
             import xlogmem.rmm as on_rmm
@@ -240,7 +240,8 @@ def _collect() -> None:
 
 
 def _end_unwanted() -> None:
-    """What plugins have begun and none wants any more.  What cannot be undone is logged: a worker has to close."""
+    """End what plugins have begun and none wants any more.  A piece that cannot be ended is logged: a worker has to
+    close."""
     unwanted = _begun.difference(*_wants.values())
     for kind, which in sorted(unwanted, key=lambda piece: (ENDED.index(piece[0]), piece[1])):
         try:
@@ -266,10 +267,10 @@ def _end(kind: str, which: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------- for Dask
 def is_replaced() -> bool:
-    """Whether `Worker.plugin_add` is what has a plugin torn down, for one of the same name.
+    """True if `Worker.plugin_add` has the plugin torn down, for one of the same name.
 
-    There is no other sign: a worker that closes and a client that unregisters it do the same, and need it ended when
-    they go on.  Where Dask has no such function, the plugin ends at once.
+    There is no other sign: a worker that closes and a client that unregisters the plugin tear it down too, and need it
+    ended when they go on.  Where Dask has no such function, the plugin ends at once.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "plugin_add":

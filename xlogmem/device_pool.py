@@ -76,7 +76,7 @@ class Device:
         return get_runtime(self.device_id)
 
     def _load(self) -> tuple[bool, int]:
-        """What `DevicePool.least_loaded` compares; a device whose context is lost comes last."""
+        """Sort key of `DevicePool.least_loaded`; a device whose context is lost comes last."""
         runtime = self.runtime
         if runtime is not None:
             return runtime.lost, runtime.bytes_outstanding

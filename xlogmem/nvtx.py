@@ -126,7 +126,7 @@ class Waits:
 
 
 def waits_in(events: Iterable[Event], otherwise: str) -> Iterator[tuple[str, int]]:
-    """What to say of each wait, and the generation of the first block that needs it; 0 if none does.  Blocks have the
+    """A text for each wait, and the generation of the first block that needs it; 0 if none does.  Blocks have the
     names of their tags, because NVTX keeps each text for ever."""
     needs: list[Event] = []
     for event in events:
@@ -232,7 +232,7 @@ def first_of(texts: Iterable[object]) -> str:
 
 
 def flat(things: Any) -> Iterator[Any]:
-    """What `use` takes apart."""
+    """Flatten lists, tuples and dictionaries, as `use` does."""
     if isinstance(things, (list, tuple)):
         for thing in things:
             yield from flat(thing)

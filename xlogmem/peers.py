@@ -12,7 +12,7 @@ __all__ = ["can_access_peer", "disable_peer_access", "enable_peer_access"]
 
 
 def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
-    """Whether work on a device can touch memory of another one, if that is enabled.
+    """True if work on a device can touch memory of another one, once access is enabled.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime", "snapshot"]
 MAX_DEVICE_ORDINALS = 16
 
 def plain_resource(ordinal: int) -> DeviceMemoryResource:
-    """What the device allows."""
+    """The default resource of a device: stream-ordered if it supports memory pools, else direct."""
     return AsyncMemoryResource(ordinal) if supports_memory_pools(ordinal) else DirectMemoryResource(ordinal)
 
 
@@ -186,7 +186,7 @@ class DeviceRuntime(Runtime):
         return "\n".join(lines)
 
     def snapshot(self) -> Snapshot:
-        """What is in memory at this moment: every block with its tag and users, streams, totals, the pool's figures.
+        """A snapshot of memory at this moment: every block with its tag and users, streams, totals, the pool's figures.
 
         Returns
         -------

@@ -203,7 +203,7 @@ class Snapshot:
 
 
 def _totals(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """What there is to say of the whole, as texts."""
+    """Totals of a snapshot, as pairs of a name and a text."""
     totals = [("live", f"{format_bytes(snapshot.live_bytes)} in {snapshot.live_blocks} blocks"),
               ("pending", format_bytes(snapshot.pending_bytes)), ("peak", format_bytes(snapshot.peak_bytes))]
     for pool in snapshot.pools:
@@ -225,7 +225,7 @@ def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
 
 
 def _table(names: tuple[str, ...], rows: list[Any]) -> str:
-    """As HTML."""
+    """A table, as HTML."""
     import html
 
     head = "".join(f"<th>{name}</th>" for name in names)

@@ -133,7 +133,7 @@ def statistics(*, runtime: DeviceRuntime | None = None) -> Iterator[StatisticsRe
 
 # ---------------------------------------------------------------------------------------------- the profiler
 class ProfilerRecords:
-    """What a profiler has recorded, by name.  Thread-safe."""
+    """Records of a profiler, by name.  Thread-safe."""
 
     @dataclass
     class MemoryRecord:
@@ -257,7 +257,7 @@ class ProfilerContext:
 
 
 def _counting(runtime: DeviceRuntime | None) -> StatisticsResourceAdaptor | None:
-    """What a profiler works on now; None: nothing counts."""
+    """The adaptor whose counters a profiler uses now; None: nothing counts."""
     runtime = runtime if runtime is not None else existing_runtime(0)
     return _find(runtime) if runtime is not None else None
 

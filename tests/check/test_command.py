@@ -182,12 +182,44 @@ def test_a_suppression_by_where_the_memory_was_allocated(check, tmp_path, patter
     ("[[suppress]]\nreason = 'r'\nkernel = 'x'\n", "unknown keys"),
     ("[[allow]]\nreason = 'r'\n", "expected"),
     ("[[suppress", "known.toml"),
+    ("[[suppress]]\nreason = 'r'\nkind = 3\n", "entry 1: kind has to be a text, not 3"),
+    ("[[suppress]]\nreason = 'r\udcff'\nkind = 'x'\n", "known.toml: TOML is UTF-8, and byte 24 of it is not"),
 ])
 def test_a_file_that_is_no_list_of_suppressions(check, tmp_path, text, message):
-    (tmp_path / "known.toml").write_text(text)
+    (tmp_path / "known.toml").write_bytes(text.encode(errors="surrogateescape"))
     run = check(HANDED_OVER, options=["--suppress", str(tmp_path / "known.toml")])
     assert run.returncode == 2
     assert message in run.stderr
+
+
+def test_a_list_of_suppressions_may_begin_with_a_byte_order_mark(check, tmp_path):
+    file = tmp_path / "known.toml"
+    file.write_text('\ufeff[[suppress]]\nreason = "known"\nkind = "write/*"\n', encoding="utf-8")
+    assert check(HANDED_OVER, options=["--suppress", str(file)]).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--sarif", "--record"])
+def test_findings_outlive_a_file_that_cannot_be_written(check, option):
+    """The disk is full; and a program that is right has a status that says that something is missing."""
+    run = check(HANDED_OVER, options=[option, "/dev/full"])
+    assert run.returncode == 1
+    assert "CERTAIN write/read" in run.stderr
+    assert "xlogmem check: /dev/full could not be written: No space left on device" in run.stderr
+    run = check("", options=[option, "/dev/full"])
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--sarif", "out.txt", "--record", "./out.txt"], "--sarif and --record name the same file, ./out.txt"),
+    (["--sarif", "program.py"], "--sarif program.py is a part of the command, and would be overwritten"),
+    (["--record", "nowhere/out.txt"], "--record nowhere/out.txt cannot be written: there is no such folder"),
+])
+def test_files_that_are_refused_before_the_program_runs(check, options, message):
+    run = check("print('it runs')", options=options)
+    assert run.returncode == 2
+    assert message in " ".join(run.stderr.split())
+    assert "it runs" not in run.stdout
 
 
 def test_sarif(check, tmp_path):

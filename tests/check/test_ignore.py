@@ -50,6 +50,15 @@ def test_what_is_found_in_the_block_is_left_out(check):
     assert "0 certain, 0 possible, 1 suppressed" in done.stderr
 
 
+def test_a_block_that_an_exit_stack_enters(check):
+    stacked = PROGRAM.replace('with xlogmem.check.ignore("it is meant"):\n', """import contextlib
+with contextlib.ExitStack() as stack:
+    stack.enter_context(xlogmem.check.ignore("it is meant"))
+""")
+    done, findings = check(stacked)
+    assert (done.returncode, findings) == (0, []), done.stderr
+
+
 def test_a_block_that_left_out_nothing_is_reported(check):
     done, _ = check(PROGRAM)
     line = PROGRAM.splitlines().index('with xlogmem.check.ignore("nothing is wrong there"):') + 1

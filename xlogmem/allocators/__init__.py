@@ -25,26 +25,26 @@ LIBRARIES = {"rmm": "RMM", "cupy": "CuPy", "numba": "Numba-CUDA", "cuda.core": "
 
 
 class Neighbour(Protocol):
-    """What the module of a library has."""
+    """Interface of the module of each library."""
 
     def is_on_rmm(self) -> bool:
-        """Whether the program has made the library allocate through RMM."""
+        """True if the program has made the library allocate through RMM."""
 
     def refuse(self) -> None:
         """Raise if the library's allocator cannot be replaced now.  Nothing changes."""
 
     def enable(self) -> None:
-        """Replace it.  Once done, nothing happens, unless other code has replaced it again."""
+        """Replace the library's allocator.  A second call does nothing, unless other code has replaced it again."""
 
     def disable(self) -> None:
         """Restore what was there before, unless other code has replaced ours."""
 
 
 class OnDevices(Protocol):
-    """What RMM's has beyond that."""
+    """Interface of RMM's module beyond `Neighbour`."""
 
     def enable(self, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
-        """On these devices."""
+        """Replace RMM's resources on these devices."""
 
 
 _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a library that allocates there

@@ -47,7 +47,7 @@ class OpaqueStreams:
         return len(self._known)
 
     def find(self, runtime: DeviceRuntime, owner: Any) -> Any:
-        """What names the stream, opaque from now on, in a call of the runtime.
+        """The object that names the stream, opaque from now on, in a call of the runtime.
 
         Streams of the runtime's own pool and sealed ones keep their discipline: the program has chosen it.
 

@@ -52,7 +52,7 @@ class BlockManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         return block
 
     def get_memory_info(self) -> cuda.MemoryInfo:
-        """Of the device, in bytes.  What a pool of xlogmem's keeps counts as used."""
+        """Free and total memory of the device, in bytes.  Memory that a pool of xlogmem's keeps counts as used."""
         free, total = driver.driver.cuMemGetInfo()
         return cuda.MemoryInfo(free=free, total=total)
 
@@ -71,7 +71,7 @@ def is_on_rmm() -> bool:
 
 
 def contexts() -> Iterator[Any]:
-    """Those that Numba has made.  Each has a memory manager of its own."""
+    """The contexts that Numba has made.  Each has a memory manager of its own."""
     for device in driver.driver.list_devices():
         if device.primary_context is not None:
             yield device.primary_context

@@ -14,7 +14,7 @@ __all__ = ["allocator", "disable", "enable", "is_on_rmm", "mem_pool", "refuse", 
 
 
 def allocator() -> CUDAPluggableAllocator:
-    """What `enable` makes PyTorch's allocator: each tensor is a block of its device's own runtime.
+    """The allocator that `enable` sets in PyTorch: each tensor is a block of its device's own runtime.
 
     For `torch.cuda.memory.change_current_allocator`, in programs that call that themselves.
 

@@ -50,5 +50,5 @@ def _commit() -> str | None:
 
 
 def _empty_call() -> float:
-    """What the loop in Python itself costs, ns per call: it is part of every figure from Python."""
+    """Cost of the loop in Python itself, in ns per call: it is part of every figure from Python."""
     return round(min(timed(lambda: None)(10_000) for _ in range(5)) / 10_000, 1)

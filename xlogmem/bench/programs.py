@@ -79,7 +79,7 @@ def runtime_over(resource: xlogmem.DeviceMemoryResource, streams: int) -> tuple[
 
 
 def fits_ours(programs: Programs, maximum: int, at_once: bool) -> bool:
-    """Whether a pool of so many bytes is enough, which takes them at once or grows."""
+    """True if xlogmem's pool of `maximum` bytes is enough, which takes them at once or grows."""
     pool = xlogmem.PoolMemoryResource(Addresses(), maximum if at_once else None, maximum)
     allocator, streams = runtime_over(pool, programs.streams)
     return not any(refused for _, refused in programs.run(allocator, [stream.handle for stream in streams]))
@@ -97,7 +97,7 @@ def rmm_pool(maximum: int | None, at_once: bool) -> Any:
 
 
 def fits_rmms(programs: Programs, maximum: int, at_once: bool) -> bool:
-    """The same for RMM's pool, with the default stream as the first."""
+    """True if RMM's pool is enough, as in `fits_ours`, with the default stream as the first."""
     from xlogmem.rmm._binding import upstream_of
 
     allocator = _loops.Allocator.of(upstream_of(rmm_pool(maximum, at_once)))

@@ -37,7 +37,7 @@ class Settings:
 
 @dataclass
 class Order:
-    """What one process is to do: the cases by id, without the candidates that failed in a process before."""
+    """Work order of one process: the cases by id, without the candidates that failed in a process before."""
 
     settings: Settings
     cases: list[str]

@@ -81,7 +81,7 @@ class Worker:
 
 
 class Workers:
-    """Those of one library at a time: they start together, and stay while its cases follow each other."""
+    """The workers of one library at a time: they start together, and stay while its cases follow each other."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -101,7 +101,7 @@ class Workers:
 
 
 def serve(pipe: Connection, name: str, allocator: str, room: int) -> None:
-    """What such a process does, until the other end of the pipe is closed: `(nanoseconds, failure)` for each request.
+    """Answer requests in a worker process until the other end of the pipe is closed: `(nanoseconds, failure)` for each.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)        # what libraries print is no event of the run
     with suppress(EOFError, ConnectionError):

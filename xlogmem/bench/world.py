@@ -161,7 +161,7 @@ def streams_for(world: World, name: str) -> list[Any]:
 
 
 def unless_failed(name: str, made: Iterable[T], failed: Failed) -> Iterator[T]:
-    """What a library makes, until it raises: then the error is reported, and the other libraries go on."""
+    """Yield what a library makes, until it raises: then report the error, and the other libraries go on."""
     try:
         yield from made
     except Exception as error:

@@ -1,13 +1,11 @@
 """``xlogmem check``."""
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import click
 
-from xlogmem.check import audit, report, suppressions
+from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
 
 __all__ = ["check"]
@@ -36,8 +34,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     which no kernel computes anything.  Exit status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the
     program itself failed, or ended without its findings.
     """
-    refuse_unwritable(json_file, sarif_file, record_file)
     try:
+        outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, list(command))
         known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
         environment, driver = runner.environment(on_gpu, pools)
         outcome = runner.run(list(command), environment, record_file)
@@ -61,13 +59,13 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for note in outcome.notes:
         say(note)
     say(f"{report.summary(findings, suppressed)}, on {driver}")
-    if json_file:
-        with open(json_file, "w") as file:
-            json.dump({"status": outcome.status, "notes": outcome.notes,
-                       "findings": [one.as_json() for one in findings], "omissions": outcome.omissions}, file, indent=1)
-    if sarif_file:
-        with open(sarif_file, "w") as file:
-            json.dump(report.as_sarif(findings), file, indent=1)
+    documents = [(json_file, {"status": outcome.status, "notes": outcome.notes,
+                              "findings": [one.as_json() for one in findings], "omissions": outcome.omissions}),
+                 (sarif_file, report.as_sarif(findings))]
+    failures = [outputs.written(file, outputs.as_json(document)) for file, document in documents if file]
+    failures = list(filter(None, [outcome.unrecorded, *failures]))
+    for failure in failures:
+        say(failure)
     if any(one.certain or strict for one in findings):
         sys.exit(runner.CERTAIN)
     if outcome.lost:
@@ -75,14 +73,9 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     if outcome.status or outcome.lost:
         say(f"the program ended with status {outcome.status}")
         sys.exit(runner.PROGRAM_FAILED)
+    if failures:
+        sys.exit(runner.WRONG_USAGE)
 
 
 def say(text: str) -> None:
     click.echo(f"xlogmem check: {text}", err=True)
-
-
-def refuse_unwritable(*files: str | None) -> None:
-    """Before the program runs, and not after it."""
-    for file in files:
-        if file and not Path(file).absolute().parent.is_dir():
-            raise click.UsageError(f"{file} cannot be written: there is no such folder")

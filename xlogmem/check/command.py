@@ -8,20 +8,20 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from xlogmem.check import audit, gpu, ignored
+from xlogmem.check import audit, gpu, ignored, outputs
 from xlogmem.check.findings import Finding, merged
 
-__all__ = ["CERTAIN", "PROGRAM_FAILED", "Outcome", "environment", "run"]
+__all__ = ["CERTAIN", "PROGRAM_FAILED", "WRONG_USAGE", "Outcome", "environment", "run"]
 
-CERTAIN, PROGRAM_FAILED = 1, 3          # exit codes; 2 is wrong usage
+CERTAIN, WRONG_USAGE, PROGRAM_FAILED = 1, 2, 3          # exit codes
 INJECT = Path(__file__).parent / "inject"
 
 
 @dataclass
 class Outcome:
-    """What a program did under the check."""
+    """Result of a program under the check."""
 
     status: int                             # of the program; negative: the signal that ended it
     processes: int                          # that were checked
@@ -31,6 +31,7 @@ class Outcome:
     omissions: list[dict[str, Any]]         # of an audit
     ignored: list[dict[str, Any]]           # blocks of the program that ignore what is found there
     left_out: int                           # findings, by these
+    unrecorded: str                         # why the file of a record could not be written
 
 
 def run(command: list[str], environment: dict[str, str], record: str | None = None) -> Outcome:
@@ -50,15 +51,18 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
             variables["XLOGMEM_CHECK_RECORD"] = "1"
         program = subprocess.Popen(command, env=variables)
         status = waited_for(program)
-        if record:
-            with open(record, "wb") as file:
-                for trace in sorted(Path(folder).glob("*.trace")):
-                    file.write(f"== process {trace.stem}\n".encode() + trace.read_bytes())
+        unrecorded = outputs.written(record, lambda file: copy_traces(Path(folder), file)) if record else ""
         begun, ended = (Path(folder, f"{program.pid}.{what}").exists() for what in ("begun", "json"))
         documents = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
     notes = Counter(note for document in documents for note in document["notes"])
     return Outcome(status, len(documents), begun and not ended, merged(documents), dict(notes), audit.merged(documents),
-                   ignored.merged(documents), sum(document["left_out"] for document in documents))
+                   ignored.merged(documents), sum(document["left_out"] for document in documents), unrecorded)
+
+
+def copy_traces(folder: Path, file: IO[str]) -> None:
+    """The traces of all processes, one after the other."""
+    for trace in sorted(folder.glob("*.trace")):
+        file.write(f"== process {trace.stem}\n{trace.read_text('utf-8', 'surrogateescape')}")
 
 
 def waited_for(program: subprocess.Popen[bytes]) -> int:

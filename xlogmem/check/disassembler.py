@@ -65,7 +65,7 @@ def _found_by_pathfinder() -> Iterator[str]:
 
 
 def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
-    """What nvdisasm prints of each code, which is for this SM (90 of sm_90); None where it cannot be had.
+    """nvdisasm's listing of each code, given with the SM that it is for (90 of sm_90); None where it cannot be had.
 
     Several processes run at a time, and no threads: a program is checked to its end, when Python starts none any more.
     """
@@ -80,7 +80,7 @@ def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
 
 
 def listing(code: bytes, sm: int) -> str | None:
-    """The same, of one."""
+    """The listing of one code; see `listings`."""
     return listings([(code, sm)])[0]
 
 

@@ -12,7 +12,7 @@ __all__ = ["Access", "Finding", "Stream", "merged", "resolved"]
 
 @dataclass(frozen=True)
 class Stream:
-    """Where an operation is queued.
+    """The stream on which an operation is queued, or the host.
 
     `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is where the program
     made it; `library` is the file's name of a library that has made it for itself.
@@ -87,7 +87,7 @@ class Finding:
 
     @property
     def places(self) -> tuple[object, ...]:
-        """What makes findings of several processes one."""
+        """Key of a finding: findings of several processes are one if their keys are equal."""
         return (self.kind, self.pair, self.certain, self.first.place, self.first.name, self.second.place,
                 self.second.name)
 

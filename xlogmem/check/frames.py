@@ -38,7 +38,7 @@ def place_in(stack: tuple[Frame, ...]) -> Frame | None:
 
 
 def is_of_program(file: str) -> bool:
-    """Whether a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
+    """True if a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
     if file.startswith("<"):
         return not file.startswith("<frozen ")          # else the text of a cell or of exec()
     path = Path(file).resolve()

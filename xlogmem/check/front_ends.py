@@ -14,7 +14,7 @@ __all__ = ["FrontEnd", "Report", "begin"]
 
 @dataclass
 class Report:
-    """What was found, as the engine's records."""
+    """Findings, omissions and notes of a front end; the first two as the engine's records."""
 
     findings: list[dict[str, Any]]          # see `xlogmem.check.findings`
     omissions: list[dict[str, Any]]         # of an audit; see `xlogmem.check.audit`
@@ -22,7 +22,7 @@ class Report:
 
 
 class FrontEnd(Protocol):
-    """Where findings come from."""
+    """Source of findings: the simulated driver, or the real one through CUPTI."""
 
     name: str                               # of the driver, as in "on the simulated driver"
 
@@ -30,7 +30,7 @@ class FrontEnd(Protocol):
         """All that was found since the beginning, or since `clear`."""
 
     def clear(self) -> None:
-        """Forget it."""
+        """Forget what was found so far."""
 
     def stop(self) -> None:
         """From here on calls have no places in the program: the interpreter ends."""
@@ -39,13 +39,13 @@ class FrontEnd(Protocol):
         """The address of the table of xlogmem/check/hooks.hpp."""
 
     def audit(self, wanted: bool) -> None:
-        """Whether omissions are noted."""
+        """Turn the noting of omissions on or off."""
 
     def record(self, file: str | None) -> None:
         """Write what the engine is fed to this file, from here on until None."""
 
     def is_lost(self) -> bool:
-        """In a forked child: its parent had initialised the driver, and there is none here."""
+        """True if this is a forked child whose parent had initialised the driver: the child has none."""
 
 
 class Simulated:

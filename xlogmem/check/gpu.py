@@ -24,7 +24,7 @@ print(0 if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else
 
 
 def is_there() -> bool:
-    """Whether a process that is started from here has a GPU.  This one leaves the driver as it is."""
+    """True if a process that is started from here has a GPU.  This process leaves the driver as it is."""
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True,
                            env={name: value for name, value in os.environ.items() if name != INJECTION})
     return probe.returncode == 0 and int(probe.stdout) > 0
@@ -39,7 +39,7 @@ def library_path() -> str:
 
 
 def cupti_path() -> str:
-    """Where CUPTI is: as XLOGMEM_CHECK_CUPTI says, else as cuda-pathfinder finds it."""
+    """The path of CUPTI, as XLOGMEM_CHECK_CUPTI names it, else as cuda-pathfinder finds it."""
     if given := os.environ.get("XLOGMEM_CHECK_CUPTI"):
         return given
     from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -70,7 +70,7 @@ def injection() -> dict[str, str]:
 
 
 def environment(wanted: str) -> dict[str, str]:
-    """What a program is started with; for `wanted` see `pools`."""
+    """Environment variables of a program under the check on a GPU; for `wanted` see `pools`."""
     return injection() | {"CUPY_COMPILE_WITH_PTX": "1"} | pools(wanted)     # PTX says what kernels do
 
 
@@ -124,7 +124,7 @@ def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:
 
 
 def report(library: ctypes.CDLL) -> dict[str, Any]:
-    """What the library has found, and what that may lack; see Front::report() in cupti/front.cpp."""
+    """The library's findings, and what they may lack; see Front::report() in cupti/front.cpp."""
     text = library.xcheck_report()
     try:
         found: dict[str, Any] = json.loads(ctypes.string_at(text).decode(errors="replace"))  # kernels' names are bytes

@@ -6,6 +6,7 @@ the text of the program; a block that left out nothing is reported, as a suppres
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import linecache
 import sys
@@ -54,6 +55,8 @@ class ignore:                                           # as Python's own contex
 
     def __enter__(self) -> None:
         frame = sys._getframe(1)
+        while frame.f_code.co_filename == contextlib.__file__ and frame.f_back:    # of an ExitStack
+            frame = frame.f_back
         place = frame.f_code.co_filename, frame.f_lineno
         if place not in _entered:
             _entered[place] = Ignored(self.reason, place[0], *lines_of_block(*place))
@@ -94,7 +97,7 @@ def as_json() -> list[dict[str, Any]]:
 
 
 def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of all processes, those of the same place as one."""
+    """The ignored blocks of all processes, those of the same place as one."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
         for record in document["ignored"]:

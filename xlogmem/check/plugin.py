@@ -25,7 +25,7 @@ class Checks:
         """The test fails if anything is found for certain, under ``--races=report`` too."""
 
     def taken(self) -> list[Finding]:
-        """What was found since the last time."""
+        """Return the findings since they were last cleared, without the ignored ones, and clear them."""
         found, count = ignored.left_out(start.found(self.front_end.report()))
         self.left_out += count
         self.front_end.clear()

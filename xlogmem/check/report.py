@@ -30,7 +30,7 @@ OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put i
 
 
 def repair_of(finding: Finding) -> str | None:
-    """What to add, and before which line; None where no wait would help."""
+    """Advice on a finding, as text: for most races, the wait to add and the line before which to add it."""
     first, second = finding.first, finding.second
     place = second.place
     where = f"before {place}" if place else f"before {second.name}"

@@ -38,12 +38,12 @@ def watch() -> FrontEnd:
 
 
 def found(report: Report) -> list[findings.Finding]:
-    """Its findings, with their places."""
+    """The findings of a report, with their places."""
     return [findings.resolved(one) for one in report.findings]
 
 
 def places() -> Iterator[str]:
-    """What the numbers of places stand for."""
+    """The places in the program by their numbers, as lines ``NUMBER FILE:LINE FUNCTION``."""
     for number in range(1, sites.site_count() + 1):
         place = place_in(findings.stack_of(number))
         if place is not None:

@@ -65,7 +65,7 @@ def fits(access: Access, patterns: dict[str, str]) -> bool:
 
 
 def shipped() -> list[Suppression]:
-    """What is known of libraries."""
+    """The suppressions that xlogmem ships, for known findings in libraries: known.toml."""
     entries = loaded(str(Path(__file__).parent / "known.toml"))
     for entry in entries:
         entry.ships = True
@@ -81,7 +81,9 @@ def loaded(file: str) -> list[Suppression]:
         It is not such a file; the text says where.
     """
     try:
-        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: TOML is UTF-8, and byte {error.start} of it is not: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file}: {error}") from error
     entries = document.pop("suppress", [])
@@ -103,7 +105,10 @@ def entry_of(entry: object, where: str) -> Suppression:
         table = patterns.get(side, {"operation": "*"})
         if not isinstance(table, dict) or not table or not are_patterns(table) or table.keys() - set(OF_ACCESS):
             raise ValueError(f"{where}: {side} has to be a table with patterns for {', '.join(OF_ACCESS)}")
-    if not patterns or not are_patterns({key: value for key, value in patterns.items() if key not in SIDES}):
+    for key, value in patterns.items():
+        if key not in SIDES and not isinstance(value, str):
+            raise ValueError(f"{where}: {key} has to be a text, not {value!r}")
+    if not patterns:
         raise ValueError(f"{where}: a pattern for one of {', '.join(KEYS)} is required")
     return Suppression(reason, patterns)
 

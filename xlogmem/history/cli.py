@@ -45,7 +45,7 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
 
 
 def table_of(history: History) -> Table:
-    """How many events there are of each kind."""
+    """Return a table with the number of events of each kind."""
     counted = Counter(event.kind for event in history)
     table = Table(title=f"{len(history):,} events")
     table.add_column("event")

@@ -54,10 +54,10 @@ class Event(NamedTuple):
 
 
 def name_of_block(of: Event | BlockRecord) -> str:
-    """How a person knows a block: by its tag and, because others may have that too, its generation."""
+    """Name of a block for readers: its tag and, because other blocks may have the same tag, its generation."""
     return f"{of.tag} (block {of.generation})" if of.tag else f"block {of.generation}"
 
 
 def name_of_stream(stream: int | None) -> str:
-    """By its id; None is the host."""
+    """Name of a stream for readers, by its id; None is the host."""
     return "the host" if stream is None else f"stream {stream}"

@@ -49,7 +49,7 @@ class History:
 
     @property
     def dropped(self) -> int:
-        """How many events there was no room for: the oldest."""
+        """The number of events that there was no room for: the oldest."""
         return int(self.facts["count"]) - len(self)
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ def read(path: str | os.PathLike[str]) -> History:
 
 
 def _read_ring(file: BinaryIO, name: str) -> History:
-    """What a recording that did not stop has left, or has by now."""
+    """Read the ring that a recording left because it did not stop, or that a running one has by now."""
     file.seek(0)
     header = file.read(HEADER)
     if len(header) == HEADER:
@@ -237,7 +237,7 @@ def _with_facts(packed: bytes, facts: dict[str, Any]) -> tuple[dict[str, Any], b
 
 
 def _are_facts(facts: Any) -> bool:
-    """Whether all is there that events refer to, as it was written."""
+    """True if the facts have all that events refer to, as it was written."""
     try:
         return (facts["wanted"] in WANTED and facts["kept"] % EVENT.size == 0
                 and facts["count"] >= facts["kept"] // EVENT.size and _are(str, facts["tags"])
@@ -257,7 +257,7 @@ def _is_frame(frame: Any) -> bool:
 
 
 def _have_meanings(packed: bytes, tags: int) -> bool:
-    """Whether the tags and accesses of all events have names."""
+    """True if the tags and accesses of all events have names."""
     largest = max(memoryview(packed).cast("I")[5::EVENT.size // 4].tolist(), default=0)
     found = set(zip(packed[16::EVENT.size], packed[17::EVENT.size], strict=True))
     names = {KINDS.index(kind): NEEDS for kind in NEEDING}

@@ -39,7 +39,7 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
 
 
 class Tracks:
-    """What the events so far have come to; times are nanoseconds of the epoch until `shift`."""
+    """The trace of the events so far; times are nanoseconds of the epoch until `shift`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -135,7 +135,7 @@ class Tracks:
         self.count(event, event.nbytes, event.time_ns)
 
     def end_block(self, event: Event) -> None:
-        """Of one that was there before the recording, nothing is shown."""
+        """End the lifetime of a block.  A block that was there before the recording is not shown."""
         if begun := self.live.pop(event.generation, None):
             self.entries.append(_lifetime(begun, "e") | {"ts": event.time_ns})
             self.count(begun, -event.nbytes, event.time_ns)
@@ -197,7 +197,7 @@ def _lifetime(event: Event, phase: str) -> Entry:
 
 
 def _arguments(event: Event) -> dict[str, Any]:
-    """What a viewer shows beside a slice."""
+    """Details of an event, which a viewer shows beside its slice or mark."""
     described: dict[str, Any] = {"thread": event.thread, "position": event.position}
     if event.generation:
         described |= {"block": event.generation, "address": hex(event.address)}

@@ -88,7 +88,7 @@ class Newest:
             self.uses[event.generation, event.stream, event.access == "read"] = event
 
     def place(self, need: Event) -> str:
-        """Where in the program the use was that a need is about."""
+        """The place in the program of the use that a need is about, as text; empty if it is not known."""
         use = self.uses.get((need.generation, need.other, need.access == "read"))
         return _at(use) if use else ""
 
@@ -103,7 +103,7 @@ def _reason(needs: list[Event], uses: Newest) -> str:
 
 
 def of_block(events: Iterable[Event], generation: int) -> Iterator[str]:
-    """What became of a block."""
+    """The history of a block, as sentences."""
     needed: Counter[str] = Counter()                    # by the free
     for event in events:
         if event.generation != generation:

@@ -25,7 +25,7 @@ from xlogmem.history.files import EVENT, WANTED, History, make_ring_file, stacks
 __all__ = ["Recording", "latest", "record_history", "stop_behind", "watched"]
 
 MOST_EVENTS = 1 << 30
-# What systems say where no file can be made beside the one that is wanted, or none can be mapped.
+# Errors of systems where no file can be made beside the one that is wanted, or none can be mapped.
 NO_MAPPING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP)
 
 _lock = ProcessLock()
@@ -81,21 +81,21 @@ class Recording:
 
     @property
     def running(self) -> bool:
-        """Whether it was not stopped yet."""
+        """True if the recording was not stopped yet."""
         return self._history is None
 
     @property
     def dropped(self) -> int:
-        """How many events there was no room for so far: the oldest."""
+        """The number of events so far that there was no room for: the oldest."""
         return self.history().dropped
 
     def history(self) -> History:
-        """What was recorded so far, as `read` would give it."""
+        """The history recorded so far, as `read` would give it."""
         with _lock:
             return self._history or self._gathered()
 
     def events(self) -> Iterator[Event]:
-        """What was recorded so far, oldest first."""
+        """The events recorded so far, oldest first."""
         return iter(self.history())
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class Recording:
                 history.save(self.path)
 
     def end_in_child(self) -> bool:
-        """Whether this is a forked child, which records its own from now on; the parent's goes on there."""
+        """True if this is a forked child: the recording ends here, where another may begin; the parent's goes on."""
         if os.getpid() == self._process:
             return False
         self._end()
@@ -151,7 +151,7 @@ class Recording:
             return lines.newest_beginnings(self._of_blocks(generations)) if self.running else {}
 
     def of_this_thread(self, since: int) -> list[Event]:
-        """What the calling thread did after the first `since` events, as far as it is still there."""
+        """Events of the calling thread after the first `since` of all events, as far as they are still there."""
         with _lock:
             if not self.running or _history.count() <= since:
                 return []
@@ -159,7 +159,7 @@ class Recording:
             return [event for event in self._referred_to(packed, tags, count) if event.thread == thread_number()]
 
     def _of_blocks(self, generations: Iterable[int]) -> History:
-        """Their beginnings and ends."""
+        """The beginnings and ends of these blocks."""
         packed, tags = _history.ends_of(generations)
         return self._referred_to(packed, tags, len(packed) // EVENT.size)
 
@@ -245,8 +245,8 @@ def record_history(path: str | os.PathLike[str] | None = None, max_events: Suppo
 
 
 def watched() -> Recording:
-    """What is being recorded.  If nothing is, a small history from now on, which is seen by the caller alone and makes
-    way for one that the program records."""
+    """The recording that is running.  If none is, begin a small one, which the caller alone sees and which makes way
+    for one that the program begins."""
     global _behind
     for recording in (_latest, _behind):
         if recording is not None and recording.running:
@@ -260,7 +260,7 @@ def watched() -> Recording:
 
 
 def stop_behind() -> None:
-    """The end of what `watched` began."""
+    """Stop the recording that `watched` began."""
     with _lock:
         if _behind is not None and _behind.running:
             _behind.stop()
@@ -310,7 +310,7 @@ def _function_for_stacks() -> int:
 
 
 def _stacks(packed: bytes) -> dict[str, list[tuple[str, int, str]]]:
-    """What the numbers of stacks stand for, as JSON has it."""
+    """The stacks of events by their numbers, as JSON has them: file, line and function of each frame."""
     from xlogmem.check import sites
 
     return {str(number): [(frame.file, frame.line, frame.function) for frame in sites.frames_at(number)]

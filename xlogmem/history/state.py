@@ -11,7 +11,7 @@ __all__ = ["of_block", "of_stream"]
 
 
 def of_stream(snapshot: Snapshot, stream: int) -> Iterator[str]:
-    """What is pending behind a stream, and which frees on it are put off."""
+    """The pending bytes behind a stream, and the frees on it that are put off, as sentences."""
     for record in snapshot.streams:
         if record.id == stream and record.pending_bytes:
             yield (f"{format_bytes(record.pending_bytes)} is pending behind stream {stream}: freed there, and not seen "
@@ -22,7 +22,7 @@ def of_stream(snapshot: Snapshot, stream: int) -> Iterator[str]:
 
 
 def of_block(snapshot: Snapshot, generation: int) -> Iterator[str]:
-    """Where a block is, what keeps it, and which users its free would be ordered after."""
+    """The state of a block as sentences: address, what keeps it, and the users that its free would be ordered after."""
     for block in snapshot.blocks:
         if block.generation == generation:
             name = name_of_block(block)
@@ -37,7 +37,7 @@ def of_block(snapshot: Snapshot, generation: int) -> Iterator[str]:
 
 
 def _users(block: BlockRecord) -> Iterator[str]:
-    """On other streams than the one it will be freed on."""
+    """The users of a block on other streams than the one that it will be freed on."""
     for access, streams in (("read", block.readers), ("written", block.writers)):
         for stream in streams:
             if stream != block.home:
@@ -51,7 +51,7 @@ def _beginning(block: BlockRecord) -> str:
 
 
 def _kept(block: BlockRecord) -> str:
-    """What is open on a block."""
+    """The open uses and exports of a block, as text; empty if there are none."""
     uses = f"{block.windows} {'uses are' if block.windows > 1 else 'use is'} prepared and not filed"
     exports = f"{block.pins} {'exports are' if block.pins > 1 else 'export is'} not released"
     return " and ".join([uses] * bool(block.windows) + [exports] * bool(block.pins))

@@ -53,7 +53,7 @@ def _part(name: str) -> str:
 
 
 def _facts(history: History, title: str) -> dict[str, Any]:
-    """What the events refer to."""
+    """Definitions that the events refer to, for the page."""
     facts = history.facts
     return {"title": title, "kinds": KINDS, "accesses": ACCESSES, "needs": NEEDS, "tags": facts["tags"],
             "clock": [clock[:2] for clock in _from_first(facts["clock"])], "wanted": facts["wanted"],

@@ -18,7 +18,7 @@ Described = dict[str, Any]
 
 
 def snapshot(events: Iterable[Event]) -> Described:
-    """What ``torch.cuda.memory._snapshot()`` returns, of runtimes."""
+    """A snapshot of runtimes, in the form that ``torch.cuda.memory._snapshot()`` returns."""
     traces: dict[int, list[Described]] = {}
     live: dict[int, Event] = {}                         # by generation
     for event in events:

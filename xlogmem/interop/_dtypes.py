@@ -53,7 +53,7 @@ DTYPES = {row.name: row for row in (
     DType("float8_e8m0fnu", 1, 14, None, None, None),
 )}
 _TYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-# What else NumPy calls them, on 64-bit Linux: letters, C's types, and widths in bytes after a letter.
+# NumPy's other names of these dtypes, on 64-bit Linux: letters, C's types, and widths in bytes after a letter.
 _NAMES = {name: DTYPES[row] for row, names in {
     "bool": "? b1 bool_", "int8": "b i1 byte", "int16": "h i2 short", "int32": "i i4 intc",
     "int64": "l q p i8 int int_ long longlong intp", "uint8": "B u1 ubyte", "uint16": "H u2 ushort",
@@ -85,7 +85,7 @@ def dtype_of(what: Any) -> DType:
 
 
 def _named(name: str) -> DType | None:
-    """By name, letter or typestr, in this machine's byte order."""
+    """The row of a name, letter or typestr, in this machine's byte order."""
     order, code = (name[:1], name[1:]) if name[:1] in ("<", "=", "|", ">") else ("", name)
     if order and code[1:] and not code[1:].isdigit():
         return None                                     # only letters and widths have an order

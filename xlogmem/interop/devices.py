@@ -96,13 +96,13 @@ class DeviceState:
 
     @property
     def epoch(self) -> int:
-        """How often the context was lost or replaced, from 0."""
+        """The number of times that the context was lost or replaced, from 0."""
         self._notice_loss()
         return self._status.epoch
 
     @property
     def accepting_operations(self) -> bool:
-        """Whether operations are accepted: `begin_shutdown` was not called yet."""
+        """True if operations are accepted: `begin_shutdown` was not called yet."""
         return not self._status.shutting_down
 
     @property
@@ -128,7 +128,7 @@ class DeviceState:
             return self._runtime, self._status.epoch
 
     def _take_snapshot(self) -> DeviceSnapshot:
-        """What a buffer is made from; see `snapshot`."""
+        """The snapshot that a buffer is made from; see `snapshot`."""
         return DeviceSnapshot(self._status, *self.snapshot())
 
     def _notice_loss(self) -> None:
@@ -301,7 +301,7 @@ class Watch:
 
     @property
     def changed(self) -> bool:
-        """Whether there is an epoch that was not seen."""
+        """True if the device has an epoch that this watch has not reported."""
         return self._state.epoch != self.seen
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -330,7 +330,7 @@ def get_device_state(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | N
 
 
 def has_state(ordinal: int) -> bool:
-    """Whether there is a state of this device."""
+    """True if there is a state of this device."""
     with _lock:
         states = [reference() for reference in _states.values()]
     return any(state is not None and state.device_id == ordinal for state in states)

@@ -122,12 +122,12 @@ class ProcessFigures:
 
     @classmethod
     def parse(cls, text: str | bytes) -> ProcessFigures:
-        """What `to_json` gave.
+        """The figures in a text of `to_json`.
 
         Raises
         ------
         ValueError
-            It is something else.
+            The text is something else.
         """
         fields = json.loads(text)
         if not isinstance(fields, dict) or fields.get("format") != FORMAT:

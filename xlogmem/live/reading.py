@@ -30,7 +30,7 @@ class UnpublishedError(LiveError):
 
 
 class Process(NamedTuple):
-    """What the kernel says of a process."""
+    """Parent and user of a process, as the kernel reports them."""
 
     parent: int
     uid: int
@@ -147,7 +147,7 @@ def published_under(pid: int) -> Iterator[int]:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is that one, or was started by it, or by one that it has started."""
+    """True if a process is `ancestor`, or was started by it, or by one that it has started."""
     try:
         while pid > 1 and pid != ancestor:
             pid = find_process(pid).parent

@@ -25,14 +25,15 @@ class Peer(NamedTuple):
 
 
 def folders() -> list[Path]:
-    """Where a process of this user may have its socket; this process has its own in the first."""
+    """Folders where a process of this user may have its socket; this process has its own in the first."""
     temporary = Path(tempfile.gettempdir(), f"xlogmem-{os.geteuid()}")
     given = os.environ.get("XDG_RUNTIME_DIR")
     return [Path(given, "xlogmem"), temporary] if given and is_own(given) else [temporary]
 
 
 def is_own(folder: str) -> bool:
-    """In a container, and after `su`, the variable often names what is not there, or another user's."""
+    """True if the folder is there and is this user's.  In a container, and after `su`, XDG_RUNTIME_DIR often
+    names what is not there, or another user's."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -82,5 +83,5 @@ def socket_of(folder: Path, pid: int) -> Path:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Which process is at the other end, as the kernel says."""
+    """The process at the other end of a connection, as the kernel reports it."""
     return Peer(*CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)))

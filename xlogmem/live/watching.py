@@ -26,7 +26,7 @@ DRAIN = 1.0                                 # seconds for what a program's own c
 
 
 class Shown(Protocol):
-    """Where pictures go."""
+    """Output for pictures: JSON lines, text, or the screen."""
 
     def show(self, processes: list[ProcessFigures]) -> None: ...
 
@@ -138,7 +138,7 @@ def start(command: list[str], above: Console | None, stack: ExitStack) -> subpro
     variables = os.environ | {"XLOGMEM_PUBLISH": "1"}
     if above is None:
         return subprocess.Popen(command, env=variables, stdout=sys.stderr.fileno())
-    # What the program prints would end up in the middle of the picture.
+    # Output of the program would end up in the middle of the picture.
     stdout, stderr = (subprocess.PIPE if stream.isatty() else None for stream in (sys.stdout, sys.stderr))
     if stdout is not None:
         variables.setdefault("PYTHONUNBUFFERED", "1")   # as on the terminal
@@ -156,7 +156,7 @@ def copy_lines(pipe: IO[Any], console: Console) -> None:
 
 
 def read_all(pid: int, problems: set[str]) -> Iterable[ProcessFigures]:
-    """What can be read of a program and those that it has started; what cannot is said once."""
+    """The figures of a program and those that it has started, where they can be read; each problem is printed once."""
     for one in published_under(pid):
         try:
             yield read(one)

@@ -16,16 +16,16 @@ __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a `StatisticsResourceAdaptor` has counted; the names are those of RMM's class.
+    """Counts of a `StatisticsResourceAdaptor`; the names are those of RMM's class.
 
     Attributes
     ----------
     current_bytes, current_count : int
-        Allocated, and not freed since.  Negative after a push, where more was freed than allocated.
+        Allocations that were not freed since.  Negative after a push, where more was freed than allocated.
     peak_bytes, peak_count : int
-        The most that this ever was.
+        The most that the current ones ever were.
     total_bytes, total_count : int
-        All that was allocated.
+        All allocations.
     """
 
     current_bytes: int

@@ -29,5 +29,5 @@ def find_layer(resource: DeviceMemoryResource, kind: type[Layer]) -> Layer | Non
 
 
 def find_layers(resource: DeviceMemoryResource, kind: type[Layer]) -> Iterator[Layer]:
-    """Those of a class in a stack, from the top."""
+    """The resources of a class in a stack, from the top."""
     return (layer for layer in layers_of(resource) if isinstance(layer, kind))

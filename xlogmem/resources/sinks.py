@@ -200,7 +200,7 @@ def _wait_for_ending(path: str) -> None:
 
 
 def _key_of(found: os.stat_result) -> tuple[int, int] | None:
-    """What identifies a regular file; None for a terminal, a pipe or /dev/null."""
+    """Identity of a regular file, its device and inode; None for a terminal, a pipe or /dev/null."""
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 

@@ -120,7 +120,7 @@ class RmmMemoryResource(ForeignMemoryResource):
 # ---------------------------------------------------------------------------------------------- RMM's current resource
 @dataclass
 class Wrapped:
-    """What `enable` did on one device."""
+    """State of `enable` on one device."""
 
     resource: RuntimeMemoryResource
     runtime: DeviceRuntime
@@ -268,7 +268,7 @@ def _follow() -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """What `enable` has found on a device, and will do there: nothing but a note, where a runtime is in effect."""
+    """Plan of `enable` for a device, from what it has found there: nothing but a note, where a runtime is in effect."""
 
     device: int
     layers: Layers
@@ -400,7 +400,7 @@ def _leave_if_unfollowed() -> None:
 
 
 def is_current(device: int = 0) -> bool:
-    """Whether what RMM allocates on the device now is tracked: `enable` is in effect, and RMM's resource was not
+    """True if allocations through RMM on the device are tracked now: `enable` is in effect, and RMM's resource was not
     replaced since."""
     known = _wrapped.get(device)
     return known is not None and known.active and any(
@@ -408,17 +408,17 @@ def is_current(device: int = 0) -> bool:
 
 
 def active_devices() -> list[int]:
-    """Where `enable` is in effect."""
+    """Devices on which `enable` is in effect."""
     return [device for device, known in _wrapped.items() if known.active]
 
 
 def followed_devices() -> list[int]:
-    """Where it will be again, after `rmm.reinitialize`."""
+    """Devices on which `enable` will be in effect again after `rmm.reinitialize`."""
     return [device for device, known in _wrapped.items() if known.follows]
 
 
 def _explain(runtime: Core) -> str | None:
-    """Why memory of RMM is untracked; part of the error of `use`."""
+    """Reason why memory of RMM is untracked, for the error of `use`; None without one."""
     known = _wrapped.get(runtime.ordinal)
     if known is None or not known.active:
         return None

@@ -1,8 +1,8 @@
-"""What was allocated through RMM before `enable`, as far as that can be seen: RMM does not list its allocations.
+"""Allocations through RMM before `enable`, as far as they can be seen: RMM does not list its allocations.
 
-There are the buffers that Python has, and the adaptors that count.  A buffer that another thread is making at this
+The buffers that Python has can be seen, and the counts of adaptors.  A buffer that another thread is making at this
 moment is among the former, and has no C++ object yet: to read its size or its address ends the process.  So buffers are
-counted, and not their bytes.  Which resource one is from is found by way of the garbage collector, which may visit any
+counted, and not their bytes.  The resource of a buffer is found by way of the garbage collector, which may visit any
 object at any time.
 """
 from __future__ import annotations

@@ -35,7 +35,7 @@ class HasRuntime(RuntimeError):
 
 @dataclass(frozen=True)
 class Layers:
-    """What `enable` puts between RMM's resource and the runtime, and how."""
+    """Layers that `enable` puts between RMM's resource and the runtime, as its arguments choose them."""
 
     pool_sizes: tuple[int | None, int | None] | None = None
     limit: int | str | float | None = None
@@ -97,7 +97,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a runtime is made of, when nothing can be wrong with any device's any more."""
+    """Parts of a runtime, which is made of them when nothing can be wrong with any device's parts any more."""
 
     layers: Layers
     device: int

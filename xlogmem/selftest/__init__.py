@@ -41,35 +41,35 @@ RARER = 3                                   # how much less time programs across
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run.
+    """Settings of a run.
 
     Attributes
     ----------
     programs : int or None
-        How many to run, None: as many as fit into the time.
+        Number of programs, None: as many as fit into the time.
     seconds : float or None
-        After which no new program is begun, None: no limit.
+        Time after which no new program is begun, None: no limit.
     length : int
         Steps of a program.
     threads : int or None
-        That run one program together, on one runtime; 1 repeats exactly and shrinks.  None: programs of one thread
-        and of eight, for about as long.
+        Threads that run one program together, on one runtime; 1 repeats exactly and shrinks.  None: programs of one
+        thread and of eight, for about as long.
     seed : int
-        Of the first program; the next ones count up.
+        Seed of the first program; the next ones count up.
     policy : str or None
         See `DeviceRuntime`; None draws one for each program.
     protect : bool
-        Whether launches are recorded.  Without, this has to fail: a check of the check.
+        Record the launches.  Without this a run has to fail: a check of the check.
     shrink : bool
-        Whether a program that goes wrong is shrunk.
+        Shrink a program that goes wrong.
     replay : tuple of Program
-        Run these instead.
+        Programs to run instead.
     libraries : tuple of str
         Other libraries (see `xlogmem.selftest.libraries`) that take part, if they work here: then the programs are of
         one thread, and exchange memory with them.
     devices : int or None
-        Of programs across devices, which alone are run then; 1: none of these are.  None: where the process sees
-        several devices with access to each other, some programs are across some of them.
+        Devices of programs across devices, which alone are run then; 1: no program is across devices.  None: where the
+        process sees several devices with access to each other, some programs are across some of them.
     """
 
     programs: int | None = 200
@@ -99,31 +99,31 @@ class Failure:
 
 @dataclass
 class Report:
-    """What a run did.
+    """Counts and findings of a run.
 
     Attributes
     ----------
     overlapping_windows : int
-        Opened while another was open on the same block.
+        Windows opened while another was open on the same block.
     conflict_waits : int
-        Waited on the host for a conflicting one of another thread.
+        Waits on the host for a conflicting window of another thread.
     deferred_frees : int
-        Requested inside a window.
+        Frees requested inside a window.
     cross_stream_reuses : int
         Allocations that came back at an address last freed on another stream.
     elided_waits : int
-        Left out because the order held already, or an event was there.
+        Waits left out because the order held already, or an event was there.
     cached : int
         Allocations of memory that the same stream had freed, from its cache.
     refusals : int
         Errors that a program has to reckon with.
     steps : dict
-        How often each step was taken.
+        Number of times that each step was taken.
     exchanges : dict
-        Of each library that took part: how many blocks were exported to it, how many of its arrays were imported or
-        adopted, and how many it allocated from xlogmem.
+        For each library that took part: the numbers of blocks exported to it, of its arrays imported or adopted, and
+        of those that it allocated from xlogmem.
     missing : dict
-        Why the other libraries that were chosen did not take part.
+        Reasons why the other libraries that were chosen did not take part.
     """
 
     device: str
@@ -169,9 +169,9 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
     Parameters
     ----------
     settings : Settings
-        What to run.
+        Settings of the run.
     progress : callable
-        Is called with the report so far before each program.
+        Function called with the report so far before each program.
 
     Notes
     -----
@@ -232,7 +232,7 @@ def _programs(settings: Settings, report: Report) -> Iterator[Program]:
 
 
 def peers() -> int:
-    """How many of the first devices have access to each other's memory."""
+    """The number of devices, from the first on, that all have access to each other's memory."""
     count = 1
     while count < device_count() and all(
             can_access_peer(count, other) and can_access_peer(other, count) for other in range(count)):

@@ -27,8 +27,8 @@ STUCK = 30                                  # seconds beyond the limit after whi
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one defect: `programs` says in which program it was found, None: not found; `reached` counts
-    how often the broken rule was reached, None if the process ended without a report."""
+    """Result for one defect: `programs` is the number of the program that found it, None: not found; `reached` is the
+    number of times that the broken rule was reached, None if the process ended without a report."""
 
     name: str
     rule: str
@@ -41,7 +41,7 @@ class Result:
 
 
 def available() -> bool:
-    """Are there defects in this build?"""
+    """True if this build has defects."""
     return BUILD != "release"
 
 
@@ -71,7 +71,7 @@ def find_all(names: list[str], seconds: float) -> Iterator[Result]:
 
 
 def _find(name: str, seconds: float) -> Result:
-    """What becomes of a defect, or of programs without one ("")."""
+    """Run programs with a defect, or without one (""), in a process of its own, and return the result."""
     rule = _planted().DEFECTS[name].rule if name else ""
     command = [sys.executable, "-m", "xlogmem.selftest.defects", name, str(seconds)]
     environment = os.environ | {"XLOGMEM_SIM_QUIET": "1"}

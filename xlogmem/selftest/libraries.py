@@ -64,7 +64,7 @@ class Library:
         raise NotImplementedError
 
     def current(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        """Where the library has a current stream, that is this one inside."""
+        """A context in which this stream is the library's current one, if the library has a current stream."""
         return contextlib.nullcontext()
 
     def empty(self, nbytes: int, stream: Any) -> Any:

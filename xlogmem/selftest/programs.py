@@ -11,7 +11,7 @@ from random import Random
 
 __all__ = ["ACROSS", "KINDS", "WITH_LIBRARIES", "Kind", "Program", "Step"]
 
-# Where another thread may get in between.  The callbacks of the simulated driver put a step there, before or after the
+# Gaps where another thread may get in.  The callbacks of the simulated driver put a step there, before or after the
 # call, on the same thread: every interleaving can be repeated.
 GAPS = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
         "cuStreamIsCapturing", "cuEventQuery", "cuCtxGetCurrent", "cuStreamGetId", "cuCtxSynchronize",
@@ -32,7 +32,7 @@ EXPORTS = {"export": 3, "export_unordered": .5, "consume": 3, "release_export": 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the programs of one kind may contain."""
+    """A kind of programs, with what they may contain."""
 
     name: str
     weights: dict[str, float] = field(hash=False)
@@ -97,7 +97,7 @@ ACROSS: tuple[Kind, ...] = (
          disciplines=MIXED, failures=True),
 )
 
-# What several threads may do at once: no gap, no capture.
+# Steps that several threads may take at once: no gap, no capture.
 IN_THREADS = (USES | ADOPTS | STREAMS | POOLS | EXPORTS
               | {"adopt_from_neighbour": .7, "wrong_runtime": .3, "account": 0})
 CROWDS: tuple[Kind, ...] = (
@@ -159,7 +159,7 @@ class Program:
         return replace(self, kept=numbers)
 
     def __str__(self) -> str:
-        """What ``--replay`` takes."""
+        """The text that ``--replay`` takes for this program."""
         return str(self.seed) if self.kept is None else f"{self.seed}:{','.join(map(str, self.kept))}"
 
     @classmethod

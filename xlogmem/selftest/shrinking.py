@@ -12,7 +12,7 @@ TRIES = 400                                 # programs run to shrink one
 
 
 def signature(violation: str) -> str:
-    """What violations of one kind have in common."""
+    """The text that violations of one kind have in common."""
     return re.sub(r"[\d]+", "", violation.split(":")[0])
 
 
@@ -22,7 +22,7 @@ def shrink(program: Program, wanted: str, violations: Callable[[Program], list[s
     Parameters
     ----------
     program : Program
-        What to shorten.
+        The program to shorten.
     wanted : str
         The signature that has to stay.
     violations : callable

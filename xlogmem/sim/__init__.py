@@ -105,7 +105,7 @@ class Simulator:
         self._hooks: list[object] = []  # ctypes callbacks must stay alive while the driver may call them
         self._failures: list[BaseException] = []
 
-    # What a hook raised cannot pass through the driver: it is kept, and raised by the next method called.
+    # An exception of a hook cannot pass through the driver: it is kept, and raised by the next method called.
     def _call(self, name: str, *arguments: object) -> int:
         if self._failures:
             failure = self._failures.pop(0)
@@ -142,7 +142,7 @@ class Simulator:
         return self._text("races").splitlines()
 
     def is_lost(self) -> bool:
-        """In a forked child whose parent had initialised the driver: every call fails here."""
+        """True if this is a forked child whose parent had initialised the driver: every call fails here."""
         return bool(self._call("is_lost"))
 
     def findings(self) -> list[dict[str, Any]]:
@@ -165,11 +165,11 @@ class Simulator:
             raise OSError(f"{file} cannot be written")
 
     def audit(self, wanted: bool = True) -> None:
-        """Whether `omissions` are noted: launches that name tracked memory outside of any `use`, and more."""
+        """Turn the noting of `omissions` on or off: launches that name tracked memory outside any `use`, and more."""
         self._call("audit", wanted)
 
     def omissions(self) -> list[dict[str, Any]]:
-        """What an audit has found, as records: see `xlogmem.check.audit`."""
+        """The omissions that an audit has found, as records: see `xlogmem.check.audit`."""
         return self._listed("omissions")
 
     def _listed(self, name: str) -> list[Any]:
@@ -182,8 +182,8 @@ class Simulator:
         self._call("launch_unknown", wanted)
 
     def declare_kernel(self, pattern: str, roles: str, run: int | None = None) -> None:
-        """What kernels do whose names fit the shell's pattern: a letter for each parameter, ``r``, ``w``, ``b`` for
-        both and ``-`` for what their images say; and the address of a C function that is run in their place."""
+        """Declare what kernels do whose names fit the shell's pattern: a letter for each parameter, ``r``, ``w``, ``b``
+        for both and ``-`` for what their images say; and the address of a C function that is run in their place."""
         self._call("declare_kernel", pattern.encode(), roles.encode(), run)
 
     def learn_kernels(self, image: bytes) -> None:
@@ -192,7 +192,7 @@ class Simulator:
         self._call("learn_kernels", image, len(image))
 
     def unknown_kernels(self) -> tuple[int, list[str]]:
-        """How many launches computed nothing, and the kernels whose images do not say what they do."""
+        """The number of launches that computed nothing, and the kernels whose images do not say what they do."""
         count, *names = self._text("unknown_kernels").splitlines()
         return int(count), names
 
@@ -215,7 +215,7 @@ class Simulator:
         return self._counts("all_calls")
 
     def watch_gil(self, watched: bool = True) -> None:
-        """Whether `calls_with_gil` counts, from now on; a reset does not change that."""
+        """Turn the counting for `calls_with_gil` on or off; a reset does not change that."""
         self._call("watch_gil", watched)
 
     def calls_with_gil(self) -> dict[str, int]:
@@ -342,7 +342,7 @@ def _library_path() -> str:
 
 
 def installed() -> bool:
-    """Is the libcuda in this process the simulator? Loads nothing."""
+    """True if the libcuda in this process is the simulator. The call loads nothing."""
     driver = _loaded_driver()
     return driver is not None and hasattr(driver, "xsim_is_simulator")
 

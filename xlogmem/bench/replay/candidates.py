@@ -33,7 +33,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Resource:
-    """How a candidate is made, for so many streams and a most of so many bytes in use; `fits`: it has a maximum."""
+    """Factory of a candidate, for so many streams and a peak of so many bytes in use; `fits`: it has a maximum."""
 
     make: Callable[[int, int], Candidate]
     fits: Fits | None = None

@@ -13,5 +13,5 @@ from xlogmem.bench.results.comparison import agreement, print_agreement
 from xlogmem.bench.results.documents import SCHEMA, assembled, loaded, merged, saved
 from xlogmem.bench.results.tables import SUMMARY, markdown, print_table
 
-__all__ = ["CHART", "SUMMARY", "SCHEMA", "agreement", "assembled", "loaded", "markdown", "merged", "plot",
+__all__ = ["CHART", "SCHEMA", "SUMMARY", "agreement", "assembled", "loaded", "markdown", "merged", "plot",
            "print_agreement", "print_table", "saved"]

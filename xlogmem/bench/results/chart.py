@@ -92,7 +92,7 @@ def title(document: Document) -> str:
 
 
 def label(document: Document, case: str) -> str:
-    """What is measured, and the time of its reference."""
+    """Label of a case: the measured operation, and the time of its reference."""
     reference = next(row for row in document["rows"] if row["case"] == case and row["values"] == row["beside"])
     name = "" if reference["role"] == FLOOR else f"{reference['candidate']} "
     return f"{CHART.get(case, case)}  [{name}{in_words(reference['median'])} ns]".replace("µs ns", "µs")

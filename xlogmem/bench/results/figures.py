@@ -57,7 +57,7 @@ def ratio(turns: Processes) -> dict[str, float] | None:
 
 
 def best_peer(row: Row, rows: list[Row]) -> Row | None:
-    """Of a row of xlogmem's: the quickest peer that is like for like, from the same language."""
+    """The fastest like-for-like peer of a row of xlogmem's, from the same language; None if there is none."""
     if row["role"] != OURS:
         return None
     return min((other for other in rows if other["role"] == PEER and not other["note"]

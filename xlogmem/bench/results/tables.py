@@ -25,7 +25,8 @@ SUMMARY = (
 
 
 def in_short(rows: list[Row]) -> Iterator[Row]:
-    """Of each case: the floor, or what else ratios are to, xlogmem, and the best peer for each language."""
+    """Rows of the short table: for each case the floor, or another reference of the ratios, xlogmem, and the best peer
+    for each language."""
     best = {(row["case"], row["language"], row["best_peer"]) for row in rows if row["best_peer"]}
     for row in rows:
         if (row["role"] in (FLOOR, OURS) or row["candidate"] == row["reference"]
@@ -89,7 +90,7 @@ def print_circumstances(document: Document, console: Console) -> None:
 
 
 def time_spent(document: Document) -> str:
-    """Where the time of a run went."""
+    """The time of a run, as sentences: by family, to begin and end, and of the longest cases."""
     spent = document["spent"]
     families = {family: sum(took for case, took in spent.items() if case.split("/", 1)[0] == family)
                 for family in FAMILIES}

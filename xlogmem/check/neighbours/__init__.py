@@ -70,7 +70,7 @@ class _Finder(MetaPathFinder):
 
 
 def _searches() -> bool:
-    """Whether cuda.pathfinder looks for NVIDIA's own libraries in this process, and for headers beside them."""
+    """True if cuda.pathfinder looks for NVIDIA's own libraries in this process, and for headers beside them."""
     return any(argument.startswith("cuda.pathfinder.") for argument in sys.orig_argv)
 
 

@@ -13,7 +13,7 @@ __all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_p
 
 
 class Rules(NamedTuple):
-    """Of a pool: how it hands out a piece, and how it gets one."""
+    """Rules of a pool: `piece` for how it hands out a piece, `end` for how it gets one back."""
 
     piece: int
     end: int
@@ -41,13 +41,13 @@ _address = 0
 
 
 def report_to(address: int) -> None:
-    """The table of the front end."""
+    """Set the address of the front end's table of hooks."""
     global _address
     _address = address
 
 
 def address() -> int:
-    """Of that table."""
+    """The address of the front end's table of hooks."""
     return _address
 
 
@@ -68,7 +68,7 @@ def allocated(ptr: int, nbytes: int, stream: int, rules: Rules) -> None:
 
 
 def freed(ptr: int, stream: int, rules: Rules) -> None:
-    """It is returned: what the stream has queued may use it still."""
+    """A piece is returned to its pool: work that the stream has queued may use it still."""
     if ptr:
         _table().find_site()
         _table().piece_freed(_context(), stream, ptr, rules.end, 0)
@@ -76,7 +76,7 @@ def freed(ptr: int, stream: int, rules: Rules) -> None:
 
 @contextmanager
 def in_place_of_a_pool() -> Iterator[None]:
-    """What the thread allocates from the driver here takes the place of a caching pool's memory."""
+    """Allocations of the thread from the driver, inside this context, take the place of a caching pool's memory."""
     _table().replaces_pool(1)
     try:
         yield

@@ -35,6 +35,6 @@ def replace(module: ModuleType, name: str, function: int) -> None:
 
 
 def address_of(capsule: object) -> int:
-    """Where an entry's function is."""
+    """The address of an entry's function."""
     address: int = _pointer(capsule, _name(capsule))
     return address

@@ -16,7 +16,7 @@ PRIVATE_POOLS = {"_cuda_beginAllocateToPool": 1, "_cuda_beginAllocateCurrentThre
 
 
 def prepare(torch: ModuleType) -> None:
-    """Where the program has chosen another backend there are no pieces: the driver shows each allocation."""
+    """Report the pieces of PyTorch's own pool.  Another backend has none: the driver shows each allocation."""
     backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
     if backend is None or backend() != "native":        # built without CUDA, or cudaMallocAsync
         return
@@ -45,7 +45,7 @@ def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], A
 
 
 def deferring(function: Callable[..., Any], change: int, of_graph: bool) -> Callable[..., Any]:
-    """What begins or ends the use of a private pool."""
+    """Wrap a function that begins or ends the use of a private pool."""
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         if change > 0:

@@ -131,7 +131,7 @@ def an_error_that_loses_the_device(world: World, rng: Random) -> None:
 
 @situation
 def a_context_that_is_replaced_beside_a_fill(world: World, rng: Random) -> None:
-    """What began in the old context ends there before there is a new one."""
+    """A fill that began in the old context ends there before there is a new context."""
     state = DeviceState(DeviceRuntime())
     with Scene(world, rng) as x:
         buffer = state.empty(NBYTES, "uint8")
@@ -293,7 +293,7 @@ def a_forked_child(world: World, rng: Random) -> None:
 
 
 def _status_of_child(runtime: DeviceRuntime) -> int | None:
-    """Of a child that looks and then allocates: 0 if it could look and was refused, None if it did not end."""
+    """Exit status of a child that looks, then allocates: 0 if it could look and was refused, None if it did not end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")                 # Python's own about threads
         child = os.fork()

@@ -75,7 +75,7 @@ class Scene:
             self.kernels.add(stream, at, 1, words)
 
     def buffer(self, block: DeviceBlock) -> Buffer:
-        """Over the whole of a block."""
+        """A buffer over the whole of a block."""
         return make_buffer(DeviceSnapshot(self.state._status, self.runtime, 0), block, (NBYTES // 4,), DTYPES["uint32"])
 
     def read_interface(self, block: DeviceBlock, stream: Any) -> None:

@@ -90,7 +90,7 @@ def taken_over(x: Scene, home: Any) -> tuple[DeviceBlock, int]:
 
 @situation
 def an_index_that_another_stream_has_now(world: World, rng: Random) -> None:
-    """What was filed there before is complete: the new stream, which is destroyed, has nothing to do with it."""
+    """A use filed there before is complete: the new stream, which is destroyed, has nothing to do with it."""
     with Scene(world, rng) as x:
         S, T = x.stream(), x.stream()
         block, handle = taken_over(x, S)
@@ -158,7 +158,7 @@ def a_stream_that_another_device_knows(world: World, rng: Random) -> None:
 
 
 class Silent(DeviceMemoryResource):
-    """Does not say how its frees are ordered."""
+    """A resource that does not say how its frees are ordered."""
 
     def allocate(self, nbytes: int, stream: Any) -> int:
         raise AssertionError("it was not refused")

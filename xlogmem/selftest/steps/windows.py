@@ -116,7 +116,7 @@ def finish_window(world: World, window: Window, how: str) -> None:
 
 
 def is_handed_back(item: Item, window: Window) -> bool:
-    """Does the hand-back order the block's home after this use?"""
+    """True if the hand-back orders the block's home after this use."""
     return (item.stream is not None and item.stream is not window.stream and item.home is item.stream
             and item.stream.discipline == "opaque" and window.handback == "all")
 

@@ -54,7 +54,7 @@ def adapted(resource: DeviceMemoryResource, rng: Random, room: int) -> DeviceMem
 
 
 def miscounted(resource: DeviceMemoryResource, live: int, outstanding: int) -> Iterator[str]:
-    """What adaptors count, and should not.  The figures are the runtime's, in bytes; below a pool chunks count."""
+    """Wrong counts of adaptors, as texts.  The figures are the runtime's, in bytes; below a pool chunks count."""
     for layer in layers_of(resource):
         if isinstance(layer, PoolMemoryResource):
             live = outstanding = layer.pool_size()

@@ -91,7 +91,7 @@ class Blocks(Streams):
                 self.freed_at[item.ptr] = item.home.handle
 
     def end_registration(self, stream: ProgramStream, successor: ProgramStream | None) -> None:
-        """What the rules say about blocks of a stream that is not registered any more."""
+        """Apply the rules about blocks of a stream that is not registered any more."""
         with self.lock:
             for item in list(self.all_items):
                 if item.stream is stream:

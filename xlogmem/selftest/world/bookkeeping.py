@@ -91,7 +91,7 @@ class Bookkeeping:
             self.surprise(error)
 
     def excuses(self, error: BaseException) -> bool:
-        """May this error come out of a call of a program that keeps its side?"""
+        """True if this error may come out of a call of a program that keeps its side."""
         if isinstance(error, Injected):
             return self.fails
         if isinstance(error, (OutOfDeviceMemoryError, OutOfBudgetError)) and self.limited:

@@ -20,7 +20,7 @@ class NothingToDo(Exception):
 
 
 class Injected(Exception):
-    """What a resource written in Python raises in a program with failures."""
+    """The error that a resource written in Python raises in a program with failures."""
 
 
 class ForeignStream:

@@ -24,7 +24,7 @@ __all__ = ["alive", "end"]
 
 
 def alive(simulator: Any, devices: int = 1) -> dict[str, int]:
-    """What could leak: how much there is of it now."""
+    """The present amounts of all that could leak: events, device memory and streams."""
     gc.collect()
     counts = {f"events of device {device}": _driver.live_events(device)[0] for device in range(devices)}
     if simulator:

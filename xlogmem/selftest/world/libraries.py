@@ -38,7 +38,7 @@ class Libraries(Claims):
             self.say(f"xlogmem.enable({', '.join(map(repr, names))})")
 
     def add_stream_of(self, rng: Random, name: str, library: Library, made: Any) -> ProgramStream:
-        """Where a library allocates from xlogmem, its streams are opaque."""
+        """Add a stream of a library, which is opaque if the library allocates from xlogmem."""
         discipline = "opaque" if name in self.enabled else rng.choice(["ordinary", "opaque"])
         stream = self.add_stream("object", made, library.handle_of(made), discipline)
         self.runtime.register_stream(made, discipline=discipline)

@@ -98,7 +98,7 @@ class Export:
 
 
 class Claim:
-    """What one use may touch of one block, from before its prepare until after its finish."""
+    """The parts of one block that one use may touch, from before its prepare until after its finish."""
 
     def __init__(self, item: Item, access: str, parts: list[int], values: list[int]) -> None:
         self.item = item

@@ -189,7 +189,7 @@ class Streams(Bookkeeping):
             self.end_capture(stream)
 
     def synchronize(self) -> None:
-        """Of all devices."""
+        """End all captures and synchronize the contexts of all devices."""
         self.end_captures()
         for device in self.devices:
             with self.context(device):
