@@ -42,6 +42,17 @@ void print_touches(const Facts& facts, u64 number) {
     }
 }
 
+// Where the first thread goes in a launch with these parameters, in hexadecimal digits.
+void print_touches(const Facts& facts, const std::string& digits) {
+    std::vector<u8> space;
+    for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
+        space.push_back(u8(std::stoi(digits.substr(i, 2), nullptr, 16)));
+    std::vector<Touch> touches;
+    facts.first->run(space, {}, &touches);
+    for (const Touch& touch : touches) std::cout << touch.address << ":" << kRoles[int(touch.role())] << " ";
+    std::cout << "\n";
+}
+
 void print(const std::string& name, const Facts& facts) {
     std::cout << name << " |";
     for (const Parameter& parameter : facts.parameters) std::cout << " " << parameter.offset << "+" << parameter.size;
@@ -95,10 +106,12 @@ extern u64 planted_reached;
 int main(int count, char** arguments) {
     int mutations = 0, first = 1;
     bool signature = false, unsized = false;
+    std::vector<std::string> spaces;
     for (; first < count && !strncmp(arguments[first], "--", 2); first++) {
         if (!strcmp(arguments[first], "--mutate")) mutations = atoi(arguments[++first]);
         if (!strcmp(arguments[first], "--signature")) signature = true;
         if (!strcmp(arguments[first], "--unsized")) unsized = true;
+        if (!strcmp(arguments[first], "--space")) spaces.push_back(arguments[++first]);
     }
     for (int i = first; i < count; i++) {
         if (signature) {
@@ -113,7 +126,10 @@ int main(int count, char** arguments) {
         }
         std::size_t size = image.size();
         image.push_back('\0');
-        for (auto& entry : facts_of(image.data(), unsized ? 0 : size)) print(entry.first, entry.second);
+        for (auto& entry : facts_of(image.data(), unsized ? 0 : size)) {
+            if (spaces.empty()) print(entry.first, entry.second);
+            for (const std::string& space : spaces) print_touches(entry.second, space);
+        }
     }
 #ifdef PLANTED
     std::cout << "== reached\n" << check::planted_reached << "\n";

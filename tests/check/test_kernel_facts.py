@@ -302,6 +302,29 @@ def test_most_pointers_have_a_role(program, kernels):
     assert sum(role != U for role in used) > 0.5 * len(used) > 150
 
 
+def touches_of(program, file, machines):
+    """What is said of the first thread, for each machine: addresses and roles."""
+    spaces = [option for machine in machines for option in ("--space", machine.parameters.hex())]
+    _, *lines = output_of(program, *spaces, file).splitlines()
+    return [[touch.split(":") for touch in line.split()] for line in lines[:len(machines)]]
+
+
+def test_the_first_thread_goes_where_the_machine_goes(program, kernels):
+    """The machine executes what a predicate guards, too, so it goes everywhere that a thread may go."""
+    folder, made = kernels
+    known = {R: "r", W: "w", RW: "rw", "atomic": "rw", U: ""}
+    count = accesses = 0
+    for name, kernel in made.items():
+        machines = [kernel.machine(seed) for seed in range(6)]
+        for machine, touches in zip(machines, touches_of(program, folder / name, machines), strict=True):
+            accesses += len(machine.touched)
+            for address, role in touches:
+                if 0x10 <= int(address) >> 20 < 0x110:
+                    count += role != U
+                    assert set(known[role]) <= set(machine.touched.get(int(address), "")), (name, address, role)
+    assert count > accesses / 3 > 1000
+
+
 def test_an_image_without_a_size(program, files):
     unsized = [file for file in files if not file.name.startswith("fat-zst")]
     found = facts_of(program, "--unsized", *unsized)

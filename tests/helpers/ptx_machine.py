@@ -27,6 +27,7 @@ class Machine:
     memory: dict[int, int] = field(default_factory=dict)            # bytes that were stored; all others are 0
     read: set[int] = field(default_factory=set)                     # numbers of blocks
     written: set[int] = field(default_factory=set)
+    touched: dict[int, str] = field(default_factory=dict)           # by address: "r", "w" or both
 
     def run(self, lines: list[str]) -> None:
         for line in lines:
@@ -55,6 +56,7 @@ class Machine:
         number = (address >> 20) - FIRST_BLOCK
         if 0 <= number < 0x100:
             numbers.add(number)
+            self.touched[address] = self.touched.get(address, "") + ("r" if numbers is self.read else "w")
 
     def fetch(self, address: int, size: int) -> int:
         return sum(self.memory.get(address + i, 0) << 8 * i for i in range(size))
