@@ -103,10 +103,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     Launched launched(front.engine, *on, space, ranges);
     FollowedWord followed(front.engine, call.thread.touches);
     for (const LaunchedWord& word : words)
-        if (Through through{word.number, word.role, word.found}; word.followed)
-            followed.add_to(launched, word.offset, through);
-        else
-            launched.add(word.offset, through);
+        followed.add_to(launched, word.offset, {word.number, word.role, word.found}, word.followed);
     front.count_launch(kernel);
     u64 found = front.engine.findings().added();
     Time time = front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());

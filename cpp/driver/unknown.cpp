@@ -122,12 +122,9 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
         unknown_kernels().launches++;
     }
     auto watch = [&] {
-        check::GridShape shape;
-        std::copy_n(prepared->shape.grid, 3, shape.grid);
-        std::copy_n(prepared->shape.block, 3, shape.block);
         const check::FirstThread* first = function.facts ? function.facts->first.get() : nullptr;
         return watch_kernel(stream, function.name,
-                            {prepared->pointers, prepared->layout, prepared->space, shape, first});
+                            {prepared->pointers, prepared->layout, prepared->space, prepared->shape, first});
     };
     return submit(lock, stream, std::move(work), nullptr, watch);
 }

@@ -9,11 +9,11 @@
 
 #include "kernels.hpp"
 
+#include "kernels/first_thread.hpp"
+
 namespace sim {
 
-struct Shape {
-    unsigned grid[3], block[3];
-};
+using Shape = check::GridShape;
 
 // One launch, for the function that is run in the kernel's place. It lives until that returns.
 struct Launch {

@@ -131,10 +131,7 @@ check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& l
         check::each_word(
             launch.pointers, launch.layout, launch.space, launch.shape.grid,
             [&](const check::Pointer& one) {
-                if (one.followed)
-                    followed.add_to(launched, one.offset, through(one.offset, one.role, one.found));
-                else
-                    launched.add(one.offset, through(one.offset, one.role, one.found));
+                followed.add_to(launched, one.offset, through(one.offset, one.role, one.found), one.followed);
             },
             [&](u32 offset, u32 list) { launched.add(offset, through(kLists + list, check::Role::Unknown, false)); });
     }

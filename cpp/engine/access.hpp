@@ -76,10 +76,13 @@ inline bool meet(const Access& a, const Access& b) {
     return true;
 }
 
+// Nothing shows that the kernel uses the bytes.
+inline bool is_weak(const Access& access) { return access.found || access.absent; }
+
 // Of two accesses that nothing orders, and whose extents overlap.
 inline Verdict judge(const Access& first, const Access& second) {
     if (first.unused || second.unused) return Verdict::Fine;
-    bool weak = first.found || second.found || first.absent || second.absent;
+    bool weak = is_weak(first) || is_weak(second);
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
     // A pointer of which nothing more is known may be an old one, which the kernel does not use.
     if (first.role == Role::Free && second.role == Role::Unknown) return Verdict::Possible;

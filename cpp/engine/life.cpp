@@ -32,7 +32,7 @@ Verdict Engine::verdict_of(const Finding& finding) {
         verdict = judge(first, second);
     else if (second.unused)
         verdict = Verdict::Fine;
-    else if (second.maybe_end || second.found || second.absent || (finding.gone && second.role == Role::Unknown))
+    else if (second.maybe_end || is_weak(second) || (finding.gone && second.role == Role::Unknown))
         verdict = Verdict::Possible;
     // A library's own stream is nothing that the program could wait for: what is done there is the library's to order.
     bool doubtful = finding.doubtful || first.library || second.library;

@@ -61,9 +61,11 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
             if (is_life(use.role) || !overlap(use, alloc) || order_.host().covers(use.time)) return;
             if (home.covers(use.time))
                 owners.before.push_back(use);
-            else if (old.pool == Pool::Caching && owners.early.size() < EarlierOwners::kMost)
+            else if (old.pool != Pool::Caching)
+                return;
+            else if (owners.early.size() < EarlierOwners::kMost)
                 owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
-            else if (old.pool == Pool::Caching)
+            else
                 dropped_++;
         };
         for (const Access& use : old.owners.before) add(use);

@@ -12,7 +12,9 @@ class FollowedWord {
   public:
     FollowedWord(Engine& engine, const std::vector<Touch>& touches) : engine_(engine), touches_(touches) {}
 
-    void add_to(Launched& launched, u32 offset, Through through) const {
+    // `followed`: see Pointer.
+    void add_to(Launched& launched, u32 offset, Through through, bool followed) const {
+        if (!followed) return launched.add(offset, through);
         u64 pointer = launched.word(offset);
         const Block* block = engine_.find(pointer);
         if (!block) return;

@@ -204,8 +204,7 @@ Block Decoder::block(u32 begin, u32 end, const std::vector<u32>& block_at) {
     if (!made.branches || !last.guard.empty()) made.next = number_at(end);
     if (!made.branches) return made;
     made.fails = last.is("trap");
-    made.is_known = !last.is("brx") && (!last.is("bra") || target_of(last) != kNone);
-    if (last.is("bra") && made.is_known) made.taken = number_at(target_of(last));
+    made.taken = number_at(target_of(last));
     return made;
 }
 
@@ -298,6 +297,10 @@ void Meetings::run() {
     for (u32 i = 0; i < end_; i++) blocks_[i].meeting = meeting_[i] == end_ ? kNone : meeting_[i];
 }
 
+bool gives_any(const Step& step, const std::vector<bool>& registers) {
+    return std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return registers[one]; });
+}
+
 // Registers that addresses and predicates are computed from. What only computes numbers need not be followed.
 std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 registers) {
     std::vector<bool> counts(registers, false);
@@ -306,10 +309,6 @@ std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 regis
         if (operand.form != Operand::Form::Register || counts[operand.value]) return;
         counts[operand.value] = changed = true;
     };
-    auto is_used = [&](const Step& step) {
-        return step.hands_over ||
-               std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
-    };
     for (const Step& step : steps) {
         if (step.guard != kNone) add({Operand::Form::Register, step.guard});
         for (const Address& address : step.addresses) add(address.base);
@@ -317,7 +316,7 @@ std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 regis
     do {
         changed = false;
         for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-            if (!is_used(*step)) continue;
+            if (!step->hands_over && !gives_any(*step, counts)) continue;
             for (auto& all : step->sources)
                 for (const Operand& one : all) add(one);
         }
@@ -328,8 +327,7 @@ std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 regis
 void Decoder::drop_numbers() {
     std::vector<bool> counts = registers_that_count(code_.steps, code_.registers);
     auto is_needed = [&](const Step& step) {
-        return step.reads || step.writes || step.hands_over ||
-               std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return counts[one]; });
+        return step.reads || step.writes || step.hands_over || gives_any(step, counts);
     };
     std::vector<Step> kept;
     for (Block& block : code_.blocks) {

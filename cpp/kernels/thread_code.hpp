@@ -76,10 +76,9 @@ struct Step {
 // Steps that follow each other. Which block is next depends on the guard of the last step, where there are two.
 struct Block {
     u32 begin = 0, end = 0;
-    u32 taken = kNone, next = kNone;  // kNone: the thread ends there
+    u32 taken = kNone, next = kNone;  // kNone: the thread ends there, or goes to a place that is not known
     bool branches = false;            // its last step is a branch
-    bool is_known = true;             // else it goes to a place that is not known
-    bool fails = false;               // … or nowhere: the program is stopped
+    bool fails = false;               // … which stops the program
     u32 meeting = kNone;  // the next block that the thread gets to whichever way it goes; kNone: it may end
 };
 
