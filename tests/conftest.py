@@ -100,7 +100,8 @@ def _clean_driver(_context, request):
     if unfinished_runtimes():                           # those that ended and may not wait in their finalizer
         DeviceRuntime().reap_pending()
     assert not unfinished_runtimes(), "an ended runtime has something left"
-    gc.freeze()                                         # what outlives a test need not be walked after every later one
+    if not hasattr(sys, "last_traceback"):              # the frames of a failed test hold what it leaves, for a while
+        gc.freeze()                                     # what outlives a test need not be walked after every later one
     check(cuda.cuCtxSynchronize())
     assert int(check(cuda.cuCtxGetCurrent())) == int(_context), "the test changed the current context"
     assert events_in_use() == events_before, "events leaked"
