@@ -32,21 +32,54 @@ u64 WithheldFrees::places(const Finding& finding) {
 
 // -- allocations ------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Takes the place of older uses on one stream, of which one was this: what meets it is possible at most.
+Access summary_of(const Access& use) {
+    Access made = use;
+    made.anchor = 0;
+    made.word = 0;
+    made.role = use.role == Role::Read ? Role::Read : Role::Unknown;
+    made.moved = true;
+    made.maybe_end = made.absent = made.found = false;
+    return made;
+}
+
+// False: there is no room.
+bool summarize(std::vector<Access>& sums, const Access& use) {
+    Access made = summary_of(use);
+    for (Access& sum : sums) {
+        if (sum.time.slot != made.time.slot || sum.role != made.role) continue;
+        sum.begin = std::min(sum.begin, made.begin);
+        sum.end = std::max(sum.end, made.end);
+        return true;
+    }
+    if (sums.size() == EarlierOwners::kSums) return false;
+    sums.push_back(made);
+    return true;
+}
+
+}  // namespace
+
 u64 EarlierOwners::shorten(u64 begin, u64 end) {
-    auto newest_first = [](const Access& a, const Access& b) { return a.time.number > b.time.number; };
-    std::stable_sort(before.begin(), before.end(), newest_first);
-    std::vector<Access> kept;
+    if (before.size() <= kMany) return 0;
     u64 dropped = 0;
-    for (const Access& use : before) {
+    std::vector<const Access*> all;
+    for (const Access& use : before) all.push_back(&use);
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Access* a, const Access* b) { return a->time.number > b->time.number; });
+    std::vector<Access> kept, sums;
+    for (const Access* use : all) {
         auto covers = [&](const Access& later) {
-            return later.time.slot == use.time.slot && stands_for(later, use, begin, end);
+            return later.time.slot == use->time.slot && stands_for(later, *use, begin, end);
         };
         if (std::any_of(kept.begin(), kept.end(), covers)) continue;
         if (kept.size() < kMost)
-            kept.push_back(use);
-        else
+            kept.push_back(*use);
+        else if (!summarize(sums, *use))
             dropped++;
     }
+    kept.insert(kept.end(), sums.begin(), sums.end());
     before = std::move(kept);
     return dropped;
 }
@@ -55,20 +88,33 @@ u64 EarlierOwners::shorten(u64 begin, u64 end) {
 // library's, a block counts that was the same stream's.
 EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, bool piece) {
     EarlierOwners owners;
-    blocks_.each(alloc.begin, alloc.end, piece, [&](const Block& old) {
+    auto note_early = [&](const Access& use, const Block& old) {
+        if (old.pool != Pool::Caching) return;
+        if (owners.early.size() < EarlierOwners::kMany)
+            owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
+        else
+            dropped_++;
+    };
+    auto is_before = [&](const Access& use, const Block& old) {
+        if (is_life(use.role) || !overlap(use, alloc) || order_.host().covers(use.time)) return false;
+        if (home.covers(use.time)) return true;
+        note_early(use, old);
+        return false;
+    };
+    blocks_.each(alloc.begin, alloc.end, piece, [&](Block& old) {
         if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
         auto add = [&](const Access& use) {
-            if (is_life(use.role) || !overlap(use, alloc) || order_.host().covers(use.time)) return;
-            if (home.covers(use.time))
-                owners.before.push_back(use);
-            else if (old.pool != Pool::Caching)
-                return;
-            else if (owners.early.size() < EarlierOwners::kMost)
-                owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
-            else
-                dropped_++;
+            if (is_before(use, old)) owners.before.push_back(use);
         };
-        for (const Access& use : old.owners.before) add(use);
+        // A block of which nothing is left is not asked again. That is nearly every one, and its list is long.
+        bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
+        if (ends && owners.before.empty()) {
+            std::vector<Access>& before = owners.before = std::move(old.owners.before);
+            auto is_other = [&](const Access& use) { return !is_before(use, old); };
+            before.erase(std::remove_if(before.begin(), before.end(), is_other), before.end());
+        } else {
+            for (const Access& use : old.owners.before) add(use);
+        }
         for (const Finding& found : old.owners.early) add(found.first);
         old.shadow.each(add);
     });
@@ -101,7 +147,9 @@ void Engine::meet_owners(const Stream& stream, const Access& access, Block& bloc
     };
     Verdict worst = Verdict::Fine;
     Access made = block.allocated;
+    bool at_home = stream.id == block.allocated.stream;  // which has come after all of these
     for (Access& earlier : block.owners.before) {
+        if (at_home) break;
         Verdict found = verdict(earlier);
         if (found <= worst) continue;
         worst = found;

@@ -35,13 +35,15 @@ enum class Pool : u8 {
 
 // What the earlier owners of a piece did that the host has not seen done.
 struct EarlierOwners {
-    static constexpr std::size_t kMost = 64;
+    static constexpr std::size_t kMany = 32, kMost = 8, kSums = 16;
 
-    std::vector<Access> before;  // the home stream had come after these when it handed the memory out
+    // The home stream had come after these when it handed the memory out. Of many these are the newest, and sums of the
+    // others: one for what a stream read, one for what else it did.
+    std::vector<Access> before;
     std::vector<Finding> early;  // … and not after the first access of these, with the allocation
 
     bool any() const { return !before.empty() || !early.empty(); }
-    // Without those that another one stands for, and without the oldest where there are too many.
+    // If there are many: without those that another one stands for, and with sums in the place of the oldest.
     u64 shorten(u64 begin, u64 end);  // how many were dropped for want of room
 };
 

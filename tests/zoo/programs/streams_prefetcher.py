@@ -23,7 +23,7 @@ class Prefetcher:
         self.next = None
         for images, labels in self.batches:
             with torch.cuda.stream(self.stream):
-                images = images.to("cuda", non_blocking=True)  # first: nowait  # then: norecord
+                images = images.to("cuda", non_blocking=True)  # first: nowait
                 labels = labels.to("cuda", non_blocking=True)  # first: nowait
                 self.next = images.sub_(0.5).div_(0.25), labels  # first: nowait
             break
@@ -49,13 +49,13 @@ seen, total = 0, torch.zeros((), device="cuda")
 feed = Prefetcher(pinned[step % 4] for step in range(STEPS))
 batch, begin = feed.get(), time.perf_counter()
 while batch is not None:
-    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])  # then: nowait  # first: norecord
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])  # then: nowait
     optimizer.zero_grad()
-    loss.backward()  # then: nowait  # first: norecord
+    loss.backward()  # then: nowait
     optimizer.step()
     total, seen = total + loss.detach(), seen + 1
     del loss
-    batch = feed.get()  # then: norecord
+    batch = feed.get()
     if seen == STEPS // 3:                              # warm by now
         torch.cuda.synchronize()
         begin = time.perf_counter()
