@@ -106,7 +106,7 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
         auto add = [&](const Access& use) {
             if (is_before(use, old)) owners.before.push_back(use);
         };
-        // A block of which nothing is left is not asked again. That is nearly every one, and its list is long.
+        // A block that ends gives its list on: nearly every one does, and the list is long.
         bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
         if (ends && owners.before.empty()) {
             std::vector<Access>& before = owners.before = std::move(old.owners.before);
