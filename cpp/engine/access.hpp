@@ -12,6 +12,11 @@
 
 namespace check {
 
+template <class List, class Test>
+void remove_if(List& list, Test test) {
+    list.erase(std::remove_if(list.begin(), list.end(), test), list.end());
+}
+
 enum class Role : u8 {
     Read,
     Write,

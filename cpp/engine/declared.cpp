@@ -5,7 +5,7 @@ namespace check {
 
 void Declared::close(u64 window) {
     auto is_of = [&](const Use& use) { return use.window == window; };
-    uses_.erase(std::remove_if(uses_.begin(), uses_.end(), is_of), uses_.end());
+    remove_if(uses_, is_of);
 }
 
 Role Declared::role_at(u64 stream, u64 at, Role unless) const {

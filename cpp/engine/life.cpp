@@ -126,7 +126,8 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     else
         dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
     // A missing wait in this life says more than one for the earlier owners.
-    bool meets = block.owners.any() && !stream.capture && !is_wrong(found_, access);
+    bool at_home = stream.id == block.allocated.stream;
+    bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(found_, access);
     if (!found_.empty()) report_found(access, block);
     if (meets) meet_owners(stream, access, block);
 }

@@ -36,12 +36,12 @@ namespace {
 
 // Takes the place of older uses on one stream, of which one was this: what meets it is possible at most.
 Access summary_of(const Access& use) {
-    Access made = use;
-    made.anchor = 0;
-    made.word = 0;
+    Access made;
+    made.begin = use.begin;
+    made.end = use.end;
+    made.time = use.time;
     made.role = use.role == Role::Read ? Role::Read : Role::Unknown;
     made.moved = true;
-    made.maybe_end = made.absent = made.found = false;
     return made;
 }
 
@@ -88,32 +88,34 @@ u64 EarlierOwners::shorten(u64 begin, u64 end) {
 // library's, a block counts that was the same stream's.
 EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, bool piece) {
     EarlierOwners owners;
-    auto note_early = [&](const Access& use, const Block& old) {
+    auto counts = [&](const Access& use) {
+        return !is_life(use.role) && !use.unused && overlap(use, alloc) && !order_.host().covers(use.time);
+    };
+    auto is_covered = [&](const Access& use) { return home.covers(use.time); };
+    auto add_early = [&](const Access& use, const Block& old) {
         if (old.pool != Pool::Caching) return;
         if (owners.early.size() < EarlierOwners::kMany)
             owners.early.push_back(finding_of(Kind::Race, use, alloc, old));
         else
             dropped_++;
     };
-    auto is_before = [&](const Access& use, const Block& old) {
-        if (is_life(use.role) || !overlap(use, alloc) || order_.host().covers(use.time)) return false;
-        if (home.covers(use.time)) return true;
-        note_early(use, old);
-        return false;
-    };
     blocks_.each(alloc.begin, alloc.end, piece, [&](Block& old) {
         if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
         auto add = [&](const Access& use) {
-            if (is_before(use, old)) owners.before.push_back(use);
+            if (!counts(use)) return;
+            if (is_covered(use))
+                owners.before.push_back(use);
+            else
+                add_early(use, old);
         };
-        // A block that ends gives its list on: nearly every one does, and the list is long.
+        // A block that ends gives its list on, where this stream comes after it: nearly every one does, and it is long.
+        std::vector<Access>& given = old.owners.before;
         bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
-        if (ends && owners.before.empty()) {
-            std::vector<Access>& before = owners.before = std::move(old.owners.before);
-            auto is_other = [&](const Access& use) { return !is_before(use, old); };
-            before.erase(std::remove_if(before.begin(), before.end(), is_other), before.end());
+        if (ends && owners.before.empty() && std::all_of(given.begin(), given.end(), is_covered)) {
+            owners.before = std::move(given);
+            remove_if(owners.before, [&](const Access& use) { return !counts(use); });
         } else {
-            for (const Access& use : old.owners.before) add(use);
+            for (const Access& use : given) add(use);
         }
         for (const Finding& found : old.owners.early) add(found.first);
         old.shadow.each(add);
@@ -147,9 +149,7 @@ void Engine::meet_owners(const Stream& stream, const Access& access, Block& bloc
     };
     Verdict worst = Verdict::Fine;
     Access made = block.allocated;
-    bool at_home = stream.id == block.allocated.stream;  // which has come after all of these
     for (Access& earlier : block.owners.before) {
-        if (at_home) break;
         Verdict found = verdict(earlier);
         if (found <= worst) continue;
         worst = found;
@@ -162,7 +162,7 @@ void Engine::meet_owners(const Stream& stream, const Access& access, Block& bloc
         return found == Verdict::Certain;
     };
     std::vector<Finding>& early = block.owners.early;
-    early.erase(std::remove_if(early.begin(), early.end(), is_reported), early.end());
+    remove_if(early, is_reported);
 }
 
 void Engine::adopt_piece(u64 address, u64 bytes) {

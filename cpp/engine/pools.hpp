@@ -42,7 +42,8 @@ struct EarlierOwners {
     std::vector<Access> before;
     std::vector<Finding> early;  // … and not after the first access of these, with the allocation
 
-    bool any() const { return !before.empty() || !early.empty(); }
+    // Is there one that work on the home stream, or on another, may have to come after?
+    bool any(bool at_home) const { return !early.empty() || (!at_home && !before.empty()); }
     // If there are many: without those that another one stands for, and with sums in the place of the oldest.
     u64 shorten(u64 begin, u64 end);  // how many were dropped for want of room
 };

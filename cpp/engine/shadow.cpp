@@ -23,11 +23,6 @@ bool contradicts(const Access& earlier, const Access& access, const Clock& clock
     return !clock.covers(earlier.time) && overlap(earlier, access) && judge(earlier, access) != Verdict::Fine;
 }
 
-template <class Test>
-void remove_if(std::vector<Access>& seen, Test test) {
-    seen.erase(std::remove_if(seen.begin(), seen.end(), test), seen.end());
-}
-
 void touch_cell(Cell& cell, const Access& access, const Clock& clock, std::vector<Access>& found) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < cell.seen.size(); i++) {

@@ -53,10 +53,10 @@ def test_a_program_that_ends_without_its_findings_is_not_clean(check, end):
 
 def test_an_interrupt_is_the_programs(tmp_path, clean_environment, command):
     """... and a program that ends with it has its findings, also where the suite runs with interrupts ignored."""
-    program = f"{BROKEN}\nprint('ready', flush=True)\nimport time\ntime.sleep(60)\n"
+    program = (f"{BROKEN}\nimport signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+               "print('ready', flush=True)\ntime.sleep(60)\n")
     with subprocess.Popen(command(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-                          env=clean_environment, start_new_session=True,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as run:
+                          env=clean_environment, start_new_session=True) as run:
         assert run.stdout.readline() == "ready\n"
         time.sleep(0.2)
         os.killpg(run.pid, signal.SIGINT)
