@@ -14,6 +14,7 @@ struct Handler {
     bool own_default = false;
     Meaning before = nullptr, after = nullptr, failed = nullptr;  // of the last two the one that the result says
     bool unseen = false;  // it is counted, and means nothing to the engine
+    mutable u32 number = 0;  // of its name, from the first call on
 };
 
 class Calls {

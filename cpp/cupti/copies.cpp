@@ -20,7 +20,7 @@ Range range(const Extent& extent, Role role) {
 }
 
 bool is_on_device(const Call& call, const Extent& extent) {
-    return extent.side == Side::Device || call.front.engine.find(extent.begin);
+    return extent.side == Side::Device || call.front.engine().find(extent.begin);
 }
 
 enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: nothing, what was queued before, the copy
@@ -36,7 +36,7 @@ Wait wait_of(const Call& call, const Copy& copy) {
 }  // namespace
 
 void Call::work(CUstream handle, const Range* ranges, std::size_t count) const {
-    if (Stream* on = stream(handle)) front.engine.work(*on, what, ranges, count);
+    if (Stream* on = stream(handle)) front.engine().work(*on, what, ranges, count);
 }
 
 void Call::fill(Extent target, CUstream handle) const {
@@ -49,9 +49,9 @@ void Call::copy(const Copy& copy) const {
     if (!on || !copy.target.bytes) return;
     Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
     Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
-    if (wait == Wait::Before) wait_for(front.engine.queued_on(*on));
-    front.engine.work(*on, what, touched, 2);
-    if (wait == Wait::Copy) wait_for(front.engine.queued_on(*on));
+    if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
+    front.engine().work(*on, what, touched, 2);
+    if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));
 }
 
 namespace {

@@ -65,7 +65,8 @@ namespace {
 void run(Handler::Meaning meaning, const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     front().note_context(data.context, data.contextUid);
-    Operation what{front().engine.name(handler.name), thread.site};
+    if (!handler.number) handler.number = front().name(handler.name);
+    Operation what{handler.number, thread.site};
     meaning({data, what, handler.own_default, thread, front()}, data.functionParams);
 }
 
@@ -87,7 +88,7 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     if (meaning) run(meaning, handler, thread, data);
     if (!waited || !succeeded) return;
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine.host_learns(thread.waited_for);
+    front().engine().host_learns(thread.waited_for);
 }
 
 // Calls of the driver from here on are the check's own.
@@ -202,7 +203,7 @@ void wait_for_trials() {
     for (int turns = 0; turns < 50; turns++) {
         {
             std::lock_guard<xlogmem_mutex> guard(front().lock);
-            front().laboratory.collect(front().engine);
+            front().laboratory.collect(front().engine());
             if (!front().laboratory.is_busy()) break;
         }
         usleep(4000);
@@ -238,7 +239,7 @@ EXPORT std::size_t xcheck_find_codes() {
     if (front().lost) return 0;
     wait_for_trials();
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine.decide_all_frees();
+    front().engine().decide_all_frees();
     found_codes() = front().find_codes();
     return found_codes().size();
 }
@@ -263,7 +264,7 @@ EXPORT void xcheck_read_codes() {
 EXPORT void xcheck_clear_findings() {
     if (front().lost) return;
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine.clear_findings();
+    front().engine().clear_findings();
 }
 
 // For tests. 0: the call means nothing here; 1: it is modelled; 2: it is counted.
@@ -287,13 +288,13 @@ EXPORT void xcheck_pretend_to_watch() { watching = true; }
 
 EXPORT void xcheck_audit(int wanted) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine.audit(wanted != 0);
+    front().engine().audit(wanted != 0);
 }
 
 // Everything that the engine is fed goes to this file, until nullptr; 0: it cannot be written.
 EXPORT int xcheck_record(const char* path) {
     int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine.record_to(file < 0 ? nullptr : std::make_shared<Trace>(file));
+    front().engine().record_to(file < 0 ? nullptr : std::make_shared<Trace>(file));
     return !path || file >= 0;
 }

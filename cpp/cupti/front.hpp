@@ -18,6 +18,7 @@
 #include "mutex.hpp"
 #include "engine/handles.hpp"
 #include "kernels/machine_code.hpp"
+#include "backlog.hpp"
 #include "codes.hpp"
 #include "trials.hpp"
 
@@ -47,10 +48,6 @@ struct Thread {
     u64 freed = 0;  // by the free in progress
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
     Trials trials;  // of the launch in progress
-    std::vector<u8> space;  // of the last launch: its parameters
-    std::vector<LaunchedWord> words;
-    std::vector<Touch> touches;
-    std::vector<Range> ranges;  // … and what it touches
 
     Thread();
 };
@@ -89,11 +86,41 @@ class Front {
   public:
     std::atomic<bool> lost{false};  // in a forked child of a process that had the driver
     xlogmem_mutex lock;  // of all below
-    Engine engine;
-    Handles handles{engine};
     KernelTable kernels;
     Laboratory laboratory;
     Codes codes;
+
+    // -- the engine ----------------------------------------------------------------------------------------------------
+    // What is noted is fed first.
+    Engine& engine() {
+        if (!backlog_.is_empty()) backlog_.feed(engine_);
+        return engine_;
+    }
+    Handles& handles() {
+        engine();
+        return handles_;
+    }
+    // What is fed later: the next launch or piece, filled in, counts from the second call on.
+    Noted& noted() { return backlog_.next(); }
+    void feed_later() {
+        backlog_.keep();
+        if (backlog_.is_full()) engine();
+    }
+    // At once, without the second call.
+    Time feed(const Noted& noted) { return backlog_.feed(engine(), noted); }
+    // The words of the launch that was fed last.
+    const std::vector<LaunchedWord>& words() const { return backlog_.words(); }
+
+    // These two change nothing that work depends on which was noted before.
+    u32 name(const std::string& text) { return engine_.name(text); }
+    // The stream that a call on this handle works on, where there is none to be found with Handles::stream().
+    Stream* find_stream(u64 handle, Caller caller, u32 site) { return handles_.find(handle, caller, site); }
+
+    // A module is unloaded, or a library.
+    void forget_kernels(u64 handle) {
+        engine();  // launches of its kernels are noted
+        kernels.forget(handle);
+    }
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
     void pin(const void* begin, u64 bytes) { pinned_[u64(begin)] = u64(begin) + bytes; }
@@ -124,7 +151,7 @@ class Front {
     void drop_event(u64 event) { foreign_events_.erase(event); }
 
     // -- what was not understood ---------------------------------------------------------------------------------------
-    void count_unseen(u32 call) { unseen_[engine.name(call)]++; }
+    void count_unseen(u32 call) { unseen_[engine_.name(call)]++; }
     void count_launch(const Kernel& kernel) {
         launches_++;
         unknown_launches_ += kernel.parameters.empty();
@@ -146,6 +173,9 @@ class Front {
     void read_codes(const std::vector<FoundCode>& codes);
 
   private:
+    Engine engine_;
+    Handles handles_{engine_};
+    Backlog backlog_;
     std::map<u64, u64> pinned_;
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
     std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;

@@ -22,7 +22,7 @@ Executable* Front::find(CUgraphExec graph) {
 namespace {
 
 void begin(const Call& call, CUstream stream) {
-    if (Stream* on = call.stream(stream)) call.front.engine.begin_capture(*on);
+    if (Stream* on = call.stream(stream)) call.front.engine().begin_capture(*on);
 }
 
 void note_handle(const Call& call, CUstream stream, const CUgraph* graph) {
@@ -34,7 +34,7 @@ void end(const Call& call, CUstream stream, const CUgraph* graph) {
     Stream* on = call.stream(stream);
     if (!on) return;
     CUgraph noted = call.front.noted_handle(on->capture.get());
-    std::shared_ptr<const Graph> work = call.front.engine.end_capture(*on);
+    std::shared_ptr<const Graph> work = call.front.engine().end_capture(*on);
     if (CUgraph made = graph ? *graph : noted) call.front.keep_graph(made, std::move(work));
 }
 
@@ -46,7 +46,7 @@ void end_failed(const Call& call, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on || !spoilt) return;
     call.front.noted_handle(on->capture.get());
-    call.front.engine.end_capture(*on);
+    call.front.engine().end_capture(*on);
 }
 
 // A graph that was not captured does work that is not known.
@@ -54,11 +54,11 @@ void launch(const Call& call, CUgraphExec executable, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
     if (Executable* known = call.front.find(executable)) {
-        call.front.engine.come_after(*on, known->last);
-        call.front.engine.launch(*on, call.what, *known->graph);
-        if (!on->capture) known->last = call.front.engine.queued(*on);
+        call.front.engine().come_after(*on, known->last);
+        call.front.engine().launch(*on, call.what, *known->graph);
+        if (!on->capture) known->last = call.front.engine().queued(*on);
     } else {
-        call.front.engine.work(*on, call.what);
+        call.front.engine().work(*on, call.what);
         call.front.count_unseen(call.what.name);
     }
 }

@@ -19,18 +19,33 @@ struct Watched {
     static void with_engine(Feed&& feed) {
         if (!is_watching()) return;
         std::lock_guard<xlogmem_mutex> guard(front().lock);
-        feed(front().engine);
+        feed(front().engine());
+    }
+
+    static Stream* stream_of(void* context, void* handle) {
+        Thread& thread = this_thread();
+        u32 number = front().number_of(static_cast<CUcontext>(context));
+        return front().find_stream(u64(handle), {number, thread.number}, thread.site);
     }
 
     // `context` is the driver's, which CUPTI numbers: the runtime's calls are made in it.
     template <class Feed>
     static void with(void* context, void* handle, Feed&& feed) {
         with_engine([&](Engine& engine) {
-            Thread& thread = this_thread();
-            u32 number = front().number_of(static_cast<CUcontext>(context));
-            Stream* stream = front().handles.find(u64(handle), {number, thread.number}, thread.site);
-            feed(Reported{engine, stream, thread.site});
+            feed(Reported{engine, stream_of(context, handle), this_thread().site});
         });
+    }
+
+    static void note(void* context, void* handle, const CachedPiece& piece) {
+        if (!is_watching()) return;
+        std::lock_guard<xlogmem_mutex> guard(front().lock);
+        Stream* stream = stream_of(context, handle);
+        Noted& noted = front().noted();
+        noted.stream = stream;
+        noted.what = {0, this_thread().site};
+        noted.kernel = nullptr;
+        noted.piece = piece;
+        front().feed_later();
     }
 };
 

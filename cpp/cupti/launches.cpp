@@ -1,9 +1,6 @@
 // Launches: which memory a kernel is handed.
 #include "calls.hpp"
 
-#include "kernels/arguments.hpp"
-#include "kernels/followed.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -26,13 +23,13 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     made.words = words_of(made.parameters, text.get(), symbol);
     if (text) made.first = text->first;
     made.layout = StructLayout::of(symbol, made.parameters);
-    made.name = call.front.engine.name(name);
+    made.name = call.front.name(name);
     for (Word& word : made.words) {
-        word.number = call.front.engine.add_word();
-        call.front.engine.learn(word.number, word.role);
+        word.number = call.front.engine().add_word();
+        call.front.engine().learn(word.number, word.role);
     }
     for (u32 list = 0; made.layout && list < made.layout->lists(); list++)
-        made.lists.push_back(call.front.engine.add_word());
+        made.lists.push_back(call.front.engine().add_word());
     return call.front.kernels.add(function, symbol, std::move(made));
 }
 
@@ -51,15 +48,14 @@ const Bench& bench_of(const Call& call) {
 }
 
 // Of the words of which nothing is known, those that have live memory behind them: of a list the first.
-void try_words(const Call& call, Time time, const std::vector<LaunchedWord>& words, const Launched& launched,
-               CUstream stream) {
+void try_words(const Call& call, const Bench& bench, Time time, const std::vector<u8>& space, CUstream stream) {
     Trials& trials = call.thread.trials;
-    trials.bench = bench_of(call);
+    trials.bench = bench;
     trials.stream = stream || !call.own_default ? stream : CU_STREAM_PER_THREAD;
-    for (const LaunchedWord& word : words) {
-        u64 at = launched.word(word.offset);
-        bool wanted = word.first_of_list && !call.front.engine.is_known(word.number);
-        const Block* block = wanted ? call.front.engine.find(at) : nullptr;
+    for (const LaunchedWord& word : call.front.words()) {
+        u64 at = word_at(space, word.offset);
+        bool wanted = word.first_of_list && !call.front.engine().is_known(word.number);
+        const Block* block = wanted ? call.front.engine().find(at) : nullptr;
         if (!block || !block->live || !trials.bench.flags) continue;
         u64 begin = at & ~u64(7), end = std::min(block->end, at + Laboratory::kBytes);
         Trial trial{word.number, begin, (end - begin + 7) / 8, 0, time, at, word.found};
@@ -89,29 +85,26 @@ GridShape shape_of(const Launch& launch) {
 
 void launch(const Call& call, CUfunction function, CUstream stream, const Arguments& arguments) {
     Front& front = call.front;
-    if (front.laboratory.is_busy()) front.laboratory.collect(front.engine);
+    if (front.laboratory.has_news()) front.laboratory.collect(front.engine());
     Kernel& kernel = kernel_of(call, function);
     Stream* on = call.stream(stream);
     if (!on) return;
-    std::vector<u8>& space = call.thread.space;
-    std::vector<Range>& ranges = call.thread.ranges;
-    std::vector<LaunchedWord>& words = call.thread.words;
-    words.clear();
-    read_arguments(kernel.parameters, arguments.values, arguments.extra, space);
-    words_of_launch(kernel, space, arguments.shape.grid, &words);
-    if (kernel.first) kernel.first->run(space, arguments.shape, &call.thread.touches);
-    Launched launched(front.engine, *on, space, ranges);
-    FollowedWord followed(front.engine, call.thread.touches);
-    for (const LaunchedWord& word : words)
-        followed.add_to(launched, word.offset, {word.number, word.role, word.found}, word.followed);
     front.count_launch(kernel);
-    u64 found = front.engine.findings().added();
-    Time time = front.engine.work(*on, {kernel.name, call.what.site}, ranges.data(), ranges.size());
+    bool due = front.laboratory.is_open && !on->capture && kernel.is_due();
+    Bench bench = due ? bench_of(call) : Bench{};  // the lock may be given back: before anything is noted
+    Noted& noted = front.noted();
+    noted.stream = on;
+    noted.what = {kernel.name, call.what.site};
+    noted.kernel = &kernel;
+    noted.shape = arguments.shape;
+    read_arguments(kernel.parameters, arguments.values, arguments.extra, noted.space);
+    if (!due) return front.feed_later();
+    u64 found = front.engine().findings().added();
+    Time time = front.feed(noted);
     // What other streams write meanwhile would be taken for the kernel's: after a finding a later launch is tried.
-    if (!front.laboratory.is_open || on->capture || !kernel.is_due() || found != front.engine.findings().added())
-        return;
+    if (found != front.engine().findings().added()) return;
     kernel.was_tried();
-    try_words(call, time, words, launched, stream);
+    try_words(call, bench, time, noted.space, stream);
 }
 
 // A launch can record events on its way: one when the last block begins, which says nothing of what the kernel does, and
@@ -151,17 +144,17 @@ void add_modules(Calls& calls) {
     AFTER(cuModuleLoadData) { read(call, u64(*p.module), p.image); });
     AFTER(cuModuleLoadDataEx) { read(call, u64(*p.module), p.image); });
     AFTER(cuModuleGetFunction) { call.front.kernels.add_function(*p.hfunc, u64(p.hmod), p.name); });
-    BEFORE(cuModuleUnload) { call.front.kernels.forget(u64(p.hmod)); });
+    BEFORE(cuModuleUnload) { call.front.forget_kernels(u64(p.hmod)); });
     AFTER(cuLibraryLoadData) { read(call, u64(*p.library), p.code); });
     AFTER(cuLibraryGetModule) { call.front.kernels.share_image(u64(*p.pMod), u64(p.library)); });
     AFTER(cuLibraryGetKernel) { call.front.kernels.add_function(function_of(*p.pKernel), u64(p.library), p.name); });
     AFTER(cuKernelGetFunction) { call.front.kernels.share_function(*p.pFunc, function_of(p.kernel)); });
     for (auto entry : {ENTRY(cuCtxDestroy_v2), ENTRY(cuDevicePrimaryCtxReset_v2), ENTRY(cuDevicePrimaryCtxRelease_v2)})
         calls.before<int>(entry, [](const Call& call, const int&) {
-            call.front.laboratory.collect(call.front.engine);
+            call.front.laboratory.collect(call.front.engine());
             call.front.laboratory.forget();
         });
-    BEFORE(cuLibraryUnload) { call.front.kernels.forget(u64(p.library)); });
+    BEFORE(cuLibraryUnload) { call.front.forget_kernels(u64(p.library)); });
 }
 
 }  // namespace

@@ -3,45 +3,45 @@
 
 namespace check {
 
-void Call::allocate(u64 address, u64 bytes) const { front.engine.allocate(nullptr, what, address, bytes); }
+void Call::allocate(u64 address, u64 bytes) const { front.engine().allocate(nullptr, what, address, bytes); }
 
 void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
     Pool pool = thread.replaces_pool ? Pool::Replaced : Pool::Driver;
-    if (Stream* on = stream(handle)) front.engine.allocate(on, what, address, bytes, pool);
+    if (Stream* on = stream(handle)) front.engine().allocate(on, what, address, bytes, pool);
 }
 
 // The memory that the call frees, which is kept after all if the driver refuses the call.
 void Call::note_free(u64 address) const {
-    const Block* block = front.engine.find_whole(address);
+    const Block* block = front.engine().find_whole(address);
     thread.freed = block && block->live && block->begin == address ? address : 0;
 }
 
 void Call::keep() const {
-    if (thread.freed) front.engine.keep(thread.freed);
+    if (thread.freed) front.engine().keep(thread.freed);
 }
 
 // It waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be given
 // the address before this one comes back, so that the host learns already now what it waits for.
 void Call::free(u64 address) const {
     note_free(address);
-    const Block* block = front.engine.find_whole(address);
+    const Block* block = front.engine().find_whole(address);
     bool stream_ordered = block && block->allocated.stream;
-    if (address && !stream_ordered) front.engine.host_learns(front.engine.queued_in(context()));
-    front.engine.free(nullptr, what, address);
+    if (address && !stream_ordered) front.engine().host_learns(front.engine().queued_in(context()));
+    front.engine().free(nullptr, what, address);
 }
 
 void Call::free(u64 address, CUstream handle) const {
     note_free(address);
-    if (Stream* on = stream(handle)) front.engine.free(on, what, address);
+    if (Stream* on = stream(handle)) front.engine().free(on, what, address);
 }
 
 // It waits for nothing, and ends all mappings in its range.
 void Call::unmap(u64 address, u64 bytes) const {
     for (u64 at = address; at < address + bytes;) {
-        const Block* block = front.engine.find_whole(at);
+        const Block* block = front.engine().find_whole(at);
         if (!block) return;
         at = block->end;
-        front.engine.free(nullptr, what, block->begin);
+        front.engine().free(nullptr, what, block->begin);
     }
 }
 

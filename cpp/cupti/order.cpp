@@ -8,7 +8,8 @@ namespace check {
 Stream* Call::stream(CUstream handle) const {
     u64 number = u64(handle);
     if (!number && own_default) number = Handles::kPerThread;
-    return front.handles.stream(number, {context(), thread.number}, what);
+    Stream* found = front.find_stream(number, {context(), thread.number}, what.site);
+    return found ? found : front.handles().stream(number, {context(), thread.number}, what);
 }
 
 namespace {
@@ -16,13 +17,13 @@ namespace {
 u64 handle(CUstream stream) { return u64(stream); }
 u64 handle(CUevent event) { return u64(event); }
 
-bool is_alive(const Call& call, CUevent event) { return call.front.handles.is_alive(handle(event), call.what); }
+bool is_alive(const Call& call, CUevent event) { return call.front.handles().is_alive(handle(event), call.what); }
 
 }  // namespace
 
 void Call::record(CUevent event, CUstream handle_of_stream) const {
     if (!is_alive(*this, event)) return;
-    if (Stream* on = stream(handle_of_stream)) front.engine.record(handle(event), *on);
+    if (Stream* on = stream(handle_of_stream)) front.engine().record(handle(event), *on);
 }
 
 namespace {
@@ -33,8 +34,8 @@ void create(const Call& call, CUstream stream, unsigned flags) {
         Unlocked unlocked(call.front.lock);  // looking at the native stack takes locks of the loader's
         library = library_of_caller();
     }
-    u32 name = call.front.engine.name(library);
-    call.front.handles.create_stream(handle(stream), call.context(),
+    u32 name = call.front.name(library);
+    call.front.handles().create_stream(handle(stream), call.context(),
                                      {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
 }
 
@@ -44,8 +45,8 @@ void wait(const Call& call, CUstream stream, CUevent event, unsigned flags) {
     Stream* on = call.stream(stream);
     if (!on) return;
     bool external = flags & CU_EVENT_WAIT_EXTERNAL && on->capture;
-    if (!external) call.front.engine.wait(*on, handle(event));
-    if (external || call.front.is_foreign(handle(event))) call.front.engine.wait_unseen(*on);
+    if (!external) call.front.engine().wait(*on, handle(event));
+    if (external || call.front.is_foreign(handle(event))) call.front.engine().wait_unseen(*on);
 }
 
 void record_with_flags(const Call& call, CUevent event, CUstream stream, unsigned flags) {
@@ -58,7 +59,7 @@ void record_with_flags(const Call& call, CUevent event, CUstream stream, unsigne
 
 // The engine cannot know what lets the stream go on.
 void wait_unseen(const Call& call, CUstream stream) {
-    if (Stream* on = call.stream(stream)) call.front.engine.wait_unseen(*on);
+    if (Stream* on = call.stream(stream)) call.front.engine().wait_unseen(*on);
     call.front.count_unseen(call.what.name);
 }
 
@@ -66,30 +67,30 @@ void wait_unseen(const Call& call, CUstream stream) {
 void call_host(const Call& call, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
-    call.front.engine.work(*on, call.what);
-    if (!on->capture) call.front.engine.host_may_learn(call.front.engine.queued_on(*on));
+    call.front.engine().work(*on, call.what);
+    if (!on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
 }
 
 void wait_for(const Call& call, CUevent event) {
-    if (is_alive(call, event)) call.wait_for(call.front.engine.recorded(handle(event)));
+    if (is_alive(call, event)) call.wait_for(call.front.engine().recorded(handle(event)));
 }
 
 void wait_for_both(const Call& call, CUevent start, CUevent end) {
     if (!is_alive(call, start) || !is_alive(call, end)) return;
-    Clock both = call.front.engine.recorded(handle(start));
-    both.join(call.front.engine.recorded(handle(end)));
+    Clock both = call.front.engine().recorded(handle(start));
+    both.join(call.front.engine().recorded(handle(end)));
     call.wait_for(std::move(both));
 }
 
 void wait_for(const Call& call, CUstream stream) {
-    if (Stream* on = call.stream(stream)) call.wait_for(call.front.engine.queued_on(*on));
+    if (Stream* on = call.stream(stream)) call.wait_for(call.front.engine().queued_on(*on));
 }
 
 void add_streams(Calls& calls) {
     AFTER(cuStreamCreate) { create(call, *p.phStream, p.Flags); });
     AFTER(cuStreamCreateWithPriority) { create(call, *p.phStream, p.flags); });
     AFTER(cuGreenCtxStreamCreate) { create(call, *p.phStream, p.flags); });
-    BEFORE(cuStreamDestroy_v2) { call.front.handles.destroy_stream(handle(p.hStream), call.what); });
+    BEFORE(cuStreamDestroy_v2) { call.front.handles().destroy_stream(handle(p.hStream), call.what); });
     AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent, p.Flags); });
     BEFORE_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
@@ -110,15 +111,15 @@ void add_streams(Calls& calls) {
 }
 
 void add_events(Calls& calls) {
-    AFTER(cuEventCreate) { call.front.handles.create_event(handle(*p.phEvent)); });
+    AFTER(cuEventCreate) { call.front.handles().create_event(handle(*p.phEvent)); });
     AFTER(cuIpcGetEventHandle) { call.front.add_foreign_event(handle(p.event)); });
     AFTER(cuIpcOpenEventHandle) {
-        call.front.handles.create_event(handle(*p.phEvent));
+        call.front.handles().create_event(handle(*p.phEvent));
         call.front.add_foreign_event(handle(*p.phEvent));
     });
     BEFORE(cuEventDestroy_v2) {
         call.front.drop_event(handle(p.hEvent));
-        call.front.handles.destroy_event(handle(p.hEvent), call.what);
+        call.front.handles().destroy_event(handle(p.hEvent), call.what);
     });
     BEFORE_BOTH(cuEventRecord, _ptsz) { call.record(p.hEvent, p.hStream); });
     BEFORE_BOTH(cuEventRecordWithFlags, _ptsz) { record_with_flags(call, p.hEvent, p.hStream, p.flags); });
@@ -136,12 +137,12 @@ void add_host(Calls& calls) {
     BEFORE_BOTH(cuStreamSynchronize, _ptsz) { wait_for(call, p.hStream); });
     BEFORE_BOTH(cuStreamQuery, _ptsz) { wait_for(call, p.hStream); });
     calls.before<int>(ENTRY(cuCtxSynchronize),
-                      [](const Call& call, const int&) { call.wait_for(call.front.engine.queued_in(call.context())); });
+                      [](const Call& call, const int&) { call.wait_for(call.front.engine().queued_in(call.context())); });
     calls.before<newer::cuCtxSynchronize_params>(
         {"cuCtxSynchronize", newer::kCtxSynchronize}, [](const Call& call, const newer::cuCtxSynchronize_params& p) {
             // Contexts are known by the number that CUPTI gives the current one; of another one too much is ordered.
             bool current = !p.ctx || p.ctx == call.data.context;
-            call.wait_for(current ? call.front.engine.queued_in(call.context()) : call.front.engine.queued());
+            call.wait_for(current ? call.front.engine().queued_in(call.context()) : call.front.engine().queued());
         });
 }
 

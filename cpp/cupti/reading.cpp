@@ -7,7 +7,7 @@
 namespace check {
 
 std::vector<Front::FoundCode> Front::find_codes() {
-    std::set<u32> open = engine.open_words();
+    std::set<u32> open = engine().open_words();
     std::vector<FoundCode> found;
     for (std::size_t i = 0; i < kernels.launched().size(); i++) {
         const KernelTable::Read& kernel = kernels.launched()[i];
@@ -53,8 +53,8 @@ void Front::read_codes(const std::vector<FoundCode>& codes) {
                 if (verdict.role != all.role) all.role = Role::Unknown;
             }
             if (all.says == Says::Nothing) continue;
-            engine.settle(word.number, all.says == Says::Used);
-            if (all.says == Says::Used) engine.learn(word.number, all.role);
+            engine().settle(word.number, all.says == Says::Used);
+            if (all.says == Says::Used) engine().learn(word.number, all.role);
         }
         first = last;
     }

@@ -21,7 +21,7 @@ void end(void* ended) {
     Thread* thread = static_cast<Thread*>(ended);
     if (!front().lost) {  // else the lock may be held for ever
         std::lock_guard<xlogmem_mutex> guard(front().lock);
-        front().handles.end_thread(thread->number);
+        front().handles().end_thread(thread->number);
     }
     current = nullptr;
     delete thread;

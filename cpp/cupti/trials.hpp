@@ -61,6 +61,9 @@ class Laboratory {
     // Takes a slot for the trial, if there is a free one.
     void add(Trials& trials, Trial trial);
     bool is_busy() const { return !running_.empty(); }
+    bool has_news() const {
+        return std::any_of(running_.begin(), running_.end(), [](const Running& running) { return *running.flag; });
+    }
     // What is known by now goes to the engine.
     void collect(Engine& engine);
     void drop(const Trials& trials);

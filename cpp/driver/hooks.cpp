@@ -52,6 +52,10 @@ struct Simulated {
         if (stream && !stream->capture) order_with_legacy(lock, stream);
         feed(check::Reported{driver().engine, stream ? stream->order : nullptr, site_of_call});
     }
+
+    static void note(void* context, void* handle, const check::CachedPiece& piece) {
+        with(context, handle, [&](const check::Reported& to) { to.cached(piece); });
+    }
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace check {
 
@@ -36,7 +37,9 @@ Block* Blocks::make() {
     if (!spare_.empty()) {
         Block* block = spare_.back();
         spare_.pop_back();
+        Shadow room = std::move(block->shadow);
         *block = Block{};
+        block->shadow = std::move(room);
         return block;
     }
     all_.push_back(std::make_unique<Block>());
@@ -46,7 +49,7 @@ Block* Blocks::make() {
 // With an empty range, so that `recent_` does not find it.
 void Blocks::retire(Block* block) {
     block->begin = block->end = 0;
-    block->shadow.clear();
+    block->shadow.recycle();
     spare_.push_back(block);
 }
 

@@ -51,7 +51,8 @@ class Trace;
 
 class Engine {
   public:
-    // A name of an operation, for Operation::name.
+    // A name of an operation, for Operation::name. These are there from the beginning.
+    static constexpr u32 kAllocate = 1, kDeallocate = 2, kUse = 3;
     u32 name(const std::string& text);
     const std::string& name(u32 number) const { return names_[number]; }
 
@@ -163,8 +164,8 @@ class Engine {
     Declared declared_;
     KernelWords words_;
     WithheldFrees withheld_;
-    std::vector<std::string> names_{""};
-    std::unordered_map<std::string, u32> numbers_{{"", 0}};
+    std::vector<std::string> names_{"", "allocate", "deallocate", "use"};
+    std::unordered_map<std::string, u32> numbers_{{"", 0}, {"allocate", kAllocate}, {"deallocate", kDeallocate}, {"use", kUse}};
     std::vector<Access> found_;  // by the comparison in progress
     u64 dropped_ = 0;
     std::shared_ptr<Trace> trace_;

@@ -8,6 +8,14 @@
 
 namespace check {
 
+// The eight bytes at this offset; zeros behind the end.
+inline u64 word_at(const std::vector<u8>& space, std::size_t offset) {
+    u64 value = 0;
+    if (offset < space.size())
+        memcpy(&value, space.data() + offset, std::min(sizeof value, space.size() - offset));
+    return value;
+}
+
 class Launched {
   public:
     // `space` has the values of all parameters, at their offsets; the ranges go there, too.
@@ -21,12 +29,7 @@ class Launched {
         }
     }
 
-    u64 word(std::size_t offset) const {
-        u64 value = 0;
-        if (offset < space_.size())
-            memcpy(&value, space_.data() + offset, std::min(sizeof value, space_.size() - offset));
-        return value;
-    }
+    u64 word(std::size_t offset) const { return word_at(space_, offset); }
 
     // The kernel does this through the word at this offset.
     void add(std::size_t offset, const Through& through) {

@@ -37,12 +37,14 @@ void Order::destroy_context(u64 context) {
 
 void Order::join(Stream& stream, const Clock& clock) {
     stream.clock.join(clock);
-    stream.changes++;
+    note_change(stream);
 }
 
 // The legacy stream comes after its context's blocking streams. A stream may have learned something since its last
 // operation, by a wait: so it is the changes of its clock that count, not its operations.
 void Order::collect(Stream& legacy) {
+    if (legacy.collected == other_changes_) return;
+    legacy.collected = other_changes_;
     for (auto& other : streams_) {
         if (other.get() == &legacy || !other->blocking || other->context != legacy.context) continue;
         if (other->seen_by_legacy == other->changes) continue;

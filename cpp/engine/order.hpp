@@ -32,6 +32,7 @@ struct Stream {
     Clock clock;
     u64 changes = 0;  // of the clock
     u64 host_seen = 0, legacy_seen = 0, seen_by_legacy = 0;  // whose clock was joined in which state
+    u64 collected = 0;  // by the legacy stream: Order::other_changes_ when it did
 
     // While it captures, its operations are those of the capture: see graphs.hpp.
     std::shared_ptr<Capture> capture;
@@ -59,7 +60,7 @@ class Order {
     Time tick(Stream& stream) {
         if (stream.blocking || stream.host_seen != host_changes_) settle(stream);
         stream.newest++;
-        stream.changes++;
+        note_change(stream);
         stream.clock.set(stream.now());
         return stream.now();
     }
@@ -85,7 +86,12 @@ class Order {
     std::unordered_map<u64, Event> events_;
     Clock host_, doubtful_;
     u64 host_changes_ = 1;
+    u64 other_changes_ = 1;  // of the clocks of all streams that are not legacy ones
 
+    void note_change(Stream& stream) {
+        stream.changes++;
+        other_changes_ += !stream.legacy;
+    }
     Stream* free_slot();
     void collect(Stream& legacy);
 };

@@ -108,18 +108,20 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
             else
                 add_early(use, old);
         };
-        // A block that ends gives its list on, where this stream comes after it: nearly every one does, and it is long.
+        // A block that ends gives its list on to the same stream, which comes after it still: nearly every one does, and
+        // the list is long.
         std::vector<Access>& given = old.owners.before;
         bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
-        if (ends && owners.before.empty() && std::all_of(given.begin(), given.end(), is_covered)) {
+        if (ends && owners.before.empty() && old.allocated.stream == alloc.stream) {
             owners.before = std::move(given);
-            remove_if(owners.before, [&](const Access& use) { return !counts(use); });
         } else {
             for (const Access& use : given) add(use);
         }
         for (const Finding& found : old.owners.early) add(found.first);
         old.shadow.each(add);
     });
+    if (owners.before.size() > EarlierOwners::kMany)
+        remove_if(owners.before, [&](const Access& use) { return !counts(use); });
     dropped_ += owners.shorten(alloc.begin, alloc.end);
     return owners;
 }

@@ -4,7 +4,7 @@
 namespace check {
 
 void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const {
-    Operation what{engine.name("allocate"), site};
+    Operation what{Engine::kAllocate, site};
     if (pooled == XLOGMEM_CHECK_CACHED_PIECE) return engine.allocate_piece(stream, what, address, bytes, Pool::Caching);
     if (pooled == XLOGMEM_CHECK_SOME_PIECE) return engine.adopt_piece(address, bytes);
     u32 name = engine.name(tag ? tag : "");
@@ -14,7 +14,7 @@ void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_
 }
 
 void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
-    Operation what{engine.name("deallocate"), site};
+    Operation what{Engine::kDeallocate, site};
     // Where the stream was destroyed, no work can come after it: the next owner has to come after all uses.
     if (end == XLOGMEM_CHECK_LATER || (end != XLOGMEM_CHECK_BY_HOST && !stream))
         engine.release_piece(what, address);
@@ -25,9 +25,16 @@ void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     if (guarded) engine.forget_piece(address);
 }
 
+void Reported::cached(const CachedPiece& piece) const {
+    if (piece.returned)
+        freed(piece.address, XLOGMEM_CHECK_CACHED, false);
+    else
+        allocated(piece.address, piece.bytes, nullptr, XLOGMEM_CHECK_CACHED_PIECE);
+}
+
 void Reported::opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const {
     static const Role roles[] = {Role::ReadWrite, Role::Read, Role::Write, Role::ReadWrite};
-    Operation what{engine.name("use"), site};
+    Operation what{Engine::kUse, site};
     for (std::size_t i = 0; stream && i < count; i++)
         engine.declare(window, *stream, what, ranges[i].begin, ranges[i].bytes, roles[ranges[i].access & 3]);
 }

@@ -8,6 +8,12 @@
 
 namespace check {
 
+// A caching pool hands a piece out, or takes it again.
+struct CachedPiece {
+    u64 address = 0, bytes = 0;
+    bool returned = false;
+};
+
 struct Reported {
     Engine& engine;
     Stream* stream;  // nullptr: it is gone
@@ -15,18 +21,22 @@ struct Reported {
 
     void allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const;
     void freed(u64 address, xlogmem_check_end end, bool guarded) const;
+    void cached(const CachedPiece& piece) const;
     void opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const;
 };
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
-// feed(Reported) under its lock unless there is no driver any more; with_engine(feed); and replaces_pool(begun).
+// feed(Reported) under its lock unless there is no driver any more; note(context, stream, piece), which may feed it later;
+// with_engine(feed); and replaces_pool(begun).
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
         auto kind = xlogmem_check_piece(pooled);
+        if (kind == XLOGMEM_CHECK_CACHED_PIECE) return FrontEnd::note(context, stream, {address, bytes, false});
         FrontEnd::with(context, stream, [&](const Reported& to) { to.allocated(address, bytes, tag, kind); });
     }
     static void piece_freed(void* context, void* stream, u64 address, xlogmem_check_end end, int guarded) {
+        if (end == XLOGMEM_CHECK_CACHED && !guarded) return FrontEnd::note(context, stream, {address, 0, true});
         FrontEnd::with(context, stream, [&](const Reported& to) { to.freed(address, end, guarded); });
     }
     static void window_opened(u64 window, void* context, void* stream, const xlogmem_check_range* ranges,

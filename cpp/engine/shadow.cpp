@@ -48,6 +48,11 @@ void Shadow::start(u64 begin, u64 end) {
     cells_[0].seen.clear();
 }
 
+void Shadow::recycle() {
+    if (cells_.empty() || cells_[0].seen.capacity() > kLongest / 4) return cells_.clear();
+    start(0, 0);
+}
+
 void Shadow::add(const Access& access) {
     for (Cell& cell : cells_)
         if (access.begin < cell.end && cell.begin < access.end) cell.seen.push_back(access);

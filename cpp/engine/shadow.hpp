@@ -25,6 +25,8 @@ class Shadow {
     // A new life of these bytes: nothing was done to them yet.
     void start(u64 begin, u64 end);
     void clear() { cells_.clear(); }
+    // The same, for another block: the room of a short list is kept.
+    void recycle();
     void add(const Access& access);  // without a comparison
     template <class Change>
     void each(Change&& change) {

@@ -74,6 +74,15 @@ for entry in ("cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchCooperativeKerne
     if entry.endswith("_ptsz"):
         scene("possible use/use", name=f"{entry} is on the thread's own stream")(in_two_threads)
 
+@scene("certain use/write")
+def many_launches_come_after_the_wrong_one(p: Program, repaired: bool) -> None:
+    """More than are noted at once: see backlog.hpp."""
+    launch(p, u64(X), u32(5))
+    for number in range(600):
+        launch(p, u64(Y), u32(number))
+    beside(p, repaired)
+
+
 for entry in ("cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"):
     def with_config(p: Program, repaired: bool, entry: str = entry) -> None:
         configured(p, u64(X), u32(5), stream=A, entry=entry)

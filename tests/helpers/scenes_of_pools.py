@@ -5,7 +5,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fabricated import BYTES, A, B, Program, X, scene, u64
+from fabricated import BYTES, A, B, Program, X, scene, u32, u64
+from scenes_of_launches import launch
 
 Z = 0x7000_0200_0000                                # memory that is not there yet
 WHOLE, PIECE, CACHED = range(3)                     # xlogmem_check_piece of engine/hooks.hpp
@@ -94,6 +95,20 @@ def a_piece_is_handed_out_again_while_it_is_read(p: Program, repaired: bool) -> 
         p.order(B, A)
     hand_out(p, A)
     p.fill(X, A)
+
+
+@scene("certain use/reuse")
+def a_piece_is_handed_out_again_between_two_launches(p: Program, repaired: bool) -> None:
+    """Nothing else is called meanwhile: see backlog.hpp."""
+    hand_out(p, A)
+    launch(p, u64(X), u32(5), stream=A)
+    p.order(A, B)
+    launch(p, u64(X), u32(5), stream=B)
+    if repaired:
+        p.order(B, A)
+    get_again(p, A)
+    hand_out(p, A)
+    launch(p, u64(X), u32(5), stream=A)
 
 
 @scene("certain read/free")
