@@ -1,9 +1,14 @@
-// Work that the engine is fed later, many operations at a time.
+// Work that the engine is fed later, many operations at a time, by a thread of the check's own.
 //
 // Between two launches a program runs code of its own, which takes the processor's caches. A launch that is fed at once
-// brings the engine back into them, and takes three to five times as long as one that is fed after another. So launches,
-// and the pieces of caching pools between them, are noted with what they were given. They are fed, in their order, when
-// there are many, and before anything else is done with the engine (Front::engine()): nothing can tell the difference.
+// brings the engine back into them, and the thread that launches waits for that. So launches, copies and fills on the
+// device, and pieces of caching pools are noted with what they were given. They are fed, in their order, when there are
+// many, and before anything else is done with the engine (Front::engine()): nothing can tell the difference.
+//
+// There are two lists: one is filled under the front end's lock, the other, which is full, is fed by the *feeder*. The
+// engine is the feeder's from give() on until the list is done, and nobody else's. The feeder takes no lock and makes no
+// call of the driver or of Python; it begins with the first full list, and ends with the process. Where no thread can be
+// made, the list is fed by the one that has filled it.
 #pragma once
 
 #include "kernels.hpp"
@@ -12,45 +17,67 @@
 #include "engine/launched.hpp"
 #include "engine/reports.hpp"
 
+#include <array>
+#include <atomic>
+
 namespace check {
 
-// A launch of a kernel; or, where there is none, a piece of a pool.
 struct Noted {
+    enum class Kind : u8 { Launch, Work, Piece };
+
+    Kind kind = Kind::Work;
     Stream* stream = nullptr;
     Operation what;
+    // A launch. `space` has the values of the kernel's parameters, at their offsets.
     const Kernel* kernel = nullptr;
     GridShape shape;
-    std::vector<u8> space;  // the values of its parameters, at their offsets
+    std::vector<u8> space;
+    // A copy or a fill.
+    std::array<Range, 2> ranges;
+    std::size_t count = 0;
     CachedPiece piece;
 };
 
-// Under the front end's lock.
 class Backlog {
   public:
-    static constexpr std::size_t kMost = 512;
+    static constexpr std::size_t kMost = 512;  // a list
 
-    // To be filled, all of it but `space`, which keeps its room; it counts from keep() on.
+    explicit Backlog(Engine& engine) : engine_(engine) {}
+
+    // Under the front end's lock. The next operation is filled in, as far as its kind needs it, and counts from keep() on.
     Noted& next() {
-        if (count_ == all_.size()) all_.emplace_back();
-        return all_[count_];
+        if (count_ == filled_.size()) filled_.emplace_back();
+        return filled_[count_];
     }
-    void keep() { count_++; }
-    bool is_empty() const { return !count_; }
-    bool is_full() const { return count_ >= kMost; }
-
-    void feed(Engine& engine);
-    Time feed(Engine& engine, const Noted& noted);
+    void keep() {
+        if (++count_ == kMost) give();
+    }
+    // All is fed, and the engine is nobody's.
+    bool is_done() const { return !count_ && state_.load(std::memory_order_acquire) == State::Done; }
+    void feed();
+    Time feed(const Noted& noted);
     // The words of the launch that was fed last.
     const std::vector<LaunchedWord>& words() const { return words_; }
 
   private:
-    std::vector<Noted> all_;
-    std::size_t count_ = 0;
+    enum class State : u32 { Done, Given };
+
+    Engine& engine_;
+    std::vector<Noted> filled_, given_;
+    std::size_t count_ = 0, given_count_ = 0;
+    std::atomic<State> state_{State::Done};
+    bool has_feeder_ = false;
     std::vector<LaunchedWord> words_;
     std::vector<Touch> touches_;
     std::vector<Range> ranges_;
 
-    Time launch(Engine& engine, const Noted& noted);
+    void give();
+    void wait();
+    void feed(const std::vector<Noted>& all, std::size_t count);
+    Time launch(const Noted& noted);
+    bool start_feeder();
+    static void* run_feeder(void* backlog);
+    void feed_for_ever();
 };
 
 }  // namespace check

@@ -6,6 +6,8 @@
 #include "calls.hpp"
 #include "newer.hpp"
 
+#include <algorithm>
+
 namespace check {
 
 namespace {
@@ -35,13 +37,20 @@ Wait wait_of(const Call& call, const Copy& copy) {
 
 }  // namespace
 
-void Call::work(CUstream handle, const Range* ranges, std::size_t count) const {
-    if (Stream* on = stream(handle)) front.engine().work(*on, what, ranges, count);
+void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
+    Noted& noted = front.noted();
+    noted.kind = Noted::Kind::Work;
+    noted.stream = &on;
+    noted.what = what;
+    std::copy_n(ranges, count, noted.ranges.begin());
+    noted.count = count;
+    front.feed_later();
 }
 
 void Call::fill(Extent target, CUstream handle) const {
     Range written = range(target, Role::Write);
-    if (target.bytes) work(handle, &written, 1);
+    if (!target.bytes) return;
+    if (Stream* on = stream(handle)) work(*on, &written, 1);
 }
 
 void Call::copy(const Copy& copy) const {
@@ -50,7 +59,7 @@ void Call::copy(const Copy& copy) const {
     Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
     Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
-    front.engine().work(*on, what, touched, 2);
+    work(*on, touched, 2);
     if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));
 }
 

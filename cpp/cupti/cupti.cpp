@@ -55,6 +55,10 @@ std::string& failure() {
 
 bool is_watching() { return watching.load(std::memory_order_relaxed); }
 
+void stop_watching(const char* where, const std::exception& error) {
+    if (watching.exchange(false)) failure() = std::string("it ended in ") + where + ": " + error.what();
+}
+
 u32 place_of_caller() {
     u32 (*find)() = site_of_caller.load(std::memory_order_acquire);
     return find ? find() : 0;
@@ -65,7 +69,7 @@ namespace {
 void run(Handler::Meaning meaning, const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     front().note_context(data.context, data.contextUid);
-    if (!handler.number) handler.number = front().name(handler.name);
+    if (!handler.number) handler.number = front().engine().name(handler.name);
     Operation what{handler.number, thread.site};
     meaning({data, what, handler.own_default, thread, front()}, data.functionParams);
 }
@@ -128,9 +132,8 @@ void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, co
     if (!handler || domain != CUPTI_CB_DOMAIN_DRIVER_API || !is_watching()) return;
     try {
         on_call(*handler, *data);
-    } catch (const std::exception& error) {  // of memory, above all: the program goes on, and the report says so
-        watching = false;
-        failure() = std::string("it ended in ") + data->functionName + ": " + error.what();
+    } catch (const std::exception& error) {
+        stop_watching(data->functionName, error);
     }
 }
 

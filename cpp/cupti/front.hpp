@@ -34,6 +34,7 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 #include <generated_cuda_meta.h>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 
 namespace check {
@@ -93,28 +94,29 @@ class Front {
     // -- the engine ----------------------------------------------------------------------------------------------------
     // What is noted is fed first.
     Engine& engine() {
-        if (!backlog_.is_empty()) backlog_.feed(engine_);
+        if (!backlog_.is_done()) backlog_.feed();
         return engine_;
     }
     Handles& handles() {
         engine();
         return handles_;
     }
-    // What is fed later: the next launch or piece, filled in, counts from the second call on.
+    // What is fed later: the next operation, filled in, counts from the second call on.
     Noted& noted() { return backlog_.next(); }
-    void feed_later() {
-        backlog_.keep();
-        if (backlog_.is_full()) engine();
-    }
+    void feed_later() { backlog_.keep(); }
     // At once, without the second call.
-    Time feed(const Noted& noted) { return backlog_.feed(engine(), noted); }
+    Time feed(const Noted& noted) {
+        engine();
+        return backlog_.feed(noted);
+    }
     // The words of the launch that was fed last.
     const std::vector<LaunchedWord>& words() const { return backlog_.words(); }
 
-    // These two change nothing that work depends on which was noted before.
-    u32 name(const std::string& text) { return engine_.name(text); }
-    // The stream that a call on this handle works on, where there is none to be found with Handles::stream().
-    Stream* find_stream(u64 handle, Caller caller, u32 site) { return handles_.find(handle, caller, site); }
+    // The stream with this handle, where it is known; and by way of the engine, if it was not seen yet.
+    Stream* find_stream(u64 handle, Caller caller, u32 site) {
+        Stream* known = handles_.known(handle, caller);
+        return known ? known : handles().find(handle, caller, site);
+    }
 
     // A module is unloaded, or a library.
     void forget_kernels(u64 handle) {
@@ -151,7 +153,7 @@ class Front {
     void drop_event(u64 event) { foreign_events_.erase(event); }
 
     // -- what was not understood ---------------------------------------------------------------------------------------
-    void count_unseen(u32 call) { unseen_[engine_.name(call)]++; }
+    void count_unseen(u32 call) { unseen_[engine().name(call)]++; }
     void count_launch(const Kernel& kernel) {
         launches_++;
         unknown_launches_ += kernel.parameters.empty();
@@ -175,7 +177,7 @@ class Front {
   private:
     Engine engine_;
     Handles handles_{engine_};
-    Backlog backlog_;
+    Backlog backlog_{engine_};
     std::map<u64, u64> pinned_;
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
     std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;
@@ -204,6 +206,8 @@ class Unlocked {
 Front& front();
 
 bool is_watching();
+// Of memory there is too little, above all: the program goes on, and the report says so.
+void stop_watching(const char* where, const std::exception& error);
 // The number of the place in the program; no lock may be held.
 u32 place_of_caller();
 
@@ -226,7 +230,7 @@ struct Call {
         thread.waited_for = std::move(clock);
     }
 
-    void work(CUstream stream, const Range* ranges = nullptr, std::size_t count = 0) const;
+    void work(Stream& on, const Range* ranges, std::size_t count) const;  // two ranges at most
     void record(CUevent event, CUstream stream) const;
     void fill(Extent target, CUstream stream) const;
     void copy(const Copy& copy) const;

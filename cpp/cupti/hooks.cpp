@@ -41,9 +41,9 @@ struct Watched {
         std::lock_guard<xlogmem_mutex> guard(front().lock);
         Stream* stream = stream_of(context, handle);
         Noted& noted = front().noted();
+        noted.kind = Noted::Kind::Piece;
         noted.stream = stream;
         noted.what = {0, this_thread().site};
-        noted.kernel = nullptr;
         noted.piece = piece;
         front().feed_later();
     }

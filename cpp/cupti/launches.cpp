@@ -23,7 +23,7 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     made.words = words_of(made.parameters, text.get(), symbol);
     if (text) made.first = text->first;
     made.layout = StructLayout::of(symbol, made.parameters);
-    made.name = call.front.name(name);
+    made.name = call.front.engine().name(name);
     for (Word& word : made.words) {
         word.number = call.front.engine().add_word();
         call.front.engine().learn(word.number, word.role);
@@ -93,6 +93,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     bool due = front.laboratory.is_open && !on->capture && kernel.is_due();
     Bench bench = due ? bench_of(call) : Bench{};  // the lock may be given back: before anything is noted
     Noted& noted = front.noted();
+    noted.kind = Noted::Kind::Launch;
     noted.stream = on;
     noted.what = {kernel.name, call.what.site};
     noted.kernel = &kernel;

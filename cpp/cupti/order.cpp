@@ -34,7 +34,7 @@ void create(const Call& call, CUstream stream, unsigned flags) {
         Unlocked unlocked(call.front.lock);  // looking at the native stack takes locks of the loader's
         library = library_of_caller();
     }
-    u32 name = call.front.name(library);
+    u32 name = call.front.engine().name(library);
     call.front.handles().create_stream(handle(stream), call.context(),
                                      {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
 }

@@ -14,6 +14,16 @@ u64 Handles::new_id(const char* kind, u32 site) {
     return newest_id_;
 }
 
+Stream* Handles::known(u64 handle, Caller caller) const {
+    auto in = [](const auto& streams, const auto& key) {
+        auto found = streams.find(key);
+        return found == streams.end() ? nullptr : found->second;
+    };
+    if (handle <= kLegacy) return in(legacy_, caller.context);
+    if (handle == kPerThread) return in(own_, std::pair(caller.thread, caller.context));
+    return in(streams_, handle);
+}
+
 Stream* Handles::find(u64 handle, Caller caller, u32 site) {
     if (handle <= kLegacy) {
         Stream*& legacy = legacy_[caller.context];

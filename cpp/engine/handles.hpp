@@ -34,6 +34,8 @@ class Handles {
         if (!found) engine_.dead_handle(Kind::DeadStream, what);
         return found;
     }
+    // The same, of a stream that was seen before; else nullptr, and nothing is changed.
+    Stream* known(u64 handle, Caller caller) const;
     // The same for what is no call: a pool may remember a stream that is gone.
     Stream* find(u64 handle, Caller caller, u32 site);
     void destroy_stream(u64 handle, Operation what);
