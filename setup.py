@@ -263,7 +263,7 @@ def check_on_gpus() -> list[Extension]:
               "(nvidia-cuda-cupti-cu12, cuda-cupti-dev of conda, or a CUDA toolkit)", file=sys.stderr)
         return []
     return [library("xlogmem.check._cupti", "cpp/cupti", [include, *folders],
-                    ["-Wl,--version-script=cpp/cupti/exports.map", "-ldl"])]
+                    ["-Wl,--version-script=cpp/cupti/exports.map", "-Wl,-z,nodelete", "-ldl"])]
 
 
 def needed_driver() -> str:

@@ -1,12 +1,14 @@
 """Threads that make calls at once, and a report while they do."""
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from cupti_library import NEEDED, library
-from fabricated import LEGACY, PINNED, A, Program, X, out, u64
+from fabricated import LEGACY, PINNED, A, B, Program, X, Y, out, u64
 
 pytestmark = NEEDED
 ROUNDS = 60
@@ -67,6 +69,19 @@ def test_two_threads_and_a_report(wrong):
     assert report["launches"] == 2 * ROUNDS
     assert bool(report["findings"]) is wrong
     assert {one["pair"] for one in report["findings"]} <= {"write/read", "write/free", "alloc/use"}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_more_work_than_is_noted_at_once(wrong):
+    """A thread of the check's own feeds the engine: see backlog.hpp."""
+    p = Program(library())
+
+    def fills(memory: int, stream: int) -> Callable[[int], None]:
+        return lambda turn: [p.fill(memory, stream) for _ in range(100)] and None
+
+    at_once(lambda: time.sleep(0.01), fills(X, A), fills(X if wrong else Y, B))
+    assert set(p.findings()) == ({"certain write/write"} if wrong else set())
+    assert "xlogmem check\n" in [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
 
 
 def test_threads_that_come_and_go():
