@@ -3,10 +3,10 @@
 // Between two launches a program runs code of its own, which takes the processor's caches. A launch that is fed at once
 // brings the engine back into them, and the thread that launches waits for that. So launches, copies and fills on the
 // device, and pieces of caching pools are noted with what they were given. They are fed, in their order, when there are
-// many, and before anything else is done with the engine (Front::engine()): nothing can tell the difference.
+// many, and before anything else is done with the engine (Front::engine()): what it finds is the same.
 //
 // There are two lists: one is filled under the front end's lock, the other, which is full, is fed by the *feeder*. The
-// engine is the feeder's from give() on until the list is done, and nobody else's. The feeder takes no lock and makes no
+// engine is the feeder's alone from give() on until the list is done. The feeder takes no lock and makes no
 // call of the driver or of Python; it begins with the first full list, and ends with the process. Where no thread can be
 // made, the list is fed by the one that has filled it.
 #pragma once
@@ -52,7 +52,7 @@ class Backlog {
     void keep() {
         if (++count_ == kMost) give();
     }
-    // All is fed, and the engine is nobody's.
+    // All is fed, and the feeder has nothing to do.
     bool is_done() const { return !count_ && state_.load(std::memory_order_acquire) == State::Done; }
     void feed();
     Time feed(const Noted& noted);

@@ -91,7 +91,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     if (!on) return;
     front.count_launch(kernel);
     bool due = front.laboratory.is_open && !on->capture && kernel.is_due();
-    Bench bench = due ? bench_of(call) : Bench{};  // the lock may be given back: before anything is noted
+    Bench bench = due ? bench_of(call) : Bench{};  // which may unlock: before anything is noted
     Noted& noted = front.noted();
     noted.kind = Noted::Kind::Launch;
     noted.stream = on;
