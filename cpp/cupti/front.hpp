@@ -11,8 +11,9 @@
 // driver has accepted it. A call that makes the host wait is noted before, with all that is queued then, and the host
 // knows it after.
 //
-// The engine is fed under a lock of this library, which is held for no call of the driver or of Python: the place in the
-// program is found before the lock is taken.
+// Calls are handled under a lock of this library, which is held for no call of the driver or of Python: the place in
+// the program is found before the lock is taken. The most frequent ones reach the engine later (backlog.hpp), in the same
+// order.
 #pragma once
 
 #include "mutex.hpp"
