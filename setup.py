@@ -48,9 +48,9 @@ MUTEX = "cpp/mutex.hpp"
 CORES = len(os.sched_getaffinity(0))
 # Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
 # counts need; the others compile in half the time.
-HOT = dict.fromkeys(["_core", "_index", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "launch",
-                     "pool"], "-O3")
-WARM = dict.fromkeys(["_driver", "_foreign", "_torch_pool", "buffers", "sites", "streams"], "-O2")
+HOT = dict.fromkeys(["_core", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "index",
+                     "launch", "pool"], "-O3")
+WARM = dict.fromkeys(["_driver", "_torch_pool", "buffers", "objects", "sites", "streams"], "-O2")
 OPTIMISED = HOT | WARM
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.

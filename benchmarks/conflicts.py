@@ -22,7 +22,7 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, Stream, StreamPool, use
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 READERS = 6
 WAYS = ("nothing", "count", "wait", "lock")

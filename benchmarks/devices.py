@@ -21,7 +21,7 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem._driver import device_count, device_name, driver_version
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def measure(function: Callable[[], object], turns: int) -> float:

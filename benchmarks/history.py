@@ -20,9 +20,9 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem._kernels import check
-from xlogmem._start import start_driver
 from xlogmem.bench._loops import Allocator
+from xlogmem.commands.start import start_driver
+from xlogmem.sim.kernels import check
 
 CALLS, TURNS, NBYTES, EVENTS = 2_000, 41, 1 << 16, 1 << 20
 # How a history is recorded; None: not at all.

@@ -37,8 +37,8 @@ def paths() -> dict[str, Callable[[int], object]]:
 
     import xlogmem
     from xlogmem import sim
-    from xlogmem._kernels import check
     from xlogmem.bench import _loops
+    from xlogmem.sim.kernels import check
 
     sim.install()
     xlogmem.DeviceRuntime()

@@ -22,8 +22,8 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem._kernels import check
 from xlogmem.bench._loops import Allocator
+from xlogmem.sim.kernels import check
 
 NBYTES, HELD = 1 << 20, 512                 # of a pair; blocks that are held at once
 LARGE, PIECES = 64 << 20, 8                 # what the side stream uses

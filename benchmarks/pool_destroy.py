@@ -23,7 +23,7 @@ import time
 from cuda.bindings import driver as cuda
 
 from xlogmem._driver import device_count, device_name, driver_version, initialize
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 GRACE = 10                                  # seconds without a turn, which take a hang's place
 CASES = {f"{pool}, {devices}": (pool, devices) for devices in ("one device", "two devices")

@@ -29,8 +29,8 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem._kernels import check
 from xlogmem.bench import _loops
+from xlogmem.sim.kernels import check
 
 MIB = 1 << 20
 Work = Callable[[int], Callable[[int], Any]]           # of a thread's number: a function that runs it a number of times

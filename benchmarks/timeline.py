@@ -22,8 +22,8 @@ from pathlib import Path
 
 import click
 
-from xlogmem._start import start_driver
-from xlogmem.history import read, record_history, timeline
+from xlogmem.commands.start import start_driver
+from xlogmem.observe.history import read, record_history, timeline
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from browser import Browser
@@ -52,7 +52,7 @@ def shown(history: Path, size: tuple[int, int] = (1500, 900)) -> Iterator[Browse
 def demo(folder: Path) -> None:
     """The runs of `xlogmem demo` as pictures."""
     start_driver()
-    from xlogmem.demo.pipeline import Demo
+    from xlogmem.commands.pipeline import Demo
 
     folder.mkdir(parents=True, exist_ok=True)
     pipeline = Demo(rounds=4)
@@ -102,7 +102,7 @@ def million(file: Path | None) -> None:
     start_driver()
     from many_events import repeated
 
-    from xlogmem.demo.pipeline import Demo
+    from xlogmem.commands.pipeline import Demo
 
     pipeline = Demo(rounds=100)
     with record_history(stacks="all") as recording:

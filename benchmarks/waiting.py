@@ -14,7 +14,7 @@ import threading
 import time
 
 from xlogmem import DeviceRuntime, StreamPool, use
-from xlogmem._start import start_driver
+from xlogmem.commands.start import start_driver
 
 TURNS = 5                                   # of each thread
 

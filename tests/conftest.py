@@ -16,8 +16,8 @@ from promises import Ledger
 from which_driver import REQUIRE_CUDA, SIMULATED
 
 from xlogmem import DeviceRuntime, DeviceState, _driver, sim
-from xlogmem._kernels import Kernels, check
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.sim.kernels import Kernels, check
 
 # docs/ordering.md, no-call-under-lock: what may be called by a thread that has the GIL.
 WITH_GIL = {"cuStreamIsCapturing", "cuGetErrorName", "cuGetErrorString"}

@@ -10,7 +10,7 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from xlogmem import _bindings as _bindings  # first: it says what is missing
+import xlogmem._base.bindings  # noqa: F401  first: it says what is missing
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
@@ -38,7 +38,6 @@ from xlogmem.interop.devices import DeviceState, Watch, get_device_state
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
-from xlogmem.peers import can_access_peer, disable_peer_access, enable_peer_access
 from xlogmem.resources import (
     AllocationRecord,
     AsyncMemoryResource,
@@ -57,16 +56,23 @@ from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime, sna
 from xlogmem.streams import Event, Stream, StreamPool, current_stream
 
 if TYPE_CHECKING:
-    from xlogmem import history as history
-    from xlogmem import statistics as statistics
+    from xlogmem._devices import (
+        Device,
+        DevicePool,
+        can_access_peer,
+        devices,
+        disable_peer_access,
+        enable_peer_access,
+    )
     from xlogmem.allocators import disable, enable
-    from xlogmem.device_pool import Device, DevicePool, devices
-    from xlogmem.history import record_history, why
-    from xlogmem.live.publishing import publish
-    from xlogmem.nvtx import record_nvtx
+    from xlogmem.observe import history as history
+    from xlogmem.observe import statistics as statistics
+    from xlogmem.observe.history import record_history, why
+    from xlogmem.observe.live.publishing import publish
+    from xlogmem.observe.nvtx import record_nvtx
+    from xlogmem.observe.scopes import scope
+    from xlogmem.observe.snapshots import Snapshot
     from xlogmem.resources import GuardViolation
-    from xlogmem.scopes import scope
-    from xlogmem.snapshots import Snapshot
 
 __version__ = "0.1.0"
 
@@ -148,21 +154,21 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in ("history", "statistics"):
-        return import_module(f"xlogmem.{name}")
+        return import_module(f"xlogmem.observe.{name}")
     if name in ("record_history", "why"):
-        return getattr(import_module("xlogmem.history"), name)
+        return getattr(import_module("xlogmem.observe.history"), name)
     if name == "publish":
-        return import_module("xlogmem.live.publishing").publish
+        return import_module("xlogmem.observe.live.publishing").publish
     if name == "record_nvtx":
-        return import_module("xlogmem.nvtx").record_nvtx
+        return import_module("xlogmem.observe.nvtx").record_nvtx
     if name in ("disable", "enable"):
         return getattr(import_module("xlogmem.allocators"), name)
-    if name in ("Device", "DevicePool", "devices"):
-        return getattr(import_module("xlogmem.device_pool"), name)
+    if name in ("Device", "DevicePool", "can_access_peer", "devices", "disable_peer_access", "enable_peer_access"):
+        return getattr(import_module("xlogmem._devices"), name)
     if name == "Snapshot":
-        return import_module("xlogmem.snapshots").Snapshot
+        return import_module("xlogmem.observe.snapshots").Snapshot
     if name == "scope":
-        return import_module("xlogmem.scopes").scope
+        return import_module("xlogmem.observe.scopes").scope
     if name == "GuardViolation":
         return import_module("xlogmem.resources.violations").GuardViolation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -170,8 +176,8 @@ def __getattr__(name: str) -> Any:
 
 def _begin_as_wanted() -> None:
     """Start `record_nvtx` and `publish` where XLOGMEM_NVTX and XLOGMEM_PUBLISH request them at import."""
-    for variable, module, begin in (("XLOGMEM_NVTX", "xlogmem.nvtx", "record_or_warn"),
-                                    ("XLOGMEM_PUBLISH", "xlogmem.live.publishing", "publish_or_warn")):
+    for variable, module, begin in (("XLOGMEM_NVTX", "xlogmem.observe.nvtx", "record_or_warn"),
+                                    ("XLOGMEM_PUBLISH", "xlogmem.observe.live.publishing", "publish_or_warn")):
         if environ.get(variable, "0") not in ("", "0"):
             from importlib import import_module
 

@@ -1,5 +1,5 @@
 """``python -m xlogmem`` is the ``xlogmem`` command."""
-from xlogmem.cli import main
+from xlogmem.commands.cli import main
 
 if __name__ == "__main__":
     main()

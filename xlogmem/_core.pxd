@@ -2,23 +2,23 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, few, first_of_line, flag, unlikely, vector
-from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport DEVICE_IS_LOST, LOST, PROCESS_WAS_FORKED, Failure, is_sticky
-from xlogmem._history cimport EventKind
-from xlogmem._index cimport AddressIndex
-from xlogmem._labels cimport Label
-from xlogmem._locks cimport mutex, signal
-from xlogmem._modes cimport (
+from xlogmem._base.cpp cimport atomic, few, first_of_line, flag, unlikely, vector
+from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, PROCESS_WAS_FORKED, Failure, is_sticky
+from xlogmem._base.index cimport AddressIndex
+from xlogmem._base.labels cimport Label
+from xlogmem._base.locks cimport mutex, signal
+from xlogmem._base.modes cimport (
     CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING, HAND_BACK_ALL,
     HAND_BACK_WRITES, KEEP_STREAM_BUSY, LAUNCHED, LIVE, LOCAL, NOT_AT_ONCE, NOT_PREPARED, NO_THREAD, READ, READ_WRITE,
     REFUSED, REFUSE_CONFLICTS, RELEASE_STREAM, RETIRED, UNFINISHED, UNKNOWN_ACCESS, WAIT_FOR_CONFLICTS, WAIT_OR_COUNT,
     WRITE, AccessFlags, AfterCall, AtOnce, CaptureCheck, HandBack, OnConflict, Outcome, State,
 )
+from xlogmem._base.survey cimport Seen, Survey
+from xlogmem._driver cimport process_was_forked
 from xlogmem._order cimport Dependency, OrderState, StreamState
+from xlogmem.observe._history cimport EventKind
 from xlogmem.resources.base cimport Allocation, ResourceTable
 from xlogmem.resources.tally cimport Tally
-from xlogmem._survey cimport Seen, Survey
 
 
 cdef struct Entry:

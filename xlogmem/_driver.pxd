@@ -3,9 +3,9 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport make_new, vector
-from xlogmem._failures cimport Failure
-from xlogmem._locks cimport mutex
+from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.locks cimport mutex
 
 cdef enum:
     # Handles of the default streams.  0 means the legacy one too; everything behind `parse` and the C table has 1.

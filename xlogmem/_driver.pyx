@@ -13,7 +13,7 @@
 Nothing here depends on blocks, positions or uses.
 """
 
-from xlogmem._failures cimport DRIVER_FAILED
+from xlogmem._base.failures cimport DRIVER_FAILED
 
 
 __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",

@@ -3,11 +3,11 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, counter, flag, peek, poke, unlikely, vector
+from xlogmem._base.cpp cimport atomic, counter, flag, peek, poke, unlikely, vector
+from xlogmem._base.failures cimport Failure, FailureKind
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport Context, EventPool, Scope, stream_is_capturing
-from xlogmem._failures cimport Failure, FailureKind
-from xlogmem._history cimport EventKind
-from xlogmem._locks cimport mutex
+from xlogmem.observe._history cimport EventKind
 
 cdef enum Discipline:
     ORDINARY                    # new blocks are filled here without a record
@@ -70,7 +70,7 @@ cdef cppclass StreamState:
     uint32_t eager_commits      # adaptive: how many more commits record their fence at once
     atomic[void*] cache         # of memory that was freed here, see core/caches.pxi; NULL: it has none
     uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`
-    # Of a remote stream: see foreign/remote.pxi.
+    # Of a remote stream: see _foreign/objects/remote.pxi.
     cy.CUcontext context        # of that device; NULL: the stream is on the runtime's own
     EventPool* events           # of that context
     int device                  # its ordinal

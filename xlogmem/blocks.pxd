@@ -1,14 +1,14 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.owned cimport Owned
 from xlogmem._core cimport Block, CoreState, Found, Window
-from xlogmem._cpp cimport vector
 from xlogmem._driver cimport EventPool
-from xlogmem._failures cimport Failure
-from xlogmem._foreign cimport StreamRegistry
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
+from xlogmem._foreign.objects cimport StreamRegistry
 from xlogmem._order cimport Ordering, StreamState
-from xlogmem._owned cimport Owned
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool
 

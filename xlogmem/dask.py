@@ -21,10 +21,10 @@ except ImportError as _error:
     raise ImportError('xlogmem.dask needs distributed: pip install "xlogmem[dask]"') from _error
 
 import xlogmem
+from xlogmem._base.log import logger
+from xlogmem._devices import device_ids
 from xlogmem._driver import ProcessLock
-from xlogmem._log import logger
 from xlogmem.allocators import LIBRARIES, enabled_libraries
-from xlogmem.device_pool import device_ids
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
 from xlogmem.runtime import existing_runtimes
@@ -84,7 +84,7 @@ class XlogmemPlugin(WorkerPlugin):
     devices : "all", int, or iterable of int
         For RMM, in the numbers of the worker: with dask-cuda device 0 is its own.
     prometheus : bool
-        Add `xlogmem.prometheus.Collector` to what the worker serves as ``/metrics``.
+        Add `xlogmem.observe.prometheus.Collector` to what the worker serves as ``/metrics``.
     **options
         `policy`, `pool_allocator`, `initial_pool_size`, `maximum_pool_size`, `limit`, `statistics` and `guard` of
         `xlogmem.rmm.enable`.
@@ -231,7 +231,7 @@ def _collect() -> None:
     if not _collectors:
         from prometheus_client import REGISTRY
 
-        from xlogmem.prometheus import Collector
+        from xlogmem.observe.prometheus import Collector
 
         collector = Collector()
         REGISTRY.register(collector)

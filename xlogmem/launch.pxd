@@ -1,6 +1,6 @@
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.owned cimport Owned
 from xlogmem._core cimport Outcome, Window
-from xlogmem._failures cimport Failure
-from xlogmem._owned cimport Owned
 from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
 
+from xlogmem._base.units import format_bytes, parse_ordinal
 from xlogmem._driver import ProcessLock, supports_memory_pools
-from xlogmem._units import format_bytes, parse_ordinal
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
@@ -26,7 +26,7 @@ from xlogmem.resources.layers import layers_of
 from xlogmem.streams import Stream, StreamPool
 
 if TYPE_CHECKING:
-    from xlogmem.snapshots import Snapshot
+    from xlogmem.observe.snapshots import Snapshot
 
 __all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime", "snapshot"]
 
@@ -199,7 +199,7 @@ class DeviceRuntime(Runtime):
         made into Python objects afterwards.  Makes no driver call, and costs other calls nothing but the wait for that
         lock.  With a pool the caches of streams are emptied into it.  Thread-safe.
         """
-        from xlogmem.snapshots import take  # not before it is needed
+        from xlogmem.observe.snapshots import take  # not before it is needed
 
         return take(self)
 

@@ -9,7 +9,7 @@ the pool, and is handed out again under a new id; its positions go on.  Foreign 
 cimport cython
 
 from xlogmem.errors import StreamMisuseError
-from xlogmem._cpp cimport push
+from xlogmem._base.cpp cimport push
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState
 
 

@@ -21,12 +21,9 @@ void Backlog::feed(const std::vector<Noted>& all, std::size_t count) {
 
 Time Backlog::feed(const Noted& noted) {
     switch (noted.kind) {
-        case Noted::Kind::Launch:
-            return launch(noted);
-        case Noted::Kind::Work:
-            return engine_.work(*noted.stream, noted.what, noted.ranges.data(), noted.count);
-        case Noted::Kind::Piece:
-            Reported{engine_, noted.stream, noted.what.site}.cached(noted.piece);
+        case Noted::Kind::Launch: return launch(noted);
+        case Noted::Kind::Work: return engine_.work(*noted.stream, noted.what, noted.ranges.data(), noted.count);
+        case Noted::Kind::Piece: Reported{engine_, noted.stream, noted.what.site}.cached(noted.piece);
     }
     return {};
 }

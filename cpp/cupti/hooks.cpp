@@ -31,9 +31,7 @@ struct Watched {
     // `context` is the driver's, which CUPTI numbers: the runtime's calls are made in it.
     template <class Feed>
     static void with(void* context, void* handle, Feed&& feed) {
-        with_engine([&](Engine& engine) {
-            feed(Reported{engine, stream_of(context, handle), this_thread().site});
-        });
+        with_engine([&](Engine& engine) { feed(Reported{engine, stream_of(context, handle), this_thread().site}); });
     }
 
     static void note(void* context, void* handle, const CachedPiece& piece) {

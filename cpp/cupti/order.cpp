@@ -36,7 +36,7 @@ void create(const Call& call, CUstream stream, unsigned flags) {
     }
     u32 name = call.front.engine().name(library);
     call.front.handles().create_stream(handle(stream), call.context(),
-                                     {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
+                                       {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
 }
 
 // External events are nodes of a graph, which wait and record when it is launched: that is not modelled.
@@ -136,8 +136,9 @@ void add_host(Calls& calls) {
     BEFORE(cuEventElapsedTime_v2) { wait_for_both(call, p.hStart, p.hEnd); });
     BEFORE_BOTH(cuStreamSynchronize, _ptsz) { wait_for(call, p.hStream); });
     BEFORE_BOTH(cuStreamQuery, _ptsz) { wait_for(call, p.hStream); });
-    calls.before<int>(ENTRY(cuCtxSynchronize),
-                      [](const Call& call, const int&) { call.wait_for(call.front.engine().queued_in(call.context())); });
+    calls.before<int>(ENTRY(cuCtxSynchronize), [](const Call& call, const int&) {
+        call.wait_for(call.front.engine().queued_in(call.context()));
+    });
     calls.before<newer::cuCtxSynchronize_params>(
         {"cuCtxSynchronize", newer::kCtxSynchronize}, [](const Call& call, const newer::cuCtxSynchronize_params& p) {
             // Contexts are known by the number that CUPTI gives the current one; of another one too much is ordered.

@@ -1,4 +1,4 @@
-// The kernels of a guard of memory: see xlogmem/_guard_kernels.py.
+// The kernels of a guard of memory: see xlogmem/resources/guard_kernels.py.
 #include "kernels.hpp"
 #include "memory.hpp"
 

@@ -35,7 +35,7 @@ struct Kernel {
     void (*run)(const Parameters& parameters);
 };
 
-const std::vector<Kernel>& guard_kernels();  // of xlogmem/_guard_kernels.py
+const std::vector<Kernel>& guard_kernels();  // of xlogmem/resources/guard_kernels.py
 const Kernel* find_kernel(const std::string& name);
 
 struct Function {

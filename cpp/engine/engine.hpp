@@ -165,7 +165,8 @@ class Engine {
     KernelWords words_;
     WithheldFrees withheld_;
     std::vector<std::string> names_{"", "allocate", "deallocate", "use"};
-    std::unordered_map<std::string, u32> numbers_{{"", 0}, {"allocate", kAllocate}, {"deallocate", kDeallocate}, {"use", kUse}};
+    std::unordered_map<std::string, u32> numbers_{
+        {"", 0}, {"allocate", kAllocate}, {"deallocate", kDeallocate}, {"use", kUse}};
     std::vector<Access> found_;  // by the comparison in progress
     u64 dropped_ = 0;
     std::shared_ptr<Trace> trace_;

@@ -8,7 +8,7 @@ from foreign_streams import ForeignStream
 
 import xlogmem
 from xlogmem import OutOfDeviceMemoryError, StreamMisuseError, allocators, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -9,9 +9,9 @@ from foreign_streams import ForeignStream
 import xlogmem
 from xlogmem import DeviceRuntime, LimitingResourceAdaptor, OutOfBudgetError, StreamMisuseError, allocators, use
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import check
 from xlogmem.allocators import _opaque
 from xlogmem.resources import AsyncMemoryResource
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

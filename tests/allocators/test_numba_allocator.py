@@ -8,8 +8,8 @@ from cuda.bindings import driver as cuda
 import xlogmem
 from xlogmem import LimitingResourceAdaptor, OutOfBudgetError, allocators, use
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import check
 from xlogmem.resources import AsyncMemoryResource, PoolMemoryResource
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 LEGACY = 1

@@ -7,8 +7,8 @@ from foreign_streams import ForeignStream
 from other_threads import Beside
 
 from xlogmem import StreamMisuseError, use
-from xlogmem._kernels import check
 from xlogmem.allocators._opaque import SWEEP_AT, OpaqueStreams
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -25,7 +25,7 @@ import torch_stand_in
 import xlogmem
 from xlogmem import use
 from xlogmem import sim
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 driver = sim.install()
 check(cuda.cuInit(0))
 check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))

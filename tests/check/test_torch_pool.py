@@ -20,7 +20,7 @@ LINKED = {
 BEGIN = """
 import ctypes, os, sys, threading
 from xlogmem import sim
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 from cuda.bindings import driver as cuda
 sim.install()
 check(cuda.cuInit(0))

@@ -195,7 +195,7 @@ def test_a_negative_parameter_is_refused():
 def test_outside_of_a_check_such_a_launch_is_refused(driver, memory, _context):
     from cuda.bindings import driver as cuda
 
-    from xlogmem._kernels import check
+    from xlogmem.sim.kernels import check
     module = check(cuda.cuModuleLoadData(b".version 8.0\n.target sm_90\n.visible .entry alone()\n{\nret;\n}\n"))
     function = check(cuda.cuModuleGetFunction(module, b"alone"))
     assert int(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)[0]) == 801

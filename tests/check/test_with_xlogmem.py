@@ -97,7 +97,7 @@ import sys
 from cuda.bindings import driver
 import xlogmem
 from xlogmem import sim
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 check(driver.cuInit(0))
 check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))

@@ -10,7 +10,7 @@ from xlogmem import (
     MAX_DEVICE_ORDINALS,
     runtime,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]

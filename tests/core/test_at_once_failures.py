@@ -21,7 +21,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 OPERATIONS: dict[str, Callable[[DeviceRuntime, object, object], object]] = {

@@ -21,8 +21,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
 from xlogmem.sim import Simulator
+from xlogmem.sim.kernels import check
 
 
 class World:

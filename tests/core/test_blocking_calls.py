@@ -21,7 +21,7 @@ from xlogmem import (
     sim,
     use,
 )
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 
 def go_on(runtime: DeviceRuntime, kernels: Kernels, context: object, *streams: Stream, reap: bool = True) -> None:

@@ -8,7 +8,7 @@ from foreign_streams import foreign
 from four_streams import WRITE
 
 from xlogmem import PoolMemoryResource, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 KIB = 1 << 10

@@ -25,7 +25,7 @@ from xlogmem import (
     StreamPool,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 THREADS = 8
 

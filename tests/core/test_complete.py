@@ -22,7 +22,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 UNKNOWN, LOST = 999, 700

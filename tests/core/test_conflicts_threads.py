@@ -9,7 +9,7 @@ import pytest
 from other_threads import PATIENCE, Beside, beside_waiting
 
 from xlogmem import DeviceBlock, DeviceRuntime, StreamMisuseError, StreamPool, use
-from xlogmem._kernels import Kernels
+from xlogmem.sim.kernels import Kernels
 
 WORDS = 64
 

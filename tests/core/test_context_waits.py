@@ -15,8 +15,8 @@ from foreign_streams import ForeignStream
 from four_streams import WRITE, FourStreams
 
 from xlogmem import DeviceRuntime, DeviceState, OutOfDeviceMemoryError, PoolMemoryResource, use
-from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

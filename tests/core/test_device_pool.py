@@ -16,7 +16,7 @@ from other_threads import Beside
 import xlogmem
 from xlogmem import DevicePool, DeviceRuntime, DriverError
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -25,7 +25,7 @@ from xlogmem import (
     use,
 )
 from xlogmem._driver import device_count, live_events
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.skipif(device_count() < 2, reason="needs two devices")
 

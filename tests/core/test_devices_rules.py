@@ -7,7 +7,7 @@ from two_devices import Devices, current
 
 from xlogmem import StreamMisuseError, use
 from xlogmem._driver import device_count
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.skipif(device_count() < 2, reason="needs two devices")
 

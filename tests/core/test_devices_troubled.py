@@ -26,7 +26,7 @@ from xlogmem import (
     use,
 )
 from xlogmem._driver import device_count, forget_context
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(device_count() < 2, reason="needs two devices")]
 

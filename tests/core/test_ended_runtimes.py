@@ -14,8 +14,8 @@ from other_threads import Beside
 
 import xlogmem
 from xlogmem import DeviceMemoryResource, DeviceRuntime, DeviceState, PoolMemoryResource, StreamMisuseError, StreamPool
-from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -29,9 +29,9 @@ from xlogmem import (
     current_stream,
     use,
 )
-from xlogmem._kernels import check
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem.interop.buffers import DeviceSnapshot, make_buffer
+from xlogmem.sim.kernels import check
 
 THREADS = 12
 

@@ -7,7 +7,7 @@ from four_streams import READ, WRITE, FourStreams
 from scenarios import Scenarios
 
 from xlogmem import PoolMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -20,8 +20,8 @@ from sim_support import python
 
 import xlogmem
 from xlogmem import AsyncMemoryResource, DirectMemoryResource, OutOfBudgetError, PoolMemoryResource
-from xlogmem.history import record_history
-from xlogmem.history.events import BEGINNINGS, ENDS
+from xlogmem.observe.history import record_history
+from xlogmem.observe.history.events import BEGINNINGS, ENDS
 
 pytestmark = pytest.mark.simulator
 RESOURCES = {"async": AsyncMemoryResource, "direct": DirectMemoryResource,

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from four_streams import READ, WRITE, FourStreams
 
 import xlogmem
-from xlogmem.cli import main
-from xlogmem.history import HistoryError, perfetto, read, record_history, torch
+from xlogmem.commands.cli import main
+from xlogmem.observe.history import HistoryError, perfetto, read, record_history, torch
 
 pytestmark = pytest.mark.simulator
 HERE = Path(__file__).name
@@ -388,7 +388,7 @@ def test_why_of_a_block_from_its_beginning_to_its_end(x):
 
 @pytest.fixture
 def no_history(monkeypatch):
-    monkeypatch.setattr("xlogmem.history.recording._latest", None)
+    monkeypatch.setattr("xlogmem.observe.history.recording._latest", None)
 
 
 def test_why_without_a_history_says_what_is_so_now(no_history, x):

@@ -21,8 +21,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._units import format_duration
-from xlogmem.history import record_history
+from xlogmem._base.units import format_duration
+from xlogmem.observe.history import record_history
 
 pytestmark = pytest.mark.simulator
 TOO_MUCH = 1 << 60

@@ -18,9 +18,9 @@ from c_table import ENVIRONMENT
 from click.testing import CliRunner
 
 import xlogmem
-from xlogmem import _history
-from xlogmem.cli import main
-from xlogmem.history import HistoryError, files, perfetto, read, record_history, timeline, torch
+from xlogmem.commands.cli import main
+from xlogmem.observe import _history
+from xlogmem.observe.history import HistoryError, files, perfetto, read, record_history, timeline, torch
 
 pytestmark = pytest.mark.simulator
 HEADER, EVENT, ROOM = 4096, 64, 1024
@@ -325,7 +325,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_tags_stay_while_they_are_recorded_and_not_for_longer(four):
-    from xlogmem._labels import label_count
+    from xlogmem._base.labels import label_count
     x = four()
     with record_history() as recording:
         for number in range(20_000):

@@ -24,8 +24,8 @@ from click.testing import CliRunner
 from trace_events import problems
 
 import xlogmem
-from xlogmem.cli import main
-from xlogmem.history import record_history
+from xlogmem.commands.cli import main
+from xlogmem.observe.history import record_history
 
 HERE = Path(__file__).name
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from four_streams import READ, WRITE
 from stress import together
 
 import xlogmem
-from xlogmem.history import read, record_history
+from xlogmem.observe.history import read, record_history
 
 LATE = 30_000_000                                       # nanoseconds
 ENOUGH = 4_096 + 500                                    # more than are kept open

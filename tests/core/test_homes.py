@@ -8,7 +8,7 @@ from four_streams import WRITE, FourStreams
 from scenarios import Scenarios
 
 from xlogmem import BlockState, DeviceRuntime, DriverError, PoolMemoryResource, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -11,7 +11,7 @@ from cuda.bindings import driver as cuda
 from four_streams import READ, WRITE
 
 from xlogmem import BlockState, DeviceRuntime, DriverError, LaunchRecorder, _driver, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -18,7 +18,7 @@ from xlogmem import (
     StreamPool,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 # "This leaves the process in an inconsistent state", "must be terminated and relaunched": cuda.h, CUresult.  With them
 # an uncorrectable memory error, and a context that was destroyed.

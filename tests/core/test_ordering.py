@@ -12,7 +12,7 @@ from four_streams import READ, READ_WRITE, WRITE, FourStreams
 from scenarios import Scenarios
 
 from xlogmem import DriverError
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -8,8 +8,8 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, use
-from xlogmem._kernels import Kernels, check
-from xlogmem.demo.pipeline import Demo
+from xlogmem.commands.pipeline import Demo
+from xlogmem.sim.kernels import Kernels, check
 
 pytestmark = pytest.mark.gpu
 MILLISECOND = 1_000_000

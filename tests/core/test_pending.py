@@ -6,7 +6,7 @@ from cuda.bindings import driver as cuda
 from four_streams import WRITE, FourStreams
 
 from xlogmem import AsyncMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 MIB = 1 << 20

@@ -10,7 +10,7 @@ from xlogmem import (
     DeviceRuntime,
     sim,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 THREADS = 8
 

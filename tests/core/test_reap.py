@@ -10,7 +10,7 @@ from four_streams import WRITE, FourStreams, nothing_happens
 from xlogmem import (
     DriverError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 

@@ -19,7 +19,7 @@ from xlogmem import (
     runtime,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.usefixtures("_cold")

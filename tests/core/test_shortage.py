@@ -19,9 +19,9 @@ from xlogmem import (
     PoolMemoryResource,
     StreamMisuseError,
     UseAfterFreeError,
-    _log,
 )
-from xlogmem._kernels import check
+from xlogmem._base import log
+from xlogmem.sim.kernels import check
 
 TOO_MUCH = 1 << 60
 simulated = pytest.mark.simulator
@@ -202,4 +202,4 @@ def test_an_overlap_names_the_block(four):
 
 
 def test_the_logger_is_the_one_that_programs_know():
-    assert _log.logger() is logging.getLogger("xlogmem")
+    assert log.logger() is logging.getLogger("xlogmem")

@@ -17,7 +17,7 @@ from xlogmem import (
     StreamMisuseError,
     UseAfterFreeError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

@@ -28,7 +28,7 @@ RESOURCES = {
     "pool with statistics": lambda: StatisticsResourceAdaptor(PoolMemoryResource())}
 
 
-def block_at(snapshot: Snapshot, address: int) -> xlogmem.snapshots.BlockRecord:
+def block_at(snapshot: Snapshot, address: int) -> xlogmem.observe.snapshots.BlockRecord:
     found, = [block for block in snapshot.blocks if block.address == address]
     return found
 

@@ -18,7 +18,7 @@ from xlogmem import (
     sim,
     use,
 )
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 WORDS = 256                                             # of a block
 LATE = 100_000                                          # nanoseconds: what is queued comes late on a GPU

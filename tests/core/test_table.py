@@ -24,7 +24,7 @@ from xlogmem import (
     PoolMemoryResource,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def test_the_table_says_its_version_and_size():

@@ -13,7 +13,7 @@ from cuda.bindings import driver as cuda
 from pools import Counted
 
 from xlogmem import DeviceRuntime, PoolMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 MIB = 1 << 20

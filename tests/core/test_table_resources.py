@@ -22,9 +22,9 @@ from c_table import (
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, DriverError, StreamMisuseError
-from xlogmem._kernels import check
 from xlogmem._table import table
 from xlogmem.resources.foreign import ForeignMemoryResource
+from xlogmem.sim.kernels import check
 
 
 class Bump:

@@ -10,7 +10,7 @@ from foreign_streams import ForeignStream
 from four_streams import at
 
 from xlogmem import DeviceState, PoolMemoryResource, StreamMisuseError, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

@@ -7,7 +7,7 @@ from cuda.bindings import driver as cuda
 from four_streams import at
 
 from xlogmem import PoolMemoryResource, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 RESOURCES = pytest.mark.parametrize("resource", [None, PoolMemoryResource])

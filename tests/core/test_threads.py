@@ -27,7 +27,7 @@ from xlogmem import (
     sim,
     use,
 )
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 THREADS = 8
 MANY = 16

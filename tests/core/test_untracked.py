@@ -12,8 +12,8 @@ from four_streams import READ, WRITE, nothing_happens
 from stand_ins import BARE, NBYTES, SIZED, Buffer, MemoryPointer, Tensor
 
 from xlogmem import DeviceRuntime, LaunchRecorder, StreamMisuseError, use
-from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.sim.kernels import check
 
 
 class Slots:

@@ -54,8 +54,8 @@ def prepare() -> None:
     """The driver is started, and a context is current."""
     from cuda.bindings import driver as cuda
 
-    from xlogmem._kernels import check
-    from xlogmem._start import start_driver
+    from xlogmem.commands.start import start_driver
+    from xlogmem.sim.kernels import check
 
     warnings.simplefilter("ignore")
     start_driver()

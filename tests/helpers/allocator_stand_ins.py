@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 __all__ = ["NullStream", "cuda_core", "cupy", "numba"]
 

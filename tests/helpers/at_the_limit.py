@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10, help="for each resource")
     parser.add_argument("--threads", type=int, default=8)
     options = parser.parse_args()
-    from xlogmem._start import start_driver
+    from xlogmem.commands.start import start_driver
 
     start_driver()
     failed = False

@@ -10,7 +10,7 @@ import allocator_stand_ins as stand_ins
 from capsules import Producer, Taken
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 __all__ = ["modules"]
 

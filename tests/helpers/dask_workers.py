@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, WorkerPlugin
 
 import xlogmem
 from xlogmem import sim
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 __all__ = ["DEVICES", "Cluster", "Pools", "connected", "dask_setup", "enabled", "expected", "races", "reinitialize",
            "reported", "resources", "shuffle", "stand_in_for_cupy"]

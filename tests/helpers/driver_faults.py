@@ -30,7 +30,7 @@ from fault_programs import PROGRAMS
 from fault_world import NBYTES, Ended, World
 
 from xlogmem import DeviceLostError, DeviceRuntime, XlogmemError, _driver, sim, use
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 CLASSES = {"out of memory": 2, "invalid handle": 400, "invalid value": 1, "capture": 900, "sticky": 700}
 SCRATCH = 1 << 16

@@ -9,7 +9,7 @@ from capsules import Taken
 from cuda.bindings import driver as cuda
 
 from xlogmem import Buffer, DeviceRuntime, Stream, XlogmemError, use
-from xlogmem._kernels import Kernels
+from xlogmem.sim.kernels import Kernels
 
 __all__ = ["NBYTES", "Ended", "World", "mine"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from cuda.bindings import driver as cuda
 from four_streams import FourStreams
 
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 NON_BLOCKING = 1
 

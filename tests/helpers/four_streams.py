@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceBlock, DeviceMemoryResource, DeviceRuntime, LaunchRecorder, Stream, StreamPool, use
-from xlogmem._kernels import Kernels, check
 from xlogmem.sim import Simulator
+from xlogmem.sim.kernels import Kernels, check
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 WORDS = 4096                                            # operations that can be marked

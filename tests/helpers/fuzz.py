@@ -22,7 +22,7 @@ from xlogmem import (
     from_cuda_array,
     from_dlpack,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 8, 16, 31, 64, 127, 255, 4096, 4097, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 40,
            (1 << 63) - 1, -(1 << 63), 1 << 62, -(1 << 31))
@@ -154,7 +154,7 @@ class Fuzz:
 
 
 def main(count: int, seed: int = 0) -> None:
-    from xlogmem._start import start_driver
+    from xlogmem.commands.start import start_driver
 
     start_driver()
     check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))))

@@ -7,7 +7,7 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from xlogmem import AsyncMemoryResource, DeviceRuntime, DirectMemoryResource, GuardResourceAdaptor, PoolMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 __all__ = ["MEMORIES", "NBYTES", "guarded", "only", "read", "write"]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlogmem.history.files import EVENT, History
+from xlogmem.observe.history.files import EVENT, History
 
 FIELDS = np.dtype([("number", "<u4"), ("thread", "<u4"), ("ticks", "<u8"), ("kind", "u1"), ("access", "u1"),
                    ("runtime", "<u2"), ("tag", "<u4"), ("stream", "<u4"), ("other", "<u4"), ("generation", "<u8"),

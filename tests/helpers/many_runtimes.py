@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from xlogmem import StreamPool, record_history, sim
-from xlogmem.history import read
+from xlogmem.observe.history import read
 
 
 def main(folder: Path) -> None:
@@ -17,7 +17,7 @@ def main(folder: Path) -> None:
     from cuda.bindings import driver as cuda
     from four_streams import READ_WRITE, FourStreams
 
-    from xlogmem._kernels import check
+    from xlogmem.sim.kernels import check
 
     check(cuda.cuInit(0))
     check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(0))))))

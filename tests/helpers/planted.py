@@ -228,7 +228,7 @@ from collections import namedtuple
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic
+from xlogmem._base.cpp cimport atomic
 
 __all__ = ["DEFECTS", "PlantedDefect", "plant", "reached"]
 

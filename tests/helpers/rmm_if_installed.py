@@ -5,7 +5,7 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "Source", "Stream", "_binding", "current", "needs_rmm", "rmm",
            "runtime_resource"]

@@ -14,7 +14,7 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, DeviceState, use
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 ROUNDS, OWN_ROUNDS, WORDS, LATE = 1000, 200, 1 << 14, 300_000       # nanoseconds that producers and readers are late
 

@@ -26,7 +26,7 @@ from places import HELPERS
 from which_driver import SIMULATED
 
 from xlogmem import DeviceBlock, DeviceRuntime, Stream, sim, use
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 Result = TypeVar("Result")
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -8,7 +8,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceBlock, DeviceRuntime, Stream, disable_peer_access, enable_peer_access
 from xlogmem._driver import device_count
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 COUNT = 64                                              # words of a block
 

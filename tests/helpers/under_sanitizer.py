@@ -24,10 +24,10 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from xlogmem import AsyncMemoryResource, DeviceRuntime, DirectMemoryResource, _driver, selftest, use
-from xlogmem._kernels import Kernels, check
-from xlogmem._start import start_driver
+from xlogmem.commands.start import start_driver
 from xlogmem.selftest import world
 from xlogmem.selftest.world import ending
+from xlogmem.sim.kernels import Kernels, check
 
 SEED, LENGTH = 20, 60
 

@@ -9,7 +9,7 @@ import os
 os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
 
 from xlogmem import _driver
-from xlogmem._start import start_driver
+from xlogmem.commands.start import start_driver
 
 REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
 

@@ -20,7 +20,7 @@ from xlogmem import (
     use,
 )
 from xlogmem._driver import live_events
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 try:
     import pyarrow

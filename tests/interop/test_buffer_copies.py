@@ -18,8 +18,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
 from xlogmem.interop._dtypes import DTYPES
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.promise(120, 121)

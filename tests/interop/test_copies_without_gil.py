@@ -11,7 +11,7 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, DeviceState, PoolMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 NBYTES = 64

@@ -15,8 +15,8 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

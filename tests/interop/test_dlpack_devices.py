@@ -10,7 +10,7 @@ from cuda.bindings import driver as cuda
 from four_streams import WRITE
 
 from xlogmem import DeviceState, from_dlpack, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 PINNED, MANAGED = 3, 13
 

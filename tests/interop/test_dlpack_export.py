@@ -12,8 +12,8 @@ from xlogmem import (
     DeviceState,
     from_dlpack,
 )
-from xlogmem._kernels import check
 from xlogmem.interop._dtypes import DTYPES
+from xlogmem.sim.kernels import check
 
 LEGACY, PER_THREAD = 1, 2
 

@@ -112,7 +112,7 @@ def test_a_deleter_at_the_end_of_the_process_is_silent(when, kind):
 import atexit, ctypes, sys
 sys.path[:0] = {[str(HELPERS)]!r}
 import xlogmem
-from xlogmem._start import start_driver
+from xlogmem.commands.start import start_driver
 start_driver()
 from capsules import Taken, arrow_array
 state = xlogmem.get_device_state()

@@ -12,8 +12,8 @@ from four_streams import READ, WRITE, FourStreams
 from scenarios import Scenarios
 
 from xlogmem import DeviceState, Stream, use
-from xlogmem._kernels import check
 from xlogmem.interop.buffers import Buffer
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -10,7 +10,7 @@ from cuda.bindings import driver as cuda
 from stale import reason
 
 from xlogmem import DeviceState, from_arrow, from_cuda_array, from_dlpack
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -15,7 +15,7 @@ from xlogmem import (
     from_cuda_array,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def test_what_an_interface_says(state):

@@ -18,7 +18,7 @@ from xlogmem import (
     from_dlpack,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.promise(94, 189, 200)

@@ -8,8 +8,8 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceLostError, DeviceRuntime, DeviceState, StreamMisuseError
-from xlogmem._kernels import check
 from xlogmem.interop import devices
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 WAIT, SET = "cuStreamWaitEvent", "cuMemsetD8Async"

@@ -8,7 +8,7 @@ from cuda.bindings import driver as cuda
 from round_trips import CORE, CUDF, CUPY, JAX, LATE, NUMBA, OWN_ROUNDS, ROUNDS, WORDS, show, wrong_rounds
 
 from xlogmem import from_cuda_array, from_dlpack, use
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]    # warnings of other libraries are theirs
 

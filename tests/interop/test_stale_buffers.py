@@ -23,7 +23,7 @@ from xlogmem import (
     XlogmemError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def give_up(ptr: int) -> None:

@@ -14,7 +14,7 @@ from xlogmem import (
     from_cuda_array,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def test_streams_follow_the_protocol_both_ways(state):

@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlogmem import BlockingStreamWarning, DeviceRuntime, use
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 pytestmark = pytest.mark.gpu
 WORDS, ROUNDS, DELAY_NS = 1 << 16, 30, 300_000

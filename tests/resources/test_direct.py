@@ -20,7 +20,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 THREADS = 8
 

@@ -6,7 +6,7 @@ from cuda.bindings import driver as cuda
 
 from xlogmem import AsyncMemoryResource, DeviceRuntime
 from xlogmem._driver import forget_context
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 

@@ -19,7 +19,7 @@ from xlogmem import (
     StreamPool,
     UseAfterFreeError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def freed_by_a_function_with_a_name(block: Any) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as cuda
 
-from xlogmem._guard_kernels import GUARD_PTX
-from xlogmem._kernels import check
+from xlogmem.resources.guard_kernels import GUARD_PTX
+from xlogmem.sim.kernels import check
 
 ALL = (1 << 64) - 1
 SIZES = {"u64": 64, "s64": 64, "b64": 64, "u32": 32, "b32": 32, "u8": 8}

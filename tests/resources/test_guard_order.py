@@ -16,7 +16,7 @@ from xlogmem import (
     GuardResourceAdaptor,
     MemoryCorruptionError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

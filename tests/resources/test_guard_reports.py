@@ -21,7 +21,7 @@ from xlogmem import (
     MemoryCorruptionError,
     PoolMemoryResource,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 LOGGER = logging.getLogger("xlogmem")
 ERRORS = [KeyboardInterrupt, SystemExit, ValueError]

@@ -17,7 +17,7 @@ from xlogmem import (
     LimitingResourceAdaptor,
     OutOfBudgetError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 TOTAL = 9000 + 216 + 512                                # of an allocation of 9,000 bytes, with its canaries
 

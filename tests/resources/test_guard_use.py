@@ -23,7 +23,7 @@ from xlogmem import (
     StreamMisuseError,
     StreamPool,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def test_poison(x):

@@ -29,8 +29,8 @@ from xlogmem import (
     StreamMisuseError,
     sim,
 )
-from xlogmem._kernels import check
-from xlogmem._labels import label_count
+from xlogmem._base.labels import label_count
+from xlogmem.sim.kernels import check
 
 KIB = 1 << 10
 UPSTREAMS = [AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource]

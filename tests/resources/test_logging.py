@@ -29,8 +29,8 @@ from xlogmem import (
     PoolMemoryResource,
     StreamPool,
     _driver,
-    _labels,
 )
+from xlogmem._base import labels
 from xlogmem.bench import _loops
 from xlogmem.bench.programs import Addresses
 
@@ -315,7 +315,7 @@ def test_a_tag_makes_no_row_column_or_formula(tag, tmp_path):
 
 def test_many_tags_need_no_more_memory():
     """Records that were written refer to none."""
-    lines, count = [], 3 * _labels.label_count() + 10_000
+    lines, count = [], 3 * labels.label_count() + 10_000
     log = LoggingResourceAdaptor(AsyncMemoryResource(), lines.append, format="json")
     runtime = DeviceRuntime(resource=log)
     for number in range(count):
@@ -324,7 +324,7 @@ def test_many_tags_need_no_more_memory():
             assert log.flush() == 0
     assert log.flush() == 0
     assert [json.loads(line)["tag"] for line in lines] == [f"tag {number}" for number in range(count) for _ in "af"]
-    assert _labels.label_count() < count
+    assert labels.label_count() < count
 
 
 # ---------------------------------------------------------------------------------------------- size

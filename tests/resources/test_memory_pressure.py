@@ -14,7 +14,7 @@ from xlogmem import (
     DirectMemoryResource,
     sim,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
 

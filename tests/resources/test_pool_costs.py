@@ -11,7 +11,7 @@ from pools import GRAIN, HALF, QUARTER, WHOLE, no_driver_call, one_chunk, simula
 from xlogmem import (
     PoolMemoryResource,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @simulated

@@ -16,7 +16,7 @@ from xlogmem import (
     StreamMisuseError,
     _driver,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 

@@ -14,8 +14,8 @@ from xlogmem import (
     DriverError,
     PoolMemoryResource,
 )
-from xlogmem._kernels import check
 from xlogmem.interop.devices import DeviceState
+from xlogmem.sim.kernels import check
 
 scenario = Scenarios(one_chunk)
 

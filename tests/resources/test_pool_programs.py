@@ -14,7 +14,7 @@ from xlogmem import (
     PoolMemoryResource,
     StreamPool,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.parametrize("seed", range(3))

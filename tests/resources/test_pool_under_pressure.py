@@ -12,7 +12,7 @@ from xlogmem import (
     OutOfDeviceMemoryError,
     PoolMemoryResource,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 

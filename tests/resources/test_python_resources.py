@@ -18,7 +18,7 @@ from xlogmem import (
     UseAfterFreeError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 class Mine(DeviceMemoryResource):

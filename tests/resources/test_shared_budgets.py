@@ -21,7 +21,7 @@ from xlogmem import (
     StatisticsResourceAdaptor,
     TrackingResourceAdaptor,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 KIB = 1 << 10
 

@@ -26,7 +26,7 @@ from xlogmem import (
     TrackingResourceAdaptor,
     use,
 )
-from xlogmem._labels import label_count
+from xlogmem._base.labels import label_count
 
 
 def tracking(upstream=None, **options):

@@ -7,10 +7,10 @@ from interrupts import interrupted
 from rmm_if_installed import RuntimeMemoryResource, Source, current, needs_rmm, rmm
 
 import xlogmem
-import xlogmem.statistics
+import xlogmem.observe.statistics
 from xlogmem import StreamMisuseError, use
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = needs_rmm
 

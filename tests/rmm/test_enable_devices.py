@@ -8,8 +8,8 @@ from cuda.bindings import driver as cuda
 from rmm_if_installed import RuntimeMemoryResource, Source, current, needs_rmm, rmm
 
 import xlogmem
-from xlogmem import allocators, device_pool
-from xlogmem._kernels import check
+from xlogmem import _devices, allocators
+from xlogmem.sim.kernels import check
 
 pytestmark = [needs_rmm, pytest.mark.simulator]
 
@@ -101,7 +101,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything(two):
 
 
 def test_more_devices_than_a_process_has_runtimes_are_refused(two, monkeypatch):
-    monkeypatch.setattr(device_pool, "device_count", lambda: 17)
+    monkeypatch.setattr(_devices, "device_count", lambda: 17)
     for enable in (lambda: xlogmem.rmm.enable("all"), lambda: xlogmem.enable("rmm", devices=[0, 16])):
         with pytest.raises(ValueError, match=r"devices 0 to 15, and not of device 16: .* CUDA_VISIBLE_DEVICES"):
             enable()

@@ -11,7 +11,7 @@ from cuda.bindings import driver as cuda
 import xlogmem
 from xlogmem import DeviceRuntime, StreamMisuseError, launch, use
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 HAVE_RMM = importlib.util.find_spec("rmm") is not None
 if HAVE_RMM:

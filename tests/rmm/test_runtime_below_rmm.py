@@ -27,7 +27,7 @@ from xlogmem import (
     PoolMemoryResource,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 pytestmark = needs_rmm
 

@@ -18,7 +18,7 @@ from xlogmem import (
     PoolMemoryResource,
     StreamMisuseError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 

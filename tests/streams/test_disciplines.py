@@ -12,7 +12,7 @@ from xlogmem import (
     PoolMemoryResource,
     StreamMisuseError,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

@@ -12,7 +12,7 @@ from xlogmem import (
     StreamMisuseError,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator

@@ -12,7 +12,7 @@ from xlogmem import (
     DeviceRuntime,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 class Named:

@@ -19,7 +19,7 @@ from xlogmem import (
     launch,
     use,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def test_every_spelling_of_a_stream():

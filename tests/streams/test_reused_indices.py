@@ -9,7 +9,7 @@ from foreign_streams import NON_BLOCKING, ForeignStream, foreign
 from four_streams import READ, WRITE
 
 from xlogmem import PoolMemoryResource
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 
 def used_by_a_dead_stream(x, access=WRITE):

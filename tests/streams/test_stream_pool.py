@@ -15,7 +15,7 @@ from xlogmem import (
     StreamMisuseError,
     StreamPool,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 UNKNOWN = 999
 

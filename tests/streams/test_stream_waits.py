@@ -24,7 +24,7 @@ from xlogmem import (
     _driver,
     current_stream,
 )
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 UNKNOWN, LOST = 999, 700
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -18,11 +18,11 @@ from cuda.bindings import driver as cuda
 import xlogmem
 from xlogmem import allocators
 from xlogmem import runtime as runtimes
-from xlogmem._kernels import check
 from xlogmem.bench import measure, neighbours, workers
 from xlogmem.bench.allocators import OURS, PEER, PYTHON
 from xlogmem.bench.cases import enabled
 from xlogmem.bench.world import World
+from xlogmem.sim.kernels import check
 
 pytestmark = [pytest.mark.simulator, pytest.mark.with_gil]
 

@@ -14,7 +14,7 @@ LOUD = "SIMULATED CUDA driver"
 
 def xlogmem(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name != "XLOGMEM_SIM_QUIET"} | environment
-    return subprocess.run([sys.executable, "-c", "from xlogmem.cli import main; main()", *arguments],
+    return subprocess.run([sys.executable, "-c", "from xlogmem.commands.cli import main; main()", *arguments],
                           capture_output=True, text=True, env=variables, timeout=100)
 
 
@@ -54,7 +54,7 @@ def test_a_demo_that_stays_wrong_fails():
         "simulator = sim.install()\n"
         "reset = simulator.reset\n"
         "simulator.reset = lambda *a, **k: (reset(*a, **k), simulator.drop('cuStreamWaitEvent', 1))\n"
-        "from xlogmem.cli import main\n"
+        "from xlogmem.commands.cli import main\n"
         "main(['demo', '--rounds', '5', '--json'])")], capture_output=True, text=True, timeout=100)
     assert run.returncode == 1
     assert json.loads(run.stdout)["races_with_recorder"] > 0

@@ -17,7 +17,7 @@ pytest.importorskip("nvtx", reason="needs nvtx")
 
 import xlogmem
 from xlogmem import DeviceRuntime, use
-from xlogmem.nvtx import NamedUse, names_of
+from xlogmem.observe.nvtx import NamedUse, names_of
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a compiler for C")
@@ -194,8 +194,8 @@ with xlogmem.use(T, write=block):
 @needs_compiler
 def test_nothing_is_recorded_before_and_after(seen):
     assert seen(START + """
-from xlogmem import _history
-from xlogmem.history import recording
+from xlogmem.observe import _history
+from xlogmem.observe.history import recording
 assert _history.count() == 0
 with xlogmem.record_nvtx():
     runtime.allocate(64, S).free()

@@ -12,7 +12,7 @@ from perfetto_ui import Perfetto
 
 import xlogmem
 from xlogmem import sim
-from xlogmem.history import perfetto, record_history
+from xlogmem.observe.history import perfetto, record_history
 
 pytestmark = pytest.mark.simulator
 LOST = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"

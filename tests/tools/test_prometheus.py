@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import xlogmem
 from xlogmem import DeviceRuntime, PoolMemoryResource, StatisticsResourceAdaptor
-from xlogmem.prometheus import COUNTERS, Collector
+from xlogmem.observe.prometheus import COUNTERS, Collector
 
 
 class Scraped:
@@ -140,8 +140,8 @@ def test_bad_arguments(tags, error):
 
 def test_without_the_client_it_says_what_to_install():
     run = subprocess.run([sys.executable, "-c", "import sys; sys.modules['prometheus_client'] = None\n"
-                          "import xlogmem.prometheus"], capture_output=True, text=True, timeout=100,
+                          "import xlogmem.observe.prometheus"], capture_output=True, text=True, timeout=100,
                          env=os.environ | ENVIRONMENT)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == (
-        'ImportError: xlogmem.prometheus needs prometheus_client: pip install "xlogmem[prometheus]"')
+        'ImportError: xlogmem.observe.prometheus needs prometheus_client: pip install "xlogmem[prometheus]"')

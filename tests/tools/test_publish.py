@@ -18,9 +18,9 @@ from live_programs import HOLDS, running
 
 import xlogmem
 from xlogmem import DeviceRuntime, PoolMemoryResource, StatisticsResourceAdaptor
-from xlogmem.live import publishing, reading, sockets
-from xlogmem.live.figures import ProcessFigures, Tag, figures_of, figures_of_process
-from xlogmem.live.reading import EndedError, LiveError, UnpublishedError, read
+from xlogmem.observe.live import publishing, reading, sockets
+from xlogmem.observe.live.figures import ProcessFigures, Tag, figures_of, figures_of_process
+from xlogmem.observe.live.reading import EndedError, LiveError, UnpublishedError, read
 from xlogmem.runtime import existing_runtimes
 
 
@@ -175,7 +175,8 @@ def test_without_a_runtime_there_are_no_figures(folder):
 
 @pytest.mark.parametrize("value", ["", "0"])
 def test_nothing_is_published_unless_it_is_wanted(folder, value):
-    with running("import xlogmem, sys\nassert not [name for name in sys.modules if name.startswith('xlogmem.live.p')]",
+    with running("import xlogmem, sys\n"
+                 "assert not [name for name in sys.modules if name.startswith('xlogmem.observe.live.p')]",
                  XLOGMEM_PUBLISH=value) as process:
         if value:
             assert not folder.exists()
@@ -187,7 +188,7 @@ FORKS = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
 import xlogmem
-from xlogmem.live import publishing, reading
+from xlogmem.observe.live import publishing, reading
 path = xlogmem.publish()
 child = os.fork()
 if child == 0:

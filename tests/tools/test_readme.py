@@ -12,7 +12,7 @@ from places import ROOT
 from which_driver import SIMULATED
 
 from xlogmem import sim
-from xlogmem._kernels import check
+from xlogmem.sim.kernels import check
 
 README = (ROOT / "README.md").read_text()
 PROGRAM = re.search(r"```python\n(import ctypes.*?)```", (ROOT / "docs/using.md").read_text(), re.DOTALL)[1]

@@ -22,7 +22,7 @@ from xlogmem.bench.logs import Event
 from xlogmem.bench.programs import Addresses, Programs, fits_ours, least
 from xlogmem.bench.recorded import LogError, calls_of, recorded
 from xlogmem.bench.replay import NotHere, Row, Sample, files, replayed
-from xlogmem.cli import main
+from xlogmem.commands.cli import main
 
 CUDF = ROOT / "benchmarks/logs/cudf-26.10-h200.csv.gz"
 HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"

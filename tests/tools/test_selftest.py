@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from xlogmem import selftest
-from xlogmem.cli import main
+from xlogmem.commands.cli import main
 from xlogmem.selftest.programs import ACROSS, DEVICES, KINDS, Program
 from xlogmem.selftest.steps import STEPS
 

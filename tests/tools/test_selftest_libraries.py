@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from xlogmem import allocators, selftest
 from xlogmem import runtime as runtimes
-from xlogmem.cli import main
+from xlogmem.commands.cli import main
 from xlogmem.selftest import libraries
 from xlogmem.selftest.programs import Program
 from xlogmem.selftest.steps import STEPS

@@ -16,8 +16,8 @@ from many_events import repeated
 
 from xlogmem import sim, use
 from xlogmem.check.frames import shortened
-from xlogmem.cli import main
-from xlogmem.history import History, read, record_history, timeline
+from xlogmem.commands.cli import main
+from xlogmem.observe.history import History, read, record_history, timeline
 
 pytestmark = pytest.mark.simulator
 COLOURS = ("#3b6fd4", "#d9822b", "#2f9e6e")             # of the tags with the largest peaks

@@ -17,10 +17,10 @@ from live_programs import HOLDS, WAITS, running
 from rich.console import Console
 
 from xlogmem import DeviceRuntime, PoolMemoryResource
-from xlogmem.live import watching
-from xlogmem.live.figures import ProcessFigures, figures_of
-from xlogmem.live.pictures import picture, rates
-from xlogmem.live.reading import EndedError, UnpublishedError
+from xlogmem.observe.live import watching
+from xlogmem.observe.live.figures import ProcessFigures, figures_of
+from xlogmem.observe.live.pictures import picture, rates
+from xlogmem.observe.live.reading import EndedError, UnpublishedError
 
 TOP = [sys.executable, "-m", "xlogmem", "top"]
 

@@ -27,8 +27,8 @@ def test_every_allowance_is_used():
 def test_everything_is_scanned():
     files = {file for file, _ in words.texts(ROOT)}
     for file in (
-            "xlogmem/_core.pyx", "xlogmem/_core.pxd", "xlogmem/core/free.pxi", "xlogmem/blocks.pyi", "xlogmem/cli.py",
-            "xlogmem/include/xlogmem.h", "cpp/engine/engine.cpp",
+            "xlogmem/_core.pyx", "xlogmem/_core.pxd", "xlogmem/core/free.pxi", "xlogmem/blocks.pyi",
+            "xlogmem/commands/cli.py", "xlogmem/include/xlogmem.h", "cpp/engine/engine.cpp",
             "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "setup.py",
             "docs/design.md", "examples/together.py", "benchmarks/pool.py", ".ci/run", ".ci/house.py",
             "tests/conftest.py", "tests/defects.toml", "tests/tools/test_words.py", "tests/sanitizers/tsan.txt"):

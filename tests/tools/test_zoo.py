@@ -207,7 +207,7 @@ def test_what_the_command_says_is_what_is_looked_for():
     """... in the text of the check itself."""
     from xlogmem.check import command
 
-    assert UNCHECKED in Path(command.__file__).with_name("cli.py").read_text()
+    assert UNCHECKED in (ROOT / "xlogmem/commands/check.py").read_text()
     assert (CERTAIN, PROGRAM_FAILED) == (command.CERTAIN, command.PROGRAM_FAILED)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from xlogmem._stream_owners import owns_stream
+from xlogmem._foreign.stream_owners import owns_stream
 from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.streams import Stream

@@ -6,8 +6,23 @@ up once.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
-from xlogmem._abi cimport XLOGMEM_FAILED, XLOGMEM_TABLE, XLOGMEM_TEXT, xlogmem_error, xlogmem_runtime, xlogmem_table
-from xlogmem._failures cimport Failure, UnderWay, drop_exception, format_failure, keep_exception, put_back, set_aside
+from xlogmem._base.abi cimport (
+    XLOGMEM_FAILED,
+    XLOGMEM_TABLE,
+    XLOGMEM_TEXT,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_table,
+)
+from xlogmem._base.failures cimport (
+    Failure,
+    UnderWay,
+    drop_exception,
+    format_failure,
+    keep_exception,
+    put_back,
+    set_aside,
+)
 
 from xlogmem._table import table
 

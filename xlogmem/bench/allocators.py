@@ -12,9 +12,9 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 import xlogmem
-from xlogmem._kernels import check
 from xlogmem.bench import _loops
 from xlogmem.bench.world import STREAMS, Failed, World, streams_for, unless_failed
+from xlogmem.sim.kernels import check
 
 __all__ = ["CPP", "FLOOR", "OURS", "PEER", "PER_USE_EVENTS", "PYTHON", "NativeAllocator", "PythonAllocator", "native",
            "python", "rmm_resources", "runtimes"]

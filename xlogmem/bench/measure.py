@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from xlogmem._start import start_driver
 from xlogmem.bench.allocators import FLOOR
 from xlogmem.bench.cases import FAMILIES, Candidate, Case, built
 from xlogmem.bench.machine import facts
 from xlogmem.bench.settings import ALL_OF_IT, Order, Settings, selected
 from xlogmem.bench.world import Failed, World
+from xlogmem.commands.start import start_driver
 
 __all__ = ["Entrant", "main", "measure", "take_turns", "work"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 import xlogmem
-from xlogmem._kernels import check
 from xlogmem.bench.allocators import runtimes
 from xlogmem.runtime import set_runtime
+from xlogmem.sim.kernels import check
 
 __all__ = ["ALLOCATORS", "NEIGHBOURS", "NO_BYTES", "OWN", "Neighbour", "made"]
 

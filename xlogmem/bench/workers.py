@@ -16,10 +16,10 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
-from xlogmem._start import start_driver
 from xlogmem.bench import neighbours
 from xlogmem.bench.neighbours import Pair
+from xlogmem.commands.start import start_driver
+from xlogmem.sim.kernels import check
 
 __all__ = ["STREAMS_IN_TURN", "Worker", "Workers", "serve"]
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from cuda.bindings import driver as cuda
 
 from xlogmem._driver import initialize, is_simulated
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 __all__ = ["LIBRARIES", "STREAMS", "Failed", "World", "streams_for", "unless_failed"]
 

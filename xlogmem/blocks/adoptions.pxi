@@ -14,10 +14,10 @@ cimport cython
 
 from libc.stdint cimport uint64_t
 
+from xlogmem._base.cpp cimport peek
 from xlogmem._core cimport RETIRED
-from xlogmem._cpp cimport peek
 from xlogmem._driver cimport process_is_closing
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
 
 
 @cython.final

@@ -11,8 +11,18 @@ from cpython.exc cimport PyErr_SetInterrupt
 from cpython.ref cimport PyObject, Py_INCREF
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._stream_owners import find_owner
+from xlogmem._foreign.stream_owners import find_owner
 from xlogmem.errors import StaleBufferError, StreamMisuseError, XlogmemError
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    LOST,
+    WAIT_IS_CIRCULAR,
+    raise_failure,
+)
+from xlogmem._base.labels cimport label_of_tag, stack_for
 from xlogmem._core cimport (
     READ,
     READ_WRITE,
@@ -36,19 +46,9 @@ from xlogmem._core cimport (
     wait_for_pending,
     watched,
 )
-from xlogmem._cpp cimport vector
 from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, process_is_closing, take_at_forks
-from xlogmem._failures cimport (
-    BLOCK_IS_AWAITED,
-    BLOCK_IS_CONTESTED,
-    BLOCK_IS_STALE,
-    LOST,
-    WAIT_IS_CIRCULAR,
-    raise_failure,
-)
-from xlogmem._foreign cimport StreamRegistry
-from xlogmem._labels cimport label_of_tag, stack_for
-from xlogmem._named cimport Extent, name_memory
+from xlogmem._foreign.named cimport Extent, name_memory
+from xlogmem._foreign.objects cimport StreamRegistry
 from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState, StreamState, count_cached_locked
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, refuse_undeclared, settle
 from xlogmem.streams cimport StreamPool, counted_handle, parse

@@ -4,8 +4,8 @@
 from libc.stdint cimport uint64_t
 
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem._base.cpp cimport make_new
 from xlogmem._core cimport new_identity
-from xlogmem._cpp cimport make_new
 
 
 cdef Block* nothing = make_new[Block]()                 # in no table; its generation is no block's

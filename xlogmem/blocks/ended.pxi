@@ -13,12 +13,12 @@ cimport cython
 from cpython.ref cimport PyObject, Py_XDECREF
 from libc.stdint cimport uint64_t
 
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport NO_FAILURE, PYTHON_RAISED, format_failure
+from xlogmem._base.index cimport destroy
 from xlogmem._core cimport CoreState, end_calls, hand_over, set_hooks, start_calls, switch_history, tear_down
-from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Context, forget_at_forks
-from xlogmem._failures cimport NO_FAILURE, PYTHON_RAISED, format_failure
-from xlogmem._foreign cimport StreamRegistry
-from xlogmem._index cimport destroy
+from xlogmem._foreign.objects cimport StreamRegistry
 from xlogmem._order cimport Ordering
 from xlogmem.resources.base cimport DeviceMemoryResource
 from xlogmem.streams cimport StreamPool

@@ -5,8 +5,8 @@
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t
 
+from xlogmem._base.cpp cimport atomic, make_new, push
 from xlogmem._core cimport end_export
-from xlogmem._cpp cimport atomic, make_new, push
 from xlogmem._driver cimport give_event, process_is_closing
 
 

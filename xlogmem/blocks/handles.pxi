@@ -7,8 +7,8 @@ cimport cython
 from libc.stdint cimport uint8_t
 
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem._base.cpp cimport vector
 from xlogmem._core cimport FREED, LIVE, READ, READ_WRITE, RETIRED, Entry, is_still_locked, look_at_block, wait_for_block
-from xlogmem._cpp cimport vector
 from xlogmem._order cimport ALLOCATED, HAS_READ, WRITTEN, OrderState, StreamState, is_of_former
 from xlogmem.resources.base cimport GuardTable
 from xlogmem.streams cimport core_of

@@ -9,8 +9,11 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 
-from xlogmem._units import parse_size
+from xlogmem._base.units import parse_size
 from xlogmem.errors import StreamMisuseError
+from xlogmem._base.cpp cimport peek, unlikely
+from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED
+from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._core cimport (
     DONE,
     FREED,
@@ -30,10 +33,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
-from xlogmem._cpp cimport peek, unlikely
-from xlogmem._failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED
-from xlogmem._labels cimport Label, label_of_stack, label_of_tag, release, stack_for
-from xlogmem._named cimport Extent, name_memory
+from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
 

@@ -1,6 +1,6 @@
 # Arguments that are no blocks: their parts, and the memory of each.
 
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
 
 
 cdef object contents_of(object what):

@@ -10,6 +10,7 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport UINT64_MAX, uint64_t
 
 from xlogmem.errors import StreamMisuseError
+from xlogmem._base.cpp cimport vector
 from xlogmem._core cimport (
     UNKNOWN_ACCESS,
     Request,
@@ -21,8 +22,7 @@ from xlogmem._core cimport (
     record_use,
     wait_for_streams,
 )
-from xlogmem._cpp cimport vector
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport StreamState
 from xlogmem.streams cimport handle_of
 

@@ -4,15 +4,15 @@ import enum
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._tags import shown
+from xlogmem._base.tags import shown
 from xlogmem.errors import UseAfterFreeError
 from xlogmem.resources.layers import find_layer
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.labels cimport object_of, release
+from xlogmem._base.survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem._core cimport Figures, mark_lost_if_sticky, see_generation_locked, survey_locked, tally_tags_locked
-from xlogmem._cpp cimport vector
 from xlogmem._driver cimport Scope, enter_context, leave_context, memory_info
-from xlogmem._labels cimport object_of, release
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState, empty_caches_locked
-from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem.resources.pool cimport PoolFigures, PoolMemoryResource, PoolState, figures_as_dict, read_figures_locked
 from xlogmem.resources.tally cimport Tally, forget_all
 from xlogmem.streams cimport core_of

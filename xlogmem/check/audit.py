@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from xlogmem._units import format_bytes
+from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Stream, stack_of
 from xlogmem.check.frames import Frame, place_in
 

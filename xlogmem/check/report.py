@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from xlogmem._units import format_bytes
+from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Finding
 from xlogmem.check.frames import Frame, place_in
 

@@ -6,9 +6,9 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
+from xlogmem._base.labels cimport line_of
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
-from xlogmem._labels cimport line_of
-from xlogmem._locks cimport mutex
 
 from json.encoder import encode_basestring_ascii as quoted
 from time import perf_counter_ns

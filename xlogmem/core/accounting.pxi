@@ -5,10 +5,10 @@
 # or of bytes, a fence is recorded at once.  Live and pending bytes together change in one step, so that their sum is
 # right at every moment.
 
-from xlogmem._cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.failures cimport LOST, NEEDS_CONTEXT_SYNC, NO_FAILURE
+from xlogmem._base.index cimport NO_STREAM, Tracked, floor_of, next_above
 from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._failures cimport LOST, NEEDS_CONTEXT_SYNC, NO_FAILURE
-from xlogmem._index cimport NO_STREAM, Tracked, floor_of, next_above
 from xlogmem._order cimport (
     Fence,
     advance,

@@ -5,9 +5,8 @@
 
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check, make_new, poke, unlikely
-from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
-from xlogmem._failures cimport (
+from xlogmem._base.cpp cimport check, make_new, poke, unlikely
+from xlogmem._base.failures cimport (
     BLOCK_IS_CONTESTED,
     DRIVER_FAILED,
     OUT_OF_BUDGET,
@@ -20,10 +19,11 @@ from xlogmem._failures cimport (
     format_failure,
     is_out_of_memory,
 )
-from xlogmem._history cimport BLOCK_ADOPTED, BLOCK_ALLOCATED, BLOCK_EVICTED
-from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
-from xlogmem._labels cimport held
+from xlogmem._base.index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
+from xlogmem._base.labels cimport held
+from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
 from xlogmem._order cimport ALLOCATED, advance, forbid_context_sync
+from xlogmem.observe._history cimport BLOCK_ADOPTED, BLOCK_ALLOCATED, BLOCK_EVICTED
 from xlogmem.resources.base cimport start_call
 
 

@@ -14,7 +14,7 @@
 
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._cpp cimport unlikely
+from xlogmem._base.cpp cimport unlikely
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, process_was_forked, stream_is_capturing
 from xlogmem.resources.base cimport FrontierTable
 

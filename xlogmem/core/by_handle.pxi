@@ -4,7 +4,7 @@
 # one acquisition of the lock is enough, and no context: the only driver call is the caller's query whether the stream
 # captures.  Where more is needed nothing is done, and the ordinary way follows.
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
 from xlogmem.resources.base cimport FrontierTable, start_call_on
 
 

@@ -3,7 +3,7 @@
 # The first allocations of a size on a stream come from the pool and are counted; from then on memory of that size is
 # cached there (`caches.pxi`).  Cached memory goes back to the pool with the position behind its free.
 
-from xlogmem._cpp cimport check, make_new
+from xlogmem._base.cpp cimport check, make_new
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 from xlogmem._order cimport ALLOCATED, SEALED, advance
 

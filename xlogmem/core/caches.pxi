@@ -21,9 +21,9 @@
 
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._cpp cimport check, larger, poke, unlikely
+from xlogmem._base.cpp cimport check, larger, poke, unlikely
+from xlogmem._base.index cimport erase
 from xlogmem._driver cimport stream_is_capturing
-from xlogmem._index cimport erase
 from xlogmem._order cimport ALLOCATED, SEALED, count_of, is_of_former
 
 

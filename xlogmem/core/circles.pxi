@@ -17,9 +17,9 @@
 # what it waits for.  A note was right at its time, and is right still if the thread that holds the window has been
 # waiting since before: a circle of such notes has no end, and the thread that finds it is refused.
 
-from xlogmem._cpp cimport check, make_new
+from xlogmem._base.cpp cimport check, make_new
+from xlogmem._base.failures cimport WAIT_IS_CIRCULAR
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
-from xlogmem._failures cimport WAIT_IS_CIRCULAR
 from xlogmem._order cimport current_thread
 
 

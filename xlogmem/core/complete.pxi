@@ -4,9 +4,9 @@
 # stream, that of a consumer.  A wait then covers all that is queued on that stream by now, and a query needs the stream
 # to be idle.  What is inside a window that is still open was not filed, and does not count.
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
+from xlogmem._base.failures cimport BLOCK_IS_STALE, fail_block
 from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._failures cimport BLOCK_IS_STALE, fail_block
 from xlogmem._order cimport (
     ENTRY_KINDS,
     WRITTEN,

@@ -13,9 +13,8 @@
 #
 # What it waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
 
-from xlogmem._cpp cimport check, larger, milliseconds
-from xlogmem._driver cimport process_is_closing
-from xlogmem._failures cimport (
+from xlogmem._base.cpp cimport check, larger, milliseconds
+from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
     NO_FAILURE,
@@ -28,6 +27,7 @@ from xlogmem._failures cimport (
     fail_stream,
     warn_of_window,
 )
+from xlogmem._driver cimport process_is_closing
 from xlogmem._order cimport advance, ident_of_thread, refuse_if_capturing_unlocks, thread_is_alive
 
 

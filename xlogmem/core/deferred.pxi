@@ -5,9 +5,8 @@
 # If a free that they carry out fails, that is not their failure: it goes back on the list, and the next reap reports
 # it.
 
-from xlogmem._cpp cimport check, push
-from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._failures cimport (
+from xlogmem._base.cpp cimport check, push
+from xlogmem._base.failures cimport (
     LOST,
     NO_FAILURE,
     OUT_OF_BUDGET,
@@ -16,6 +15,7 @@ from xlogmem._failures cimport (
     drop_holdings,
     is_put_off,
 )
+from xlogmem._driver cimport Scope, enter_context, leave_context
 from xlogmem._order cimport ALLOCATED, Fence, advance, forbid_context_sync, record_fence_unlocks
 
 

@@ -4,9 +4,9 @@
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
-from xlogmem._cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.failures cimport is_put_off
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
-from xlogmem._failures cimport is_put_off
 from xlogmem._order cimport (
     Fence,
     advance,

@@ -3,10 +3,9 @@
 # Filing never fails and makes no driver call (`file_window_locked`).  What may need the driver comes after it
 # (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
-from xlogmem._cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
 from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
-from xlogmem._history cimport HANDED_BACK
 from xlogmem._order cimport (
     ADAPTIVE,
     HAS_READ,
@@ -26,6 +25,7 @@ from xlogmem._order cimport (
     record_fence_unlocks,
     refuse_if_capturing_unlocks,
 )
+from xlogmem.observe._history cimport HANDED_BACK
 
 
 cdef inline bint may_file_plainly(StreamState* stream) noexcept nogil:

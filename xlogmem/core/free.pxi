@@ -5,12 +5,11 @@
 # after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
 # (`free_into_pool_locked`).
 
-from xlogmem._cpp cimport check, poke, prefetch, unlikely
+from xlogmem._base.cpp cimport check, poke, prefetch, unlikely
+from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._base.index cimport Tracked, erase, floor_of
+from xlogmem._base.labels cimport Label, held, release
 from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
-from xlogmem._history cimport BLOCK_FREED, BLOCK_RELEASED, FREE_FAILED
-from xlogmem._index cimport Tracked, erase, floor_of
-from xlogmem._labels cimport Label, held, release
 from xlogmem._order cimport (
     ALLOCATED,
     SEALED,
@@ -22,6 +21,7 @@ from xlogmem._order cimport (
     refuse_capturing_sources_unlocks,
     refuse_if_capturing_unlocks,
 )
+from xlogmem.observe._history cimport BLOCK_FREED, BLOCK_RELEASED, FREE_FAILED
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, settle, start_call_on
 
 

@@ -4,7 +4,7 @@
 # raised to a new position of their stream before anything is ordered after them.  `collect_dependencies_locked` turns a
 # frontier into what a stream has to wait for; prepare and free both begin with it.
 
-from xlogmem._cpp cimport check, larger, unlikely
+from xlogmem._base.cpp cimport check, larger, unlikely
 from xlogmem._order cimport (
     ALLOCATED,
     HAS_READ,

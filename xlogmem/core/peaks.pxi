@@ -3,7 +3,7 @@
 # The core raises one figure, `CoreState.peak_bytes`.  Whenever a span begins, ends or is looked at, that figure goes
 # into all spans that are open, and begins anew: so spans of different threads may overlap as they like.
 
-from xlogmem._cpp cimport check, larger
+from xlogmem._base.cpp cimport check, larger
 
 
 cdef inline void raise_peak_locked(CoreState* core) noexcept nogil:

@@ -4,9 +4,9 @@
 # the windows are opened in one acquisition of the lock, before any wait is queued.  From then on no block of the launch
 # can be freed, so the waits may be queued without the lock.
 
-from xlogmem._cpp cimport check, make_new, unlikely
+from xlogmem._base.cpp cimport check, make_new, unlikely
+from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, stream_is_capturing
-from xlogmem._failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
 from xlogmem._order cimport ALLOCATED, order_all_unlocks, refuse_capturing_sources_unlocks, stream_captures
 
 

@@ -1,14 +1,16 @@
-# Events of a recorded history: see _history.pyx, and docs/history.md for their meaning.
+# Events of a recorded history: see observe/_history.pyx, and docs/history.md for their meaning.
 #
 # Nothing here is on a path that is taken without one.  A runtime has two signs of it.  `marks` is what a call looks at
 # anyway before its own work: there the place of the call in the program is found, without a lock, and quick ways
 # without the runtime's lock go through a twin that writes events.  `watched`, and in the ordering `is_recorded`, is for
 # those that have the lock, or that of a cache: it changes under all of these, so once it is off nothing is written.
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
+from xlogmem._base.failures cimport LOST, is_out_of_memory
+from xlogmem._base.labels cimport Label
 from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport LOST, is_out_of_memory
-from xlogmem._history cimport (
+from xlogmem._order cimport current_thread, is_ordered_after_locked, note_order
+from xlogmem.observe._history cimport (
     BLOCK_ALLOCATED,
     BLOCK_FREED,
     BLOCK_USED,
@@ -30,8 +32,6 @@ from xlogmem._history cimport (
     the_ring,
     ticks,
 )
-from xlogmem._labels cimport Label
-from xlogmem._order cimport current_thread, is_ordered_after_locked, note_order
 
 
 cdef Ring* history = the_ring()

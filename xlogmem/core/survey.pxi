@@ -4,10 +4,10 @@
 # read while all of them are stopped.  A block joins or leaves a cache with the runtime's lock held, so all that is
 # looked at afterwards is of that same moment, and the caches need not be stopped for it.
 
-from xlogmem._cpp cimport check
-from xlogmem._labels cimport held
+from xlogmem._base.cpp cimport check
+from xlogmem._base.labels cimport held
+from xlogmem._base.survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem._order cimport ALLOCATED, WRITTEN, is_of_former
-from xlogmem._survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem.resources.tally cimport Row, Tally, add_to, row_of
 
 

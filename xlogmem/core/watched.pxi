@@ -10,8 +10,8 @@
 
 from cpython.unicode cimport PyUnicode_AsUTF8
 
-from xlogmem._cpp cimport make_new
-from xlogmem._labels cimport Label
+from xlogmem._base.cpp cimport make_new
+from xlogmem._base.labels cimport Label
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, FrontierTable
 
 

@@ -3,7 +3,7 @@
 # Calls are made with the device's primary context current, and the caller's is restored after them.  A capture in
 # another thread restricts what this one may call; `relax_capture` lifts that for a call.
 
-from xlogmem._failures cimport PROCESS_WAS_FORKED, raise_failure
+from xlogmem._base.failures cimport PROCESS_WAS_FORKED, raise_failure
 
 
 cdef dict contexts = {}                     # by ordinal; kept until the process ends

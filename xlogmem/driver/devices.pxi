@@ -1,7 +1,7 @@
 # Devices: properties that need no context, and memory sizes.
 
 from xlogmem.errors import DriverError
-from xlogmem._failures cimport raise_failure
+from xlogmem._base.failures cimport raise_failure
 
 
 cdef int device_of_ordinal(int ordinal, cy.CUdevice* device) except -1:

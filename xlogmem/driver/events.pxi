@@ -4,7 +4,7 @@
 # the call (CUDA driver API, cuStreamWaitEvent).  So an event is spare as soon as no further wait for it will be
 # enqueued.
 
-from xlogmem._failures cimport raise_failure
+from xlogmem._base.failures cimport raise_failure
 
 
 cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil:

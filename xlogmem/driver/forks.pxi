@@ -10,7 +10,7 @@ import threading
 
 cimport cython
 
-from xlogmem._failures import FORKED
+from xlogmem._base.failures import FORKED
 from xlogmem.errors import DriverError
 
 

@@ -10,7 +10,7 @@ import contextlib
 from libc.string cimport memset
 
 from xlogmem.errors import DriverError
-from xlogmem._failures cimport raise_failure
+from xlogmem._base.failures cimport raise_failure
 
 
 cdef set enabled_peers = set()              # (device, peer), as the program wants it

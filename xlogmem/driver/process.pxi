@@ -6,11 +6,11 @@
 import atexit
 import os
 
-from xlogmem._failures import FORKED
-from xlogmem._units import parse_ordinal
+from xlogmem._base.failures import FORKED
+from xlogmem._base.units import parse_ordinal
 from xlogmem.errors import DriverError, DriverNotFoundError
-from xlogmem._cpp cimport flag
-from xlogmem._failures cimport error_name, raise_failure
+from xlogmem._base.cpp cimport flag
+from xlogmem._base.failures cimport error_name, raise_failure
 
 
 cdef extern from *:

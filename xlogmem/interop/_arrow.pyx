@@ -14,9 +14,9 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 
+from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport LAUNCHED
 from xlogmem._driver cimport Scope, enter_context, event_record, give_event, leave_context, take_event
-from xlogmem._failures cimport Failure
 from xlogmem.blocks cimport Core, release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.streams cimport Stream

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from xlogmem._dltensor cimport DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor
+from xlogmem._foreign.dltensor cimport DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor
 from xlogmem.blocks cimport Export
 from xlogmem.interop._layout cimport ArrayLayout
 

@@ -13,8 +13,8 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsul
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from xlogmem._dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
-from xlogmem._named cimport parts_of_tensor
+from xlogmem._foreign.dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
+from xlogmem._foreign.named cimport parts_of_tensor
 from xlogmem.blocks cimport release_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 

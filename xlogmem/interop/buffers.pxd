@@ -1,6 +1,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport atomic, flag
+from xlogmem._base.cpp cimport atomic, flag
 from xlogmem.blocks cimport BlockView, DeviceBlock, Runtime
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder

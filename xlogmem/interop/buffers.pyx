@@ -23,7 +23,7 @@ cimport cython
 
 from xlogmem.blocks import Access, set_interface_maker
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
-from xlogmem._dltensor cimport CUDA
+from xlogmem._foreign.dltensor cimport CUDA
 from xlogmem._order cimport is_other_threads_default
 from xlogmem.interop._arrow cimport schema_capsule
 from xlogmem.launch cimport LaunchRecorder, add_use, record_on

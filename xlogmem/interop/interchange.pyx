@@ -20,9 +20,9 @@ from libc.stdint cimport uint64_t
 
 from xlogmem.errors import DeviceLostError
 from xlogmem.interop.devices import DeviceState, get_device_state
+from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device
-from xlogmem._failures cimport Failure
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout

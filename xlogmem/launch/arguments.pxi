@@ -8,7 +8,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
 from xlogmem._core cimport Found, Request
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport current_thread
 from xlogmem.blocks cimport (
     BEYOND,

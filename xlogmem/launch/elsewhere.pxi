@@ -2,8 +2,8 @@
 #
 # Each runtime keeps its own memory in order.  So a launch has a recorder in every runtime whose blocks it names: the
 # one that the program holds, and in `together` those of other devices, on the same CUDA stream as these know it
-# (foreign/remote.pxi).  All are opened, in the order of their devices, before the launch, and filed after it.  Two
-# launches that name blocks of the same devices wait for each other in that order, so never in a circle.
+# (_foreign/objects/remote.pxi).  All are opened, in the order of their devices, before the launch, and filed after it.
+# Two launches that name blocks of the same devices wait for each other in that order, so never in a circle.
 #
 # Work that has no access to the memory would end its context.  So access is looked at before anything is opened, block
 # by block, or once for a resource that hands out memory of one kind.
@@ -16,6 +16,7 @@ from xlogmem._driver import can_access_peer
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
 from xlogmem.resources.layers import layers_of
+from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._core cimport (
     NOT_PREPARED,
     READ,
@@ -29,8 +30,7 @@ from xlogmem._core cimport (
     is_still_locked,
 )
 from xlogmem._driver cimport is_peer_enabled, peer_access_of, pointer_device, pool_of_pointer, pool_open_to
-from xlogmem._failures cimport Failure, raise_failure
-from xlogmem._named cimport Extent
+from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport Ordering, StreamState, fail_elsewhere
 from xlogmem.blocks cimport (
     BEYOND,

@@ -3,6 +3,8 @@
 cimport cython
 
 from xlogmem.errors import StreamMisuseError
+from xlogmem._base.cpp cimport unlikely
+from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._core cimport (
     CANCELLED,
     COUNT_CONFLICTS,
@@ -27,9 +29,7 @@ from xlogmem._core cimport (
     prepare_rest,
     refuse_forked,
 )
-from xlogmem._cpp cimport unlikely
 from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport Failure, raise_failure
 from xlogmem._order cimport OrderState, current_thread
 from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream, core_of, handle_of

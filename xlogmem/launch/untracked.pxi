@@ -3,11 +3,11 @@
 import warnings
 import weakref
 
-from xlogmem._memory_owners import find_memory_owner
-from xlogmem._stream_owners import find_producer_stream
+from xlogmem._foreign.memory_owners import find_memory_owner
+from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem._core cimport READ, Found
-from xlogmem._named cimport Extent, name_memory
+from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem.blocks cimport adopt_while_owned
 from xlogmem.streams cimport Stream
 

@@ -6,7 +6,8 @@
 # waits for the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its
 # stream.
 
-from xlogmem._cpp cimport check, make_new
+from xlogmem._base.cpp cimport check, make_new
+from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, SOURCE_IS_CAPTURING, fail_stream
 from xlogmem._driver cimport (
     LEAF_LOCK,
     PER_THREAD,
@@ -16,8 +17,7 @@ from xlogmem._driver cimport (
     stream_is_capturing,
     take_at_forks,
 )
-from xlogmem._failures cimport NEEDS_CONTEXT_SYNC, SOURCE_IS_CAPTURING, fail_stream
-from xlogmem._history cimport HOST_WAITS
+from xlogmem.observe._history cimport HOST_WAITS
 
 
 cdef cppclass ListedOrder:

@@ -6,7 +6,8 @@
 
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check, larger, make_new, unlikely
+from xlogmem._base.cpp cimport check, larger, make_new, unlikely
+from xlogmem._base.failures cimport RESOURCE_FAILED, SOURCE_IS_CAPTURING, fail_stream, format_failure, is_sticky
 from xlogmem._driver cimport (
     Scope,
     enter_context,
@@ -17,8 +18,7 @@ from xlogmem._driver cimport (
     stream_is_capturing,
     take_event,
 )
-from xlogmem._failures cimport RESOURCE_FAILED, SOURCE_IS_CAPTURING, fail_stream, format_failure, is_sticky
-from xlogmem._history cimport FENCE_RECORDED
+from xlogmem.observe._history cimport FENCE_RECORDED
 
 
 cdef inline uint64_t clock_at(vector[uint64_t]* clock, uint32_t index) noexcept nogil:

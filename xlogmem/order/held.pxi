@@ -3,9 +3,9 @@
 # An event (`streams/events.pxi`) has a fence of its own, in no ring, with one pin for good.  Its finalizer puts the
 # fence on a list; the next event that is recorded, or the end of the ordering, discards what is there.
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
+from xlogmem._base.failures cimport SOURCE_IS_CAPTURING
 from xlogmem._driver cimport Scope, event_is_done, stream_is_idle
-from xlogmem._failures cimport SOURCE_IS_CAPTURING
 
 
 cdef int hold_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil:

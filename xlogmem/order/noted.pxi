@@ -1,6 +1,6 @@
 # Waits and fences in a recorded history.  core/recorded.pxi has the events of blocks.
 
-from xlogmem._history cimport (
+from xlogmem.observe._history cimport (
     STREAM_WAITS,
     Draft,
     Ring,

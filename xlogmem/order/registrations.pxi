@@ -3,9 +3,15 @@
 # A registration is a `StreamState` with an index in every clock.  One that is unregistered leaves a last fence, and its
 # index is reused only when nothing can refer to it any more.
 
-from xlogmem._cpp cimport check, make_new
+from xlogmem._base.cpp cimport check, make_new
+from xlogmem._base.failures cimport (
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    STREAM_IS_IN_USE,
+    fail_stream,
+)
 from xlogmem._driver cimport LEGACY, Scope, enter_context, leave_context, stream_destroy
-from xlogmem._failures cimport SOURCE_IS_CAPTURING, STREAM_IS_CAPTURING, STREAM_IS_DEAD, STREAM_IS_IN_USE, fail_stream
 
 
 cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexcept nogil:

@@ -3,10 +3,10 @@
 # Nothing is queued for what the clock has already; an old fence that covers the position is used before a new one is
 # recorded.  The clock is raised after the driver accepted the wait.
 
-from xlogmem._cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.failures cimport SOURCE_IS_CAPTURING
 from xlogmem._driver cimport Scope, event_is_done, event_synchronize, stream_wait
-from xlogmem._failures cimport SOURCE_IS_CAPTURING
-from xlogmem._history cimport HOST_WAITS, TimedWait, begin_timed, end_timed, spare_timed, waits_are_timed
+from xlogmem.observe._history cimport HOST_WAITS, TimedWait, begin_timed, end_timed, spare_timed, waits_are_timed
 
 
 cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,

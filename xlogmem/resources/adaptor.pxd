@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._failures cimport Failure
+from xlogmem._base.failures cimport Failure
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, FrontierTable, ResourceTable
 
 cdef struct Books:

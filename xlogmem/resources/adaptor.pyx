@@ -10,7 +10,7 @@ cimport cython
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
 from xlogmem._order cimport Dependency, StreamState
 from xlogmem.resources.base cimport NEVER_INITIALISED, refuse_upstream, settle
 from xlogmem.streams cimport StreamPool

@@ -4,6 +4,7 @@ cimport cython
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport UINT64_MAX, uint64_t
 
+from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._driver cimport (
     Scope,
     context_of,
@@ -18,10 +19,9 @@ from xlogmem._driver cimport (
     pool_trim,
     process_is_closing,
 )
-from xlogmem._failures cimport Failure, raise_failure
 from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
 
-from xlogmem._units import parse_ordinal
+from xlogmem._base.units import parse_ordinal
 
 __all__ = ["AsyncMemoryResource"]
 

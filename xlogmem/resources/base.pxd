@@ -6,10 +6,10 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.labels cimport Label
 from xlogmem._driver cimport Context
-from xlogmem._failures cimport Failure
-from xlogmem._labels cimport Label
 from xlogmem._order cimport Dependency, StreamState
 from xlogmem.streams cimport StreamPool
 

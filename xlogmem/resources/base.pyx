@@ -8,6 +8,8 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._base.failures cimport UnderWay, keep_exception, put_back, raise_failure, set_aside
+from xlogmem._base.labels cimport release, stack_for
 from xlogmem._driver cimport (
     Scope,
     context_of,
@@ -16,11 +18,9 @@ from xlogmem._driver cimport (
     relax_capture,
     restore_capture,
 )
-from xlogmem._failures cimport UnderWay, keep_exception, put_back, raise_failure, set_aside
-from xlogmem._labels cimport release, stack_for
 from xlogmem.streams cimport Stream, parse
 
-from xlogmem._units import parse_number, parse_ordinal, parse_size
+from xlogmem._base.units import parse_number, parse_ordinal, parse_size
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]

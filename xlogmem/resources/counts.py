@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from xlogmem._log import logger
-from xlogmem._units import format_bytes
+from xlogmem._base.log import logger
+from xlogmem._base.units import format_bytes
 from xlogmem.resources.endings import at_end
 
 __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]

@@ -3,11 +3,11 @@ cimport cython
 
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem._base.failures cimport Failure
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
-from xlogmem._failures cimport Failure
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
 
-from xlogmem._units import parse_ordinal
+from xlogmem._base.units import parse_ordinal
 
 __all__ = ["DirectMemoryResource"]
 

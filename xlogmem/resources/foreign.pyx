@@ -11,7 +11,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._abi cimport (
+from xlogmem._base.abi cimport (
     XLOGMEM_CUDA_POOL,
     XLOGMEM_FINDS_DEVICE,
     XLOGMEM_OUT_OF_MEMORY,
@@ -20,7 +20,8 @@ from xlogmem._abi cimport (
     xlogmem_error,
     xlogmem_upstream,
 )
-from xlogmem._cpp cimport atomic
+from xlogmem._base.cpp cimport atomic
+from xlogmem._base.failures cimport Failure, fail_resource
 from xlogmem._driver cimport (
     context_of,
     pool_allocate_plainly,
@@ -28,10 +29,9 @@ from xlogmem._driver cimport (
     pool_of_pointer,
     process_is_closing,
 )
-from xlogmem._failures cimport Failure, fail_resource
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
-from xlogmem._units import parse_ordinal
+from xlogmem._base.units import parse_ordinal
 from xlogmem.resources.base import ORDERS
 
 __all__ = ["ForeignMemoryResource"]

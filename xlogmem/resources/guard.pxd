@@ -3,12 +3,12 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.index cimport AddressIndex
+from xlogmem._base.labels cimport Label
+from xlogmem._base.locks cimport bell, mutex
 from xlogmem._driver cimport EventPool
-from xlogmem._failures cimport Failure
-from xlogmem._index cimport AddressIndex
-from xlogmem._labels cimport Label
-from xlogmem._locks cimport bell, mutex
 from xlogmem._order cimport OrderState, StreamState
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport GuardTable, ResourceTable

@@ -20,9 +20,12 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 
-from xlogmem._units import parse_bytes, parse_number
+from xlogmem._base.units import parse_bytes, parse_number
 from xlogmem.errors import MemoryCorruptionError
 from xlogmem.resources.sinks import called_at_once
+from xlogmem._base.failures cimport Failure, raise_failure
+from xlogmem._base.labels cimport parse_depth
+from xlogmem._base.locks cimport read_under
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Scope,
@@ -35,9 +38,6 @@ from xlogmem._driver cimport (
     take_at_forks,
     total_memory,
 )
-from xlogmem._failures cimport Failure, raise_failure
-from xlogmem._labels cimport parse_depth
-from xlogmem._locks cimport read_under
 from xlogmem._order cimport ORDINARY
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, DeviceMemoryResource
 from xlogmem.streams cimport Stream, StreamPool

@@ -8,7 +8,10 @@ cimport cython
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport atomic
+from xlogmem._base.cpp cimport atomic
+from xlogmem._base.failures cimport OUT_OF_BUDGET, Budget, Failure, UnderWay, put_back, set_aside
+from xlogmem._base.labels cimport held
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport (
     LEAF_LOCK,
     forget_at_forks,
@@ -17,9 +20,6 @@ from xlogmem._driver cimport (
     take_at_forks,
     total_memory,
 )
-from xlogmem._failures cimport OUT_OF_BUDGET, Budget, Failure, UnderWay, put_back, set_aside
-from xlogmem._labels cimport held
-from xlogmem._locks cimport mutex
 from xlogmem.resources.adaptor cimport AdaptorState, ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.tally cimport Row, Tally, add_to, forget_all, read_rows, row_of, take_from
@@ -29,7 +29,7 @@ import weakref
 
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._units import format_bytes, parse_bytes
+from xlogmem._base.units import format_bytes, parse_bytes
 
 __all__ = ["LimitingResourceAdaptor"]
 

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport vector
-from xlogmem._labels cimport Label
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.labels cimport Label
 from xlogmem.resources.base cimport Allocation
 
 cdef struct Record:

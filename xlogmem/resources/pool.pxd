@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
-from xlogmem._locks cimport bell
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.locks cimport bell
 from xlogmem._order cimport OrderState
 from xlogmem.resources.base cimport DeviceMemoryResource, FrontierTable, ResourceTable
 from xlogmem.streams cimport StreamPool

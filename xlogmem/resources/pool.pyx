@@ -36,13 +36,13 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem import _driver
-from xlogmem._units import parse_ordinal, parse_size
+from xlogmem._base.units import parse_ordinal, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
-from xlogmem._cpp cimport make_new, vector
+from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
-from xlogmem._failures cimport NO_FAILURE, Failure, raise_failure
 from xlogmem._order cimport empty_caches_locked
 from xlogmem.resources.base cimport STREAM_ORDERED, refuse_upstream
 

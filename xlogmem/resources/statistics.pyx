@@ -8,10 +8,10 @@ cimport cython
 
 from libc.stdint cimport int64_t, uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.locks cimport mutex, read_under
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks
-from xlogmem._failures cimport Failure
-from xlogmem._locks cimport mutex, read_under
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.outstanding cimport (
@@ -37,7 +37,7 @@ from xlogmem.resources.tally cimport (
     take_from,
 )
 
-from xlogmem._units import format_bytes
+from xlogmem._base.units import format_bytes
 
 __all__ = ["StatisticsResourceAdaptor"]
 

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
-from xlogmem._labels cimport Label
-from xlogmem._locks cimport mutex
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.labels cimport Label
+from xlogmem._base.locks cimport mutex
 
 cdef struct Row:
     uint64_t key

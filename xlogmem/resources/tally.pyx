@@ -5,9 +5,9 @@ grows, rows without bytes are removed, unless their totals are wanted (`keeps_to
 """
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport larger
-from xlogmem._labels cimport held, object_of, release
-from xlogmem._locks cimport mutex
+from xlogmem._base.cpp cimport larger
+from xlogmem._base.labels cimport held, object_of, release
+from xlogmem._base.locks cimport mutex
 
 __all__ = []                                # it is for C alone
 

@@ -7,11 +7,11 @@ cimport cython
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.labels cimport held, object_of, parse_depth, release
+from xlogmem._base.locks cimport mutex, read_under
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, take_at_forks
-from xlogmem._failures cimport Failure
-from xlogmem._labels cimport held, object_of, parse_depth, release
-from xlogmem._locks cimport mutex, read_under
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 from xlogmem.resources.base cimport Allocation
 from xlogmem.resources.outstanding cimport (
@@ -26,8 +26,8 @@ from xlogmem.resources.outstanding cimport (
 )
 
 
-from xlogmem._log import WARNING, logger
-from xlogmem._units import format_bytes
+from xlogmem._base.log import WARNING, logger
+from xlogmem._base.units import format_bytes
 
 __all__ = ["TrackingResourceAdaptor"]
 

@@ -42,8 +42,8 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
+from xlogmem._devices import device_ids
 from xlogmem.blocks import Core
-from xlogmem.device_pool import device_ids
 from xlogmem.resources import ForeignMemoryResource
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xlogmem._base.units import parse_bytes, parse_size
 from xlogmem._driver import describe_device
-from xlogmem._units import parse_bytes, parse_size
 from xlogmem.blocks import POLICIES
 from xlogmem.resources import (
     DeviceMemoryResource,

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from xlogmem._devices import can_access_peer
 from xlogmem._driver import device_count, device_name, is_simulated
 from xlogmem.errors import BlockingStreamWarning
-from xlogmem.peers import can_access_peer
 from xlogmem.selftest.libraries import installed
 from xlogmem.selftest.programs import Program
 from xlogmem.selftest.running import play

@@ -96,7 +96,7 @@ def _find(name: str, seconds: float) -> Result:
 def _hunt(name: str, seconds: float) -> None:
     """In a process of its own: a line for each program that begins, and how it ended."""
     from xlogmem import selftest
-    from xlogmem._start import start_driver
+    from xlogmem.commands.start import start_driver
 
     start_driver()
     _planted().plant(name or None)

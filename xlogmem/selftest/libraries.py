@@ -17,8 +17,8 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 import xlogmem
-from xlogmem._kernels import check
 from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
+from xlogmem.sim.kernels import check
 
 __all__ = ["LIBRARIES", "Handed", "Library", "enabled", "installed", "loaded"]
 

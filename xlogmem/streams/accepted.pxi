@@ -4,9 +4,9 @@
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 
 from xlogmem import _driver
-from xlogmem._stream_owners import owns_stream
+from xlogmem._foreign.stream_owners import owns_stream
+from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._driver cimport LEGACY, stream_device
-from xlogmem._failures cimport Failure, raise_failure
 
 
 cdef object value_of(object what):

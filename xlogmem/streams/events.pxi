@@ -7,9 +7,8 @@ from cpython.number cimport PyIndex_Check
 from libc.stdint cimport uint32_t
 
 from xlogmem.errors import StreamMisuseError
-from xlogmem._cpp cimport check, push
-from xlogmem._driver cimport Scope, enter_context, leave_context, stream_wait
-from xlogmem._failures cimport (
+from xlogmem._base.cpp cimport check, push
+from xlogmem._base.failures cimport (
     DEVICE_IS_LOST,
     LOST,
     STREAM_IS_CAPTURING,
@@ -18,7 +17,7 @@ from xlogmem._failures cimport (
     fail_stream,
     raise_failure,
 )
-from xlogmem._history cimport find_other_place
+from xlogmem._driver cimport Scope, enter_context, leave_context, stream_wait
 from xlogmem._order cimport (
     OrderState,
     advance,
@@ -33,6 +32,7 @@ from xlogmem._order cimport (
     poll_fence_unlocks,
     refuse_if_capturing_unlocks,
 )
+from xlogmem.observe._history cimport find_other_place
 
 
 @cython.final

@@ -9,10 +9,10 @@ import time
 
 from libc.stdint cimport INT32_MAX, INT32_MIN
 
-from xlogmem._units import parse_number, parse_ordinal
+from xlogmem._base.units import parse_number, parse_ordinal
 from xlogmem.errors import StreamMisuseError
+from xlogmem._base.failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
 from xlogmem._driver cimport Scope, context_of, enter_context, leave_context, process_was_forked, stream_create
-from xlogmem._failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
 from xlogmem._order cimport ORDINARY, Discipline, OrderState, register_stream_locked
 
 

@@ -6,10 +6,10 @@ from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._log import logger
-from xlogmem._cpp cimport atomic, make_new, vector
+from xlogmem._base.log import logger
+from xlogmem._base.cpp cimport atomic, make_new, vector
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
-from xlogmem._locks cimport mutex
 
 
 ctypedef int (*DeferredCall)(void*) noexcept        # has the GIL

@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport strlen
 
-from xlogmem._abi cimport (
+from xlogmem._base.abi cimport (
     XLOGMEM_FAILED,
     XLOGMEM_NOT_FOUND,
     XLOGMEM_OUT_OF_MEMORY,
@@ -21,6 +21,23 @@ from xlogmem._abi cimport (
     xlogmem_runtime,
     xlogmem_table,
 )
+from xlogmem._base.cpp cimport check, make_new, push, unlikely
+from xlogmem._base.failures cimport (
+    DRIVER_FAILED,
+    OUT_OF_BUDGET,
+    PYTHON_RAISED,
+    STREAM_IS_CAPTURING,
+    Failure,
+    UnderWay,
+    fail_resource,
+    fail_stream,
+    format_failure,
+    is_out_of_memory,
+    is_put_off,
+    put_back,
+    set_aside,
+)
+from xlogmem._base.labels cimport Label, label_of_stack, release
 from xlogmem._core cimport (
     CAPTURE_WAS_CHECKED,
     CHECK_CAPTURE,
@@ -56,24 +73,7 @@ from xlogmem._core cimport (
     refuse_lost,
     requeue_free_locked,
 )
-from xlogmem._cpp cimport check, make_new, push, unlikely
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
-from xlogmem._failures cimport (
-    DRIVER_FAILED,
-    OUT_OF_BUDGET,
-    PYTHON_RAISED,
-    STREAM_IS_CAPTURING,
-    Failure,
-    UnderWay,
-    fail_resource,
-    fail_stream,
-    format_failure,
-    is_out_of_memory,
-    is_put_off,
-    put_back,
-    set_aside,
-)
-from xlogmem._labels cimport Label, label_of_stack, release
 from xlogmem._order cimport (
     OPAQUE,
     Fence,

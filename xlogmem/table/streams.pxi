@@ -8,11 +8,11 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
+from xlogmem._base.cpp cimport atomic, check, vector
+from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
 from xlogmem._core cimport CoreState, StreamCache
-from xlogmem._cpp cimport atomic, check, vector
 from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
-from xlogmem._failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
-from xlogmem._foreign cimport Identified, identify_unlocks
+from xlogmem._foreign.objects cimport Identified, identify_unlocks
 from xlogmem._order cimport OPAQUE, OrderState, StreamState, own_stream_locked, this_thread
 
 

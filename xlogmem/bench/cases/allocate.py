@@ -10,10 +10,10 @@ from itertools import repeat
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.bench.allocators import CPP, PYTHON, NativeAllocator, PythonAllocator, native, python
 from xlogmem.bench.cases.model import GIB, Build, Candidate, timed
 from xlogmem.bench.world import Failed, World
+from xlogmem.sim.kernels import check
 
 __all__ = ["allocate_and_free", "for_each_allocator", "in_threads"]
 

@@ -7,12 +7,12 @@ from functools import partial
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.bench import _loops
 from xlogmem.bench.allocators import PEER, PYTHON
 from xlogmem.bench.cases.model import Candidate, timed
 from xlogmem.bench.cases.patterns import BY_HAND, READ, READ_WRITE, WRITE, Pattern
 from xlogmem.bench.world import Failed, World, streams_for, unless_failed
+from xlogmem.sim.kernels import check
 
 __all__ = ["ordered_by_peers"]
 

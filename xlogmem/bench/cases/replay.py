@@ -8,12 +8,12 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.bench import _loops, logs
 from xlogmem.bench.allocators import CPP, PYTHON, NativeAllocator, PythonAllocator
 from xlogmem.bench.cases.allocate import for_each_allocator
 from xlogmem.bench.cases.model import KERNEL_NS, Build, Candidate
 from xlogmem.bench.world import Failed, World
+from xlogmem.sim.kernels import check
 
 __all__ = ["replayed"]
 

@@ -8,7 +8,7 @@ from libcpp.algorithm cimport sort
 from libcpp.vector cimport vector
 
 from xlogmem import _table
-from xlogmem._abi cimport (
+from xlogmem._base.abi cimport (
     XLOGMEM_TABLE,
     XLOGMEM_UPSTREAM,
     xlogmem_error,

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._locks cimport mutex
+from xlogmem._base.locks cimport mutex
 
 
 cdef extern from "loops/locks.hpp" namespace "xlogmem_bench" nogil:

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
+from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport (
     HAND_BACK_ALL,
     LAUNCHED,
@@ -20,7 +21,6 @@ from xlogmem._core cimport (
     return_window,
     take_window,
 )
-from xlogmem._failures cimport Failure
 from xlogmem._order cimport StreamState, current_thread
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.resources.base cimport Allocation, start_call_on

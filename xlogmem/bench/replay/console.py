@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID, TextColumn
 from rich.table import Table
 
-from xlogmem._units import format_bytes
+from xlogmem._base.units import format_bytes
 from xlogmem.bench.programs import Programs
 from xlogmem.bench.recorded import recorded
 from xlogmem.bench.replay.measure import Row, replayed

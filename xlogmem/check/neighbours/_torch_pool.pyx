@@ -1,7 +1,7 @@
 # cython: autotestdict=False
 """What PyTorch's library says of its pools when it calls others: see torch_pool/pieces.hpp."""
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
-from xlogmem._locks cimport mutex
 
 
 cdef extern from "torch_pool/pieces.hpp" namespace "xlogmem_torch" nogil:

@@ -16,6 +16,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
+from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_lost
 from xlogmem._driver cimport (
     Scope,
@@ -28,7 +29,6 @@ from xlogmem._driver cimport (
     host_is_pinned,
     leave_context,
 )
-from xlogmem._failures cimport Failure
 from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout

@@ -10,9 +10,9 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
-from xlogmem._dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
 from xlogmem._driver cimport LEGACY
-from xlogmem._named cimport pair_of
+from xlogmem._foreign.dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
+from xlogmem._foreign.named cimport pair_of
 from xlogmem._order cimport is_other_threads_default
 from xlogmem.blocks cimport Core, DeviceBlock, Export, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule

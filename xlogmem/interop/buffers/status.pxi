@@ -7,7 +7,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 
 from xlogmem.errors import StaleBufferError
-from xlogmem._failures cimport LOST
+from xlogmem._base.failures cimport LOST
 from xlogmem.blocks cimport Core, Runtime
 
 

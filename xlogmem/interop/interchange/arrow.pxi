@@ -3,8 +3,8 @@
 
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem._base.failures cimport Failure
 from xlogmem._driver cimport Scope, stream_wait
-from xlogmem._failures cimport Failure
 from xlogmem.blocks cimport Core
 from xlogmem.interop._arrow cimport (
     ARROW_DEVICE_CUDA,

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
-from xlogmem._stream_owners import find_producer_stream
+from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
-from xlogmem._dltensor cimport MOST_DIMENSIONS
 from xlogmem._driver cimport Scope
+from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS
 from xlogmem.blocks cimport Core
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.interop.buffers cimport DeviceSnapshot

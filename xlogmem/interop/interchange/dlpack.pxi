@@ -4,11 +4,11 @@
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport INT32_MAX
 
-from xlogmem._stream_owners import find_producer_stream
+from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
-from xlogmem._dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLTensor
 from xlogmem._driver cimport Scope
-from xlogmem._named cimport device_pair, pair_of, peek_tensor
+from xlogmem._foreign.dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLTensor
+from xlogmem._foreign.named cimport device_pair, pair_of, peek_tensor
 from xlogmem.blocks cimport DeviceBlock
 from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout

@@ -6,17 +6,17 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
-from xlogmem._cpp cimport atomic, vector
+from xlogmem._base.cpp cimport atomic, vector
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.labels cimport Label, held
 from xlogmem._driver cimport host_allocate, launch_kernel
-from xlogmem._failures cimport Failure
-from xlogmem._labels cimport Label, held
 
 
 cdef enum:
     THREADS = 256
     MOST_FILLING = 1024         # thread blocks of a launch
     MOST_CHECKING = 16
-    RESULT_WORDS = 8            # of a thread block: see _guard_kernels.py
+    RESULT_WORDS = 8            # of a thread block: see resources/guard_kernels.py
     WRITTEN_MARK = 6
     PAGE = 64 << 10             # bytes of results that are allocated at once
     LOOKS = 16                  # results that a call looks at

@@ -2,8 +2,11 @@
 
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._guard_kernels import GUARD_PTX
-from xlogmem._cpp cimport make_new, vector
+from xlogmem.resources.guard_kernels import GUARD_PTX
+from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.failures cimport Failure, drop_exception, raise_failure
+from xlogmem._base.index cimport destroy
+from xlogmem._base.labels cimport Label, object_of, release
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Context,
@@ -15,9 +18,6 @@ from xlogmem._driver cimport (
     module_load,
     take_at_forks,
 )
-from xlogmem._failures cimport Failure, drop_exception, raise_failure
-from xlogmem._index cimport destroy
-from xlogmem._labels cimport Label, object_of, release
 
 
 cdef dict tools_by_context = {}         # addresses of `GuardTools`; kept until the process ends

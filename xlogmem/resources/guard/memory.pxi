@@ -5,9 +5,9 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport vector
-from xlogmem._index cimport NO_STREAM, Tracked, erase, floor_of, insert
-from xlogmem._labels cimport release
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.index cimport NO_STREAM, Tracked, erase, floor_of, insert
+from xlogmem._base.labels cimport release
 from xlogmem._order cimport this_thread
 
 

@@ -6,9 +6,9 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure, drop_exception
 from xlogmem._driver cimport event_is_done, event_record, event_synchronize, give_event, stream_wait, take_event
-from xlogmem._failures cimport Failure, drop_exception
 from xlogmem._order cimport ALLOCATED, Dependency, advance
 from xlogmem.resources.base cimport Allocation, settle, start_call
 

@@ -7,10 +7,10 @@ import warnings
 
 from cpython.exc cimport PyErr_SetInterrupt, PyErr_SetObject, PyErr_WriteUnraisable
 
-from xlogmem._log import logger
+from xlogmem._base.log import logger
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
-from xlogmem._cpp cimport vector
-from xlogmem._failures cimport Failure, keep_exception
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport Failure, keep_exception
 
 
 cdef void publish(GuardResourceAdaptor guard) noexcept:

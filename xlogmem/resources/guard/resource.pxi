@@ -7,9 +7,8 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport make_new, vector
-from xlogmem._driver cimport event_record, give_event, relax_capture, restore_capture, stream_is_capturing, take_event
-from xlogmem._failures cimport (
+from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.failures cimport (
     STREAM_IS_CAPTURING,
     Failure,
     UnderWay,
@@ -19,7 +18,8 @@ from xlogmem._failures cimport (
     put_back,
     set_aside,
 )
-from xlogmem._labels cimport Label, held, release
+from xlogmem._base.labels cimport Label, held, release
+from xlogmem._driver cimport event_record, give_event, relax_capture, restore_capture, stream_is_capturing, take_event
 from xlogmem.resources.base cimport Allocation
 
 

@@ -5,7 +5,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._failures cimport Failure, drop_exception, is_out_of_memory
+from xlogmem._base.failures cimport Failure, drop_exception, is_out_of_memory
 from xlogmem._order cimport this_thread
 from xlogmem.resources.base cimport Allocation
 

@@ -6,11 +6,11 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from xlogmem._cpp cimport atomic
+from xlogmem._base.cpp cimport atomic
+from xlogmem._base.failures cimport Failure
+from xlogmem._base.labels cimport Label, held, release
+from xlogmem._base.locks cimport mutex, signal
 from xlogmem._driver cimport process_was_forked
-from xlogmem._failures cimport Failure
-from xlogmem._labels cimport Label, held, release
-from xlogmem._locks cimport mutex, signal
 from xlogmem.resources.base cimport Allocation
 
 

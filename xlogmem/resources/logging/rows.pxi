@@ -9,10 +9,10 @@ from libc.string cimport memcpy
 from libc.time cimport localtime_r, time_t, tm
 
 from xlogmem.resources.sinks import AllocationRecord
-from xlogmem._cpp cimport vector
+from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport PYTHON_RAISED, Failure, class_of, format_failure
+from xlogmem._base.labels cimport Label, object_of
 from xlogmem._driver cimport LEGACY
-from xlogmem._failures cimport PYTHON_RAISED, Failure, class_of, format_failure
-from xlogmem._labels cimport Label, object_of
 
 
 cdef extern from "<cstring>" nogil:

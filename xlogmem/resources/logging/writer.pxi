@@ -6,12 +6,12 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from xlogmem._log import logger
-from xlogmem._units import parse_number
+from xlogmem._base.log import logger
+from xlogmem._base.units import parse_number
 from xlogmem.resources.endings import at_end
-from xlogmem._cpp cimport milliseconds
+from xlogmem._base.cpp cimport milliseconds
+from xlogmem._base.locks cimport read_under, signal
 from xlogmem._driver cimport LEAF_LOCK, forget_at_forks, process_was_forked, take_at_forks
-from xlogmem._locks cimport read_under, signal
 
 
 cdef enum:

@@ -6,7 +6,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
 from xlogmem._order cimport this_thread
 
 

@@ -8,8 +8,15 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._cpp cimport check, larger, make_new
-from xlogmem._failures cimport OUT_OF_BUDGET, PYTHON_RAISED, Failure, drop_exception, fail_resource, is_out_of_memory
+from xlogmem._base.cpp cimport check, larger, make_new
+from xlogmem._base.failures cimport (
+    OUT_OF_BUDGET,
+    PYTHON_RAISED,
+    Failure,
+    drop_exception,
+    fail_resource,
+    is_out_of_memory,
+)
 from xlogmem._order cimport Fence, StreamState, advance, is_unowned, record_fence_unlocks
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
 

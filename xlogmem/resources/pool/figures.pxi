@@ -2,8 +2,8 @@
 
 from libc.string cimport memset
 
-from xlogmem._units import format_bytes
-from xlogmem._cpp cimport check, larger
+from xlogmem._base.units import format_bytes
+from xlogmem._base.cpp cimport check, larger
 from xlogmem._order cimport count_cached_locked, empty_caches_locked
 
 

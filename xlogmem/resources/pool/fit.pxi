@@ -4,7 +4,7 @@
 # tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an
 # ordered span is taken only if it wastes little, and free neighbours are coalesced before a larger span is split.
 
-from xlogmem._cpp cimport check, larger
+from xlogmem._base.cpp cimport check, larger
 from xlogmem._order cimport StreamState, empty_caches_locked
 
 

@@ -6,8 +6,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem._cpp cimport check
-from xlogmem._failures cimport Failure
+from xlogmem._base.cpp cimport check
+from xlogmem._base.failures cimport Failure
 from xlogmem._order cimport (
     StreamState,
     host_wait_or_sync_unlocks,

@@ -5,7 +5,7 @@
 # when memory is short.  A pair is *blocked* if one of the two needs the host to wait; blocked pairs are set aside, so
 # that not every request under pressure looks at them.
 
-from xlogmem._cpp cimport check
+from xlogmem._base.cpp cimport check
 from xlogmem._order cimport StreamState
 
 

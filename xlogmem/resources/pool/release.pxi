@@ -4,9 +4,9 @@
 # that over; otherwise the chunk is freed on a stream that is ordered after the frontier, and with a host-synchronous
 # upstream the host waits.  A chunk whose return fails stays in the pool with its frontier.
 
-from xlogmem._cpp cimport check, vector
+from xlogmem._base.cpp cimport check, vector
+from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, drop_exception
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
-from xlogmem._failures cimport STREAM_IS_CAPTURING, Failure, drop_exception
 from xlogmem._order cimport (
     ALLOCATED,
     Dependency,

@@ -6,8 +6,8 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport check, larger, vector
-from xlogmem._failures cimport NEEDS_CONTEXT_SYNC, OUT_OF_BUDGET, SOURCE_IS_CAPTURING, Failure, is_out_of_memory
+from xlogmem._base.cpp cimport check, larger, vector
+from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, OUT_OF_BUDGET, SOURCE_IS_CAPTURING, Failure, is_out_of_memory
 from xlogmem._order cimport ENTRY_KINDS, Dependency, StreamState, empty_caches_locked, forbid_context_sync
 from xlogmem.resources.base cimport Allocation
 

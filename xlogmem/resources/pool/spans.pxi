@@ -6,7 +6,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._cpp cimport check, checked, make_new
+from xlogmem._base.cpp cimport check, checked, make_new
 from xlogmem._order cimport StreamState, advance, is_unowned
 
 

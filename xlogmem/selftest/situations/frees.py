@@ -7,13 +7,13 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.blocks import DeviceBlock
 from xlogmem.errors import DriverError, UseAfterFreeError
 from xlogmem.resources import DeviceMemoryResource
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused, sure
+from xlogmem.sim.kernels import check
 
 
 class Twice(DeviceMemoryResource):

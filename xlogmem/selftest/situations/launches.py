@@ -10,12 +10,12 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import HALF, Scene
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, World, refused
+from xlogmem.sim.kernels import check
 
 
 @situation

@@ -9,12 +9,12 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.errors import DriverError, OutOfDeviceMemoryError
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, PoolMemoryResource
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
 from xlogmem.selftest.world import READ, WRITE, World, refused
+from xlogmem.sim.kernels import check
 
 AWHILE = .05                                            # seconds that a call is held up
 

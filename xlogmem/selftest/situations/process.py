@@ -11,7 +11,6 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, XlogmemError
 from xlogmem.interop.devices import DeviceState
 from xlogmem.launch import use
@@ -20,6 +19,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
 from xlogmem.selftest.world import READ, WRITE, ForeignStream, World, refused
+from xlogmem.sim.kernels import check
 
 
 @situation

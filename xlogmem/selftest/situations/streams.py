@@ -8,15 +8,15 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from xlogmem import _driver
-from xlogmem._kernels import check
+from xlogmem._devices import enable_peer_access
 from xlogmem.blocks import DeviceBlock
 from xlogmem.errors import StreamMisuseError, XlogmemError
-from xlogmem.peers import enable_peer_access
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.registry import situation
 from xlogmem.selftest.situations.scene import NBYTES, Scene
 from xlogmem.selftest.world import READ, READ_WRITE, WRITE, ForeignStream, World, refused, tools
+from xlogmem.sim.kernels import check
 from xlogmem.streams import StreamPool
 
 

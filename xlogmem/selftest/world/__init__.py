@@ -17,8 +17,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from xlogmem._devices import enable_peer_access
 from xlogmem.interop.devices import DeviceState
-from xlogmem.peers import enable_peer_access
 from xlogmem.resources import (
     AsyncMemoryResource,
     DeviceMemoryResource,

@@ -6,7 +6,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import Kernels, check
+from xlogmem.sim.kernels import Kernels, check
 
 __all__ = ["CODES", "ForeignStream", "Injected", "NothingToDo", "sure", "tools"]
 

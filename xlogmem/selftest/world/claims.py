@@ -7,13 +7,13 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.selftest.libraries import Handed
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.blocks import Blocks
 from xlogmem.selftest.world.calls import NothingToDo, sure, tools
 from xlogmem.selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Item, ProgramStream
 from xlogmem.selftest.world.streams import WORDS
+from xlogmem.sim.kernels import check
 
 __all__ = ["SCRATCH", "Claims"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from cuda.bindings import driver as cuda
 
 from xlogmem import _driver
-from xlogmem._kernels import check
 from xlogmem.blocks import unfinished_runtimes
 from xlogmem.errors import XlogmemError
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.world.adaptors import miscounted
 from xlogmem.selftest.world.calls import Injected
 from xlogmem.selftest.world.models import Window
+from xlogmem.sim.kernels import check
 
 if TYPE_CHECKING:
     from xlogmem.selftest.world import World

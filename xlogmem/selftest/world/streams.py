@@ -9,13 +9,13 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from xlogmem._kernels import check
 from xlogmem.errors import XlogmemError
 from xlogmem.runtime import DeviceRuntime
 from xlogmem.selftest.programs import Kind
 from xlogmem.selftest.world.bookkeeping import Bookkeeping
 from xlogmem.selftest.world.calls import ForeignStream, NothingToDo, sure
 from xlogmem.selftest.world.models import Item, ProgramStream
+from xlogmem.sim.kernels import check
 
 __all__ = ["WORDS", "Streams"]
 

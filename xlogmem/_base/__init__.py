@@ -1,0 +1,1 @@
+"""What the other modules are built of, and what knows no CUDA: locks, failures, labels, the index, sizes as text."""

@@ -1,0 +1,367 @@
+"""Failures: the one vocabulary of errors.
+
+A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
+exception (`raise_failure`): a sentence, with the argument, what the caller was doing and what to do about it.  Callers
+of the C table get the sentence alone (`format_failure`).
+
+The driver's names of its error codes are looked up here, because every room needs them; all other CUDA calls are made
+in `_driver`.
+"""
+import threading
+import warnings
+
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Fetch, PyErr_Restore
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint8_t
+from libc.stdio cimport snprintf
+from libc.string cimport strlen
+
+from xlogmem._base.labels cimport object_of, release
+
+from xlogmem.errors import (
+    BlockingWindowWarning,
+    DeviceLostError,
+    DriverError,
+    OutOfBudgetError,
+    OutOfDeviceMemoryError,
+    StreamMisuseError,
+    UseAfterFreeError,
+)
+
+__all__ = ["FORKED"]
+
+cdef const char* FORKED_TEXT = "this process was forked from one that used CUDA"
+cdef str START_WORKERS = ", which CUDA does not support. Start workers with the spawn or forkserver method"
+FORKED = FORKED_TEXT.decode() + START_WORKERS
+
+# After the sentence and what the caller was about: why, or what to do.
+cdef dict ADVICE = {
+    STREAM_IS_CAPTURING: ". Prepare before the capture begins and file the launch of the graph, or end the capture "
+                         "first",
+    SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
+    STREAM_IS_DEAD: ": register it again",
+    NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
+    STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
+    BLOCK_IS_AWAITED: ". Let that one be first, or use on_conflict='wait'",
+    BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
+    WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
+    DEVICE_IS_LOST: ": the process has to start again",
+    PROCESS_WAS_FORKED: START_WORKERS,
+}
+
+
+# ---------------------------------------------------------------------------------------------- exceptions under way
+cdef void set_aside(UnderWay* exception) noexcept:
+    """Python code would find an exception set before it began, and drop it or fail."""
+    PyErr_Fetch(&exception.kind, &exception.error, &exception.traceback)
+
+
+cdef void put_back(UnderWay* exception) noexcept:
+    PyErr_Restore(exception.kind, exception.error, exception.traceback)
+
+
+# ---------------------------------------------------------------------------------------------- filling in
+cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil:
+    failure.kind = kind
+    failure.stream = stream
+    return 1
+
+
+cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil:
+    failure.kind = kind
+    failure.generation = generation
+    failure.argument = argument
+    return 1
+
+
+cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil:
+    """The caller writes the text."""
+    failure.kind = RESOURCE_FAILED
+    failure.code = code
+    return 1
+
+
+cdef int keep_exception(Failure* failure, object exception) except -1:
+    """The failure owns a reference, until it is raised or dropped; its text is for those that have no GIL."""
+    said = text_of(exception)
+    snprintf(failure.text, sizeof(failure.text), "%s", <const char*>said)
+    Py_INCREF(exception)
+    failure.kind = PYTHON_RAISED
+    failure.code = cy.CUDA_ERROR_UNKNOWN
+    if isinstance(exception, MemoryError):
+        failure.code = cy.CUDA_ERROR_OUT_OF_MEMORY
+    elif isinstance(exception, DeviceLostError):
+        failure.code = cy.CUDA_ERROR_LAUNCH_FAILED      # whichever it was
+    failure.exception = <void*>exception
+    return 1
+
+
+cdef void drop_holdings(Failure* failure) noexcept nogil:
+    cdef int i
+    for i in range(failure.budget.holding_count):
+        release(failure.budget.holdings[i].tag)
+    failure.budget.holding_count = 0
+
+
+cdef int drop_exception(Failure* failure) except -1 nogil:
+    """What a failure that is not reported refers to.  Without any lock, because it takes the GIL."""
+    cdef UnderWay exception
+    if failure.kind == OUT_OF_BUDGET:
+        drop_holdings(failure)
+    if failure.kind == PYTHON_RAISED:
+        failure.kind = NO_FAILURE
+        with gil:
+            set_aside(&exception)
+            Py_DECREF(<object>failure.exception)
+            put_back(&exception)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- kinds
+cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
+    return (failure.kind in (DRIVER_FAILED, PYTHON_RAISED, RESOURCE_FAILED, OUT_OF_BUDGET)  # others have no code
+            and failure.code == cy.CUDA_ERROR_OUT_OF_MEMORY)
+
+
+cdef bint is_sticky(Failure* failure) noexcept nogil:
+    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult: "leaves the
+    process in an inconsistent state", "must be terminated and relaunched")."""
+    if failure.kind not in (DRIVER_FAILED, PYTHON_RAISED):
+        return False
+    return failure.code in (
+        cy.CUDA_ERROR_ECC_UNCORRECTABLE, cy.CUDA_ERROR_CONTAINED, cy.CUDA_ERROR_ILLEGAL_ADDRESS,
+        cy.CUDA_ERROR_LAUNCH_TIMEOUT, cy.CUDA_ERROR_CONTEXT_IS_DESTROYED, cy.CUDA_ERROR_ASSERT,
+        cy.CUDA_ERROR_HARDWARE_STACK_ERROR, cy.CUDA_ERROR_ILLEGAL_INSTRUCTION, cy.CUDA_ERROR_MISALIGNED_ADDRESS,
+        cy.CUDA_ERROR_INVALID_ADDRESS_SPACE, cy.CUDA_ERROR_INVALID_PC, cy.CUDA_ERROR_LAUNCH_FAILED,
+        cy.CUDA_ERROR_TENSOR_MEMORY_LEAK, cy.CUDA_ERROR_MPS_CLIENT_TERMINATED, cy.CUDA_ERROR_EXTERNAL_DEVICE)
+
+
+cdef bint is_put_off(Failure* failure) noexcept nogil:
+    """Not an error where the work can be done later: a capture will end, and an explicit call may wait."""
+    return failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING, NEEDS_CONTEXT_SYNC)
+
+
+# ---------------------------------------------------------------------------------------------- words
+cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
+    """The sentence that says what went wrong, as far as there is room."""
+    write_sentence(failure, text, size)
+    drop_half_character(text)
+
+
+cdef void drop_half_character(char* text) noexcept nogil:
+    """What was cut off may end inside of a character of UTF-8, which some callers decode strictly."""
+    cdef size_t end = strlen(text)
+    cdef size_t start = end
+    cdef uint8_t first
+    while start > 0 and (<uint8_t>text[start - 1] & 0xC0) == 0x80:
+        start -= 1
+    if start == 0:
+        return
+    first = <uint8_t>text[start - 1]
+    if first >= 0xC0 and end - start < <size_t>(1 if first < 0xE0 else 2 if first < 0xF0 else 3):
+        text[start - 1] = 0
+
+
+cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nogil:
+    if failure.kind == DRIVER_FAILED:
+        format_driver_failure(failure, text, size)
+    elif failure.kind == RESOURCE_FAILED:
+        snprintf(text, size, "%s", failure.text)
+    elif failure.kind == PYTHON_RAISED:
+        format_exception(failure.exception, text, size)
+    elif failure.kind == BLOCK_IS_STALE:
+        snprintf(text, size, "use-after-free on generation %llu: the block was freed",
+                 <unsigned long long>failure.generation)
+    elif failure.kind == BLOCK_IS_CONTESTED:
+        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu and not filed yet",
+                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
+    elif failure.kind == BLOCK_IS_AWAITED:
+        snprintf(text, size, "a conflicting use of generation %llu waits longer to be prepared on stream %llu",
+                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
+    elif failure.kind == WAIT_IS_CIRCULAR:
+        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu, and will not be filed "
+                 "while this window on stream %llu waits for it", <unsigned long long>failure.generation,
+                 <unsigned long long>failure.other_stream, <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_CAPTURING:
+        snprintf(text, size, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
+    elif failure.kind == SOURCE_IS_CAPTURING:
+        snprintf(text, size, "stream %llu, which this work has to wait for, is capturing a graph",
+                 <unsigned long long>failure.stream)
+    elif failure.kind == NEEDS_CONTEXT_SYNC:
+        snprintf(text, size, "the host would have to wait for the whole context")
+    elif failure.kind == STREAM_IS_ELSEWHERE:
+        snprintf(text, size, "stream %#llx belongs to another context or device than this runtime",
+                 <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_DEAD:
+        snprintf(text, size, "stream %llu was unregistered", <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_IN_USE:
+        snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
+    elif failure.kind == OUT_OF_BUDGET:
+        snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes (current %llu, limit %llu)",
+                 <unsigned long long>failure.budget.requested,
+                 <unsigned long long>(failure.budget.limit - failure.budget.current),
+                 <unsigned long long>failure.budget.current, <unsigned long long>failure.budget.limit)
+    elif failure.kind == DEVICE_IS_LOST:
+        snprintf(text, size, "the device was lost to an earlier error")
+    elif failure.kind == PROCESS_WAS_FORKED:
+        snprintf(text, size, "%s", FORKED_TEXT)
+    else:
+        snprintf(text, size, "a failure without a kind (%d)", <int>failure.kind)
+
+
+cdef void format_driver_failure(Failure* failure, char* text, size_t size) noexcept nogil:
+    cdef const char* name = NULL
+    cdef const char* meaning = NULL
+    cy.cuGetErrorName(failure.code, &name)              # sets NULL for a code that the driver does not know
+    cy.cuGetErrorString(failure.code, &meaning)
+    snprintf(text, size, "CUDA driver error: %s gave %s (%s)", failure.call,
+             name if name != NULL else <const char*>"an error",
+             meaning if meaning != NULL else <const char*>"unknown error")
+
+
+cdef tuple error_name(cy.CUresult code):
+    """The driver's name of a code, and what it means."""
+    cdef const char* name = NULL
+    cdef const char* meaning = NULL
+    with nogil:
+        cy.cuGetErrorName(code, &name)
+        cy.cuGetErrorString(code, &meaning)
+    return (name.decode() if name != NULL else f"CUDA error {int(code)}",
+            meaning.decode() if meaning != NULL else "unknown error")
+
+
+cdef bytes text_of(object exception):
+    """Its type and message."""
+    name = type(exception).__name__
+    try:
+        said = f"{name}: {exception}"
+    except BaseException:                               # its __str__ may do anything
+        said = name
+    return said.encode(errors="replace")
+
+
+cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
+    """A resource in Python raised: it was called with the GIL, so taking it again adds no danger."""
+    cdef UnderWay under_way
+    with gil:
+        set_aside(&under_way)
+        said = text_of(<object>exception)
+        snprintf(text, size, "%s", <const char*>said)
+        put_back(&under_way)
+
+
+cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
+    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"; `lost`
+    has the marks of the runtime that loses its device with a sticky error (NULL: there is none)."""
+    cdef char[512] text
+    cdef object exception
+    if lost != NULL and is_sticky(failure):
+        lost.fetch_or(LOST)
+    if failure.kind == PYTHON_RAISED:
+        exception = <object>failure.exception
+        Py_DECREF(exception)
+        failure.exception = NULL
+        raise exception
+    if failure.kind == OUT_OF_BUDGET:
+        raise budget_error(failure, what)
+    with nogil:
+        format_failure(failure, text, sizeof(text))
+    contested = failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR)
+    where = f"argument {failure.argument}: " if (contested or failure.kind == BLOCK_IS_STALE) and (
+        failure.argument) else ""
+    threads = f" (this is {thread_name(failure.thread)}, that is {thread_name(failure.other_thread)})" if (
+        contested) else ""
+    message = (where + text.decode(errors="replace") + threads + (f" while {what}" if what else "")
+               + ADVICE.get(failure.kind, ""))
+    raise exception_of(failure, message)
+
+
+cdef object budget_error(Failure* failure, str what):
+    """The error owns nothing of the failure."""
+    cdef Budget* budget = &failure.budget
+    cdef int i
+    holders = [(object_of(budget.holdings[i].tag), budget.holdings[i].nbytes) for i in range(budget.holding_count)]
+    drop_holdings(failure)
+    return OutOfBudgetError(budget.requested, budget.limit - budget.current, budget.current, budget.limit,
+                            pending=budget.pending, holders=holders, what=what)
+
+
+cdef extern from "Python.h" nogil:
+    unsigned long PyThread_get_thread_ident()
+
+cdef unsigned long main_thread = threading.main_thread().ident
+
+
+cdef str thread_name(uint64_t ident):
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return f"thread {thread.name!r}"
+    return f"thread {ident}" if ident else "a thread that has ended"
+
+
+cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
+    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure.  The main thread
+    alone has such handlers, and hundreds of others must not take the GIL all the time.  `anywhere`: it takes it all the
+    same, because `threading` does not know the main thread of every program that embeds Python."""
+    if not anywhere and PyThread_get_thread_ident() != main_thread:
+        return 0
+    return run_signal_handlers(failure)
+
+
+cdef int run_signal_handlers(Failure* failure) except -1 with gil:
+    """A function of its own: one that has an object takes the GIL when it returns, wherever it does that."""
+    cdef UnderWay exception
+    set_aside(&exception)
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        return keep_exception(failure, error)
+    finally:
+        put_back(&exception)
+    return 0
+
+
+cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil:
+    """Warn that a window has been waited for so many milliseconds; a warning may be an error."""
+    cdef UnderWay exception
+    with gil:
+        set_aside(&exception)
+        try:
+            warnings.warn(
+                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
+                f"conflicting use of generation {seen.generation} "
+                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed "
+                   "yet. Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
+                   f"waits longer, on stream {seen.other_stream}, in {thread_name(seen.other_thread)}"),
+                BlockingWindowWarning, stacklevel=2)
+        except BaseException as error:
+            return keep_exception(failure, error)
+        finally:
+            put_back(&exception)
+    return 0
+
+
+cdef object class_of(Failure* failure):
+    """The exception that a failure becomes."""
+    if failure.kind == OUT_OF_BUDGET:
+        return OutOfBudgetError
+    if failure.kind == DEVICE_IS_LOST or is_sticky(failure):
+        return DeviceLostError
+    if is_out_of_memory(failure):
+        return OutOfDeviceMemoryError
+    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED):
+        return DriverError
+    if failure.kind == BLOCK_IS_STALE:
+        return UseAfterFreeError
+    return SystemError if failure.kind == NO_FAILURE else StreamMisuseError
+
+
+cdef object exception_of(Failure* failure, str message):
+    kind = class_of(failure)
+    if failure.kind == DRIVER_FAILED:
+        return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])
+    if failure.kind == RESOURCE_FAILED:
+        return kind(message, code=int(failure.code))
+    if failure.kind == BLOCK_IS_STALE:
+        return kind(failure.generation, message)
+    return kind(message)

@@ -1,0 +1,48 @@
+# Names of memory that the core carries without the GIL: tags, and the stacks of calls.  _base/labels.pyx explains it.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem._base.cpp cimport atomic
+
+cdef cppclass Label:
+    # One object, wherever it is used.
+    atomic[uint64_t] references     # of C structures; where there is none, `sweep` may delete it
+    void* object                    # what it stands for: a str, or a `Stack`
+    uint32_t number                 # of a tag, by which a history names it, from 1 and never used again; else 0
+
+
+# These need no lock and no GIL; NULL is no label.
+cdef inline Label* held(Label* label) noexcept nogil:
+    """One reference more, for a holder of one."""
+    if label != NULL:
+        label.references.fetch_add(1)
+    return label
+
+
+cdef inline void release(Label* label) noexcept nogil:
+    if label != NULL:
+        label.references.fetch_sub(1)
+
+
+# With the GIL: where an instruction of a code object is, by its offset in bytes.
+cdef int line_of(object code, Py_ssize_t instruction) except -1
+
+# With the GIL: a new reference.
+cdef Label* label_of_tag(str tag) except? NULL
+cdef Label* label_of_stack(int depth) except? NULL
+
+cdef inline Label* stack_for(int depth) except? NULL:
+    """The stack of this call, for a resource that wants so many frames; NULL where it wants none."""
+    return label_of_stack(depth) if depth else NULL
+
+
+cdef int parse_depth(object depth) except -1
+
+cdef object object_of(Label* label)
+
+# For a history, with the GIL.  While tags are kept, no label is deleted; `seen` is called for each new tag.
+ctypedef void (*TagSeen)(uint32_t number, str tag) noexcept
+cdef void keep_tags(TagSeen seen) noexcept
+cdef void end_keeping_tags() noexcept
+cdef dict tags_by_number()
+cdef uint32_t largest_tag() noexcept

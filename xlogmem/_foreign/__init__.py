@@ -1,0 +1,1 @@
+"""Objects of other libraries: their streams, their memory, and who owns it."""

@@ -1,0 +1,133 @@
+# DLPack: where a tensor is and which bytes it takes, by a capsule that is not consumed: it is dropped, and its
+# producer's deleter runs.
+
+from cpython.number cimport PyNumber_Index
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
+from libc.stdint cimport INT32_MAX, uint64_t
+
+from xlogmem._foreign.dltensor cimport (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    MOST_DIMENSIONS,
+    PLAIN,
+    READ_ONLY,
+    ROCM_HOST,
+    USED_PLAIN,
+    USED_VERSIONED,
+    VERSIONED,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    DLTensor,
+)
+
+
+cdef enum:
+    NO_SYNCHRONISATION = -1     # a stream argument of __dlpack__: the producer orders nothing
+
+
+cdef tuple pair_of(object what, str name):
+    """A pair of integers that another library gave: a device, a version."""
+    try:
+        first, second = what
+        return PyNumber_Index(first), PyNumber_Index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
+
+
+cdef tuple device_pair(object array):
+    """Where an array says that it is: a device type and an ordinal."""
+    query = getattr(array, "__dlpack_device__", None)
+    if not callable(query):
+        raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
+    return pair_of(query(), f"what __dlpack_device__ of {type(array).__name__} gives")
+
+
+cdef int device_of(object what, str where, Extent* extent) except -1:
+    """Refuse what is not on a CUDA device, by the producer's word, and note which one it is."""
+    device_type, ordinal = device_pair(what)
+    if device_type in (CPU, CUDA_HOST, ROCM_HOST):
+        refuse_host_memory(what, where)
+    if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= ordinal <= INT32_MAX:
+        raise TypeError(f"{where}: {type(what).__name__} is on DLPack device {(device_type, ordinal)}, which is not a "
+                        "CUDA device")
+    extent.ordinal = ordinal
+    return 0
+
+
+cdef bint name_tensor(object what, str where, Extent* extent) except -1:
+    """The bytes of what has ``__dlpack__``.  False: no elements."""
+    cdef bint read_only = False
+    cdef DLTensor* tensor
+    device_of(what, where, extent)
+    if getattr(what, "is_closed", False) is True:
+        raise ValueError(f"{where}: {type(what).__name__} is closed: it has no memory any more")
+    try:
+        capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION, max_version=(1, 0))
+    except TypeError:                                   # written before max_version was
+        capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION)
+    tensor = peek_tensor(capsule, &read_only)
+    if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != extent.ordinal:
+        raise TypeError(f"{where}: __dlpack__ of {type(what).__name__} gave a tensor on DLPack device "
+                        f"({tensor.device.device_type}, {tensor.device.device_id}), and __dlpack_device__ CUDA device "
+                        f"{extent.ordinal}")
+    extent.read_only = read_only
+    return fill_from_tensor(tensor, what, where, extent)
+
+
+cdef bint fill_from_tensor(DLTensor* tensor, object what, str where, Extent* extent) except -1:
+    itemsize = max(1, (<int>tensor.dtype.bits * <int>tensor.dtype.lanes + 7) // 8)
+    try:
+        address, shape, strides = parts_of_tensor(tensor, itemsize)
+    except BufferError as error:
+        raise BufferError(f"{where}: __dlpack__ of {type(what).__name__} gave {error}") from None
+    if 0 in shape:
+        return False
+    fill_array(extent, (address, shape, strides, itemsize), "__dlpack__", what, where)
+    return True
+
+
+cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize):
+    """The address of the first element, the shape, and the strides in bytes (None: C order).
+
+    Raises BufferError for what is not a tensor, whatever its elements are.
+    """
+    cdef int i
+    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
+        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
+    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    if any([extent < 0 for extent in shape]):
+        raise BufferError(f"a tensor of the shape {shape}, which has a negative extent")
+    if 0 not in shape and tensor.data == NULL:
+        raise BufferError("a tensor with elements, and no memory")
+    strides = None
+    if tensor.strides != NULL:
+        strides = tuple([tensor.strides[i] * itemsize for i in range(tensor.ndim)])
+    return int(<uint64_t>tensor.data) + int(tensor.byte_offset), shape, strides
+
+
+cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:
+    """The tensor in a capsule that was not consumed yet; it stays the capsule's.
+
+    Raises BufferError for other capsules and for unknown versions, TypeError for what is not a capsule.
+    """
+    cdef DLManagedTensorVersioned* versioned
+    cdef const char* name
+    read_only[0] = False
+    if PyCapsule_IsValid(capsule, PLAIN):
+        return &(<DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)).dl_tensor
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        if versioned.version.major != 1:
+            raise BufferError(f"the capsule is of DLPack {versioned.version.major}.{versioned.version.minor}, but 1.0 "
+                              "was requested, and 1 is the only version that is supported")
+        read_only[0] = versioned.flags & READ_ONLY
+        return &versioned.dl_tensor
+    if PyCapsule_IsValid(capsule, USED_PLAIN) or PyCapsule_IsValid(capsule, USED_VERSIONED):
+        raise BufferError("the DLPack capsule was used before: each is consumed once")
+    if type(capsule).__name__ != "PyCapsule":
+        raise TypeError(f"{type(capsule).__name__} is not a DLPack capsule, and has no __dlpack__")
+    name = PyCapsule_GetName(capsule)
+    raise BufferError(f"a capsule named {name.decode(errors='replace') if name != NULL else None!r} is not a DLPack "
+                      "capsule")

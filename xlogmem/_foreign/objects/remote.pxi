@@ -1,0 +1,150 @@
+# Remote streams: those of another device, on which blocks of this one are used.
+#
+# A launch on another device may read and write memory of this one.  To the runtime whose memory that is, its stream is
+# one more registration, with positions, a clock and fences of its own, so every rule is as for other streams; what it
+# knows of this runtime's streams it keeps, and a wait that was queued is not queued again.  Three things differ: calls
+# on the handle are made in the context of its device, to which its events belong too; nothing is allocated there, and
+# nothing is freed there; and it is named by a handle of a runtime of its own device.  That one knows its discipline and
+# its owner, and takes it away from the others before it is unregistered.
+
+import weakref
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from xlogmem._base.cpp cimport check
+from xlogmem._base.failures cimport STREAM_IS_CAPTURING, fail_stream
+from xlogmem._driver cimport PER_THREAD, EventPool, Scope, enter_context, leave_context, stream_id, stream_is_capturing
+from xlogmem._order cimport OPAQUE, fail_elsewhere, register_stream_locked, settle_tombstones_unlocks
+from xlogmem.streams cimport discipline_now
+
+
+cdef object registries = weakref.WeakValueDictionary()      # of this process, by the address of the ordering
+
+
+cdef struct Remote:
+    cy.CUcontext context
+    EventPool* events
+    int device
+    cy.CUstream handle
+    uint64_t thread             # of a per-thread default stream
+    uint64_t number             # by which its own runtime's users know it
+    Discipline discipline
+    bint unowned
+
+
+cdef list other_registries(StreamRegistry registry):
+    """Of other runtimes, which may know a stream of this one.  A copy: other threads make runtimes."""
+    found = [reference() for reference in registries.valuerefs()]
+    return [other for other in found if other is not None and other is not registry]
+
+
+cdef object remote_key(Stream stream):
+    """Own streams of a pool get new numbers, and their states stay; those of foreign ones go."""
+    return id(stream.ordering), <size_t>stream.state, stream.id if stream.foreign else None
+
+
+cdef bint name_has_ended(tuple name):
+    """Whether the runtime of a name, as Owner.names has it, has ended; or the name itself."""
+    return name is None or has_ended(<Ordering>name[0])
+
+
+cdef bint is_used_at_home(Owner entry):
+    """Whether a program has the object of a stream of another device, which its own registry there holds."""
+    cdef Owner owner
+    for name in list(entry.names.values()):
+        owner = name[1]
+        if owner is not None and Py_REFCNT(<PyObject*>owner.held) > 1:
+            return True
+    return False
+
+
+cdef bint is_named_by(tuple name, object what):
+    """Whether this is the object that a name of a remote stream keeps alive."""
+    cdef Owner owner = name[1] if name is not None else None
+    return owner is not None and owner.held is what
+
+
+cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
+    """Of the disciplines of a stream in the runtimes of its device: this one is that of one of them."""
+    cdef Ordering ordering
+    for key in list(entry.names) if entry is not None else ():
+        name = entry.names.get(key)
+        ordering = name[0] if name is not None else given
+        if ordering is not given and not has_ended(ordering) and (
+                discipline_now(&ordering.state, <StreamState*><size_t>key[1]) == OPAQUE):
+            return OPAQUE
+    return discipline
+
+
+cdef int identify_remote(OrderState* order, const Remote* remote, StreamState** found,
+                         Failure* failure) except -1 nogil:
+    """The registration of a remote stream, which gets one more handle.  Without lock and context."""
+    cdef StreamState* former = NULL
+    cdef uint64_t number = 0
+    cdef Scope scope
+    cdef int failed
+    if enter_context(remote.context, &scope, failure):
+        return fail_elsewhere(remote.device, failure)
+    failed = id_of_remote(remote, &number, failure)
+    leave_context(&scope)
+    if failed:
+        return fail_elsewhere(remote.device, failure)
+    if enter_context(order.context, &scope, failure):
+        return 1
+    order.lock.lock()
+    settle_tombstones_unlocks(order)
+    found[0] = match_remote_locked(order, remote, number, &former)
+    if found[0] == NULL:
+        found[0] = register_remote_locked(order, remote, number)
+    found[0].handles.fetch_add(1)
+    if former != NULL:
+        found[0].busy += 1
+        failed = unregister_former_unlocks(order, former, found[0], failure)
+        found[0].busy -= 1
+    if failed:
+        found[0].handles.fetch_sub(1)
+    order.lock.unlock()
+    leave_context(&scope)
+    return failed
+
+
+cdef int id_of_remote(const Remote* remote, uint64_t* number, Failure* failure) except -1 nogil:
+    """The driver's id of the stream, in whose context this is.  A query of it would invalidate a capture."""
+    cdef bint capturing = False
+    if stream_is_capturing(remote.handle, &capturing, failure):
+        return 1
+    if capturing:
+        return fail_stream(failure, STREAM_IS_CAPTURING, remote.number)
+    return stream_id(remote.handle, number, failure)
+
+
+cdef StreamState* match_remote_locked(OrderState* order, const Remote* remote, uint64_t number,
+                                      StreamState** former) noexcept nogil:
+    """As `match_locked`, among the streams of one other device."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* known = NULL
+    cdef StreamState* stream
+    cdef size_t i
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if stream.handle != remote.handle or stream.context != remote.context or not stream.alive:
+            continue
+        if stream.driver_id == number:
+            known = stream
+        elif <size_t>remote.handle > PER_THREAD:
+            former[0] = stream
+    return known
+
+
+cdef StreamState* register_remote_locked(OrderState* order, const Remote* remote, uint64_t number) noexcept nogil:
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* stream = register_stream_locked(order, remote.handle, remote.discipline)
+    stream.driver_id = number
+    stream.thread = remote.thread
+    stream.unowned.store(remote.unowned)
+    stream.context = remote.context
+    stream.events = remote.events
+    stream.device = remote.device
+    stream.remote = True
+    return stream

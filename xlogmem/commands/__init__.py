@@ -1,0 +1,1 @@
+"""The ``xlogmem`` command, and its parts that belong to no other package."""

@@ -1,0 +1,56 @@
+"""``xlogmem top``."""
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from xlogmem.observe.live.reading import LiveError
+from xlogmem.observe.live.watching import JsonLines, Screen, Shown, Texts, follow, run
+
+__all__ = ["top"]
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--pid", type=click.IntRange(min=1), help="Look at a process that runs, and publishes its figures.")
+@click.option("--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True,
+              help="Seconds between two pictures.")
+@click.option("--once", is_flag=True, help="Print one picture as text; of a program, the first one with a runtime.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tuple[str, ...]) -> None:
+    """Show a process's memory, uses and waits, live.
+
+    `xlogmem top -- python program.py` runs a program, shows it and the processes that it starts, and ends with its exit
+    status.  `xlogmem top --pid PID` looks at a process that was started with XLOGMEM_PUBLISH=1, or has called
+    xlogmem.publish(), until it ends.  With --once and --json what the program prints goes to standard error.
+    """
+    if (pid is None) == (not command):
+        raise click.UsageError("give either --pid PID or -- and a command, such as: xlogmem top -- python program.py")
+    try:
+        if as_json:
+            watch(pid, command, JsonLines(), interval, once, None)
+        elif once:
+            watch(pid, command, Texts(Console()), interval, once, None)
+        elif sys.stderr.isatty():
+            console = Console(stderr=True)
+            with Live(console=console, auto_refresh=False) as live:
+                watch(pid, command, Screen(live), interval, once, console)
+        else:
+            watch(pid, command, Texts(Console(stderr=True)), interval, once, Console(stderr=True))
+    except LiveError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.UsageError(str(error)) from error
+    except KeyboardInterrupt:                           # the way to leave a process that goes on
+        return
+
+
+def watch(pid: int | None, command: tuple[str, ...], shown: Shown, interval: float, once: bool,
+          above: Console | None) -> None:
+    if pid is not None:
+        follow(pid, shown, interval, once)
+    elif status := run(list(command), shown, interval, once, above):
+        sys.exit(status)

@@ -1,0 +1,55 @@
+"""``xlogmem trace``."""
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from xlogmem.observe.history import perfetto, timeline, torch
+from xlogmem.observe.history.files import History, HistoryError, read
+
+__all__ = ["trace"]
+
+
+@click.command()
+@click.argument("history", type=click.Path(exists=True, dir_okay=False), metavar="FILE")
+@click.option("--html", "html_file", type=click.Path(dir_okay=False), metavar="OUT",
+              help="Write a page for a browser: streams, waits, bytes by tag, blocks.")
+@click.option("--perfetto", "perfetto_file", type=click.Path(dir_okay=False), metavar="OUT",
+              help="Write a trace of Chrome's (JSON), for ui.perfetto.dev.")
+@click.option("--torch", "torch_file", type=click.Path(dir_okay=False), metavar="OUT",
+              help="Write a snapshot of PyTorch's (pickle), for pytorch.org/memory_viz.")
+def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_file: str | None) -> None:
+    """Convert a recorded history to HTML, Perfetto or PyTorch format.
+
+    FILE is written by `xlogmem.record_history`.  Without an option a summary table is printed.
+    """
+    try:
+        events = read(history)
+        if html_file:
+            Path(html_file).write_text(timeline.page(events, Path(history).name), encoding="utf-8")
+        if perfetto_file:
+            Path(perfetto_file).write_bytes(perfetto.dumped(events))
+        if torch_file:
+            Path(torch_file).write_bytes(torch.dumped(events))
+    except (HistoryError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    if not (html_file or perfetto_file or torch_file):
+        Console().print(table_of(events))
+    if events.dropped:
+        click.echo(f"xlogmem trace: the {events.dropped:,} oldest events are missing: there was no room (max_events)",
+                   err=True)
+
+
+def table_of(history: History) -> Table:
+    """Return a table with the number of events of each kind."""
+    counted = Counter(event.kind for event in history)
+    table = Table(title=f"{len(history):,} events")
+    table.add_column("event")
+    table.add_column("how many", justify="right")
+    for kind, count in counted.most_common():
+        table.add_row(kind, f"{count:,}")
+    return table

@@ -1,1 +1,0 @@
-"""A race without xlogmem, and its repair: `xlogmem demo`."""

@@ -1,0 +1,168 @@
+"""The history of runtimes: the ring of the process, and the definitions that its events refer to.
+
+The core and the ordering write events (`core/recorded.pxi`, `_order.pyx`) where they hold a lock that `switch_history`
+of the core takes too: when that has returned nothing is written any more.  `xlogmem.history` is what users call.
+"""
+
+from time import monotonic_ns, time_ns
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uintptr_t
+from libc.string cimport strerror
+
+from xlogmem._base.cpp cimport atomic, make_new, unlikely, vector
+from xlogmem._base.labels cimport largest_tag, tags_by_number
+
+
+__all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]
+
+ctypedef uint32_t (*FindSite)() noexcept nogil
+
+cdef extern from *:
+    """
+    static thread_local uint32_t xlogmem_place = 0;     // of the call that this thread is in
+    """
+    uint32_t xlogmem_place
+
+cdef Ring* ring = make_new[Ring]()              # never destroyed: threads may outlive the interpreter
+cdef atomic[uintptr_t] site_finder              # of the check's sites; stays, for calls that outlast a recording
+cdef bint is_begun = False
+
+include "history/timed.pxi"    # durations of waits on streams
+include "history/records.pxi"  # definitions of tags, streams and stacks in the file of a recording
+
+
+cdef Ring* the_ring() noexcept nogil:
+    return ring
+
+
+cdef inline uint32_t find_site() noexcept nogil:
+    return (<FindSite>site_finder.load())()
+
+
+cdef void find_place() noexcept nogil:
+    """Without a lock: the recording may end meanwhile, and another one begin that wants no stacks."""
+    global xlogmem_place
+    if ring.stacks != NO_STACKS:
+        xlogmem_place = find_site()
+        if unlikely(xlogmem_place > stacks_written.load()):
+            write_stacks()
+
+
+cdef void find_other_place() noexcept nogil:
+    if ring.stacks == OF_ALL_CALLS:
+        find_place()
+
+
+cdef uint32_t place_found() noexcept nogil:
+    return xlogmem_place if ring.stacks != NO_STACKS else 0
+
+
+def begin(size_t max_events, int stacks, size_t site_function, bint timed, int file=-1, stack_text=None):
+    """Room for so many events; `stacks` is one of `Stacks`, `site_function` that of `xlogmem.check.sites`.  `timed`:
+    waits are.  `file`: a descriptor, which stays open until the end, of a file as `Ring.begin` wants it; what events
+    refer to is appended there.  `stack_text` says what the number of a stack stands for."""
+    global is_begun
+    cdef int error
+    if is_begun:
+        raise RuntimeError("a history is recorded already; end that one first")
+    if site_function:
+        site_finder.store(site_function)                # before `stacks`
+    error = ring.begin(max_events, stacks, timed, file)
+    if error and file >= 0:
+        raise OSError(error, strerror(error))
+    if error:
+        raise MemoryError(f"no host memory for {max_events} events of {sizeof(Event)} bytes; want fewer (max_events)")
+    is_begun = True
+    begin_records(stack_text)
+
+
+def end():
+    """When no runtime records any more: drop the events."""
+    global is_begun
+    is_begun = False
+    end_records()
+    with nogil:
+        destroy_all_timed()
+    ring.end()
+
+
+def count():
+    """How many events there were."""
+    return ring.count()
+
+
+def events(uint64_t most):
+    """The newest events as bytes, oldest first, the tags that they refer to, by number from 1, and how many events
+    there were in all.  While runtimes record, those that are being written are left out.  The bytes of a wait are how
+    long it held up its stream, in nanoseconds and 1 more."""
+    cdef dict times = times_known() if ring.timed else {}
+    cdef uint64_t count = ring.count()
+    cdef uint64_t number = count - most if count > most else 0
+    cdef vector[Event] kept
+    cdef Event event
+    while number < count:
+        if ring.read(number, &event):
+            if times and event.kind == STREAM_WAITS and number in times:
+                event.bytes = times[number] + 1
+            kept.push_back(event)
+        number += 1
+    return *packed_events(&kept), count
+
+
+def ends_of(generations):
+    """The events with which blocks of these generations began and ended, or did not end after all, as bytes, oldest
+    first, and their tags."""
+    cdef vector[uint64_t] wanted
+    cdef vector[Event] kept
+    cdef Event event
+    cdef uint64_t count, number
+    for generation in sorted(generations):              # this may run code that ends the history
+        wanted.push_back(<uint64_t>generation)
+    count = ring.count() if is_begun else 0
+    number = count - min(count, ring.room())
+    while number < count:
+        if ring.read(number, &event) and is_an_end(&event) and contains(&wanted, event.generation):
+            kept.push_back(event)
+        number += 1
+    return packed_events(&kept)
+
+
+cdef tuple packed_events(vector[Event]* kept):
+    """As bytes, with tags that are numbered from 1, and these."""
+    cdef dict known = tags_by_number()
+    cdef list tags = []
+    cdef vector[uint32_t] numbers
+    cdef uint32_t tag
+    cdef size_t i
+    numbers.resize(largest_tag() + 1)
+    for i in range(kept.size()):
+        tag = kept[0][i].tag
+        if tag:
+            if numbers[tag] == 0:
+                tags.append(known[tag])
+                numbers[tag] = <uint32_t>len(tags)
+            kept[0][i].tag = numbers[tag]
+    return PyBytes_FromStringAndSize(<const char*>kept.data(), kept.size() * sizeof(Event)), tags
+
+
+cdef inline bint is_an_end(Event* event) noexcept nogil:
+    return event.kind in (BLOCK_ALLOCATED, BLOCK_ADOPTED, BLOCK_FREED, BLOCK_RELEASED, BLOCK_EVICTED, FREE_FAILED)
+
+
+cdef bint contains(vector[uint64_t]* ascending, uint64_t wanted) noexcept nogil:
+    cdef size_t first = 0, end = ascending.size(), middle
+    while first < end:
+        middle = (first + end) // 2
+        if ascending[0][middle] < wanted:
+            first = middle + 1
+        else:
+            end = middle
+    return first < ascending.size() and ascending[0][first] == wanted
+
+
+def clock():
+    """The clock of the events, and two others: ticks, monotonic nanoseconds, nanoseconds of the epoch."""
+    return ticks(), monotonic_ns(), time_ns()
+
+
+loaded = clock()                    # for how long a tick is, where a recording has no end

@@ -1,0 +1,83 @@
+# Definitions that events refer to, in the file of a running recording: lines of JSON behind the ring.
+#
+# A tag is written when its label is made, and a stack when it is found, both before an event has the number: with the
+# GIL, and so never under the lock of a runtime.  A process that is killed leaves no event without its names.
+
+from xlogmem._base.cpp cimport atomic, make_new
+from xlogmem._base.failures cimport UnderWay, put_back, set_aside
+from xlogmem._base.labels cimport end_keeping_tags, keep_tags, tags_by_number
+
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
+                       void (*child)() noexcept nogil)
+
+cdef enum:
+    ALL_STACKS = 0xFFFFFFFF
+
+cdef object quoted = None               # json's function, from the first recording on: importing xlogmem brings no json
+cdef object text_of_stack = None
+cdef atomic[uint32_t]* stacks_written = make_new[atomic[uint32_t]]()    # numbers up to this one; never destroyed
+stacks_written.store(ALL_STACKS)
+
+
+cdef void before_fork() noexcept nogil:
+    ring.before_fork()
+
+
+cdef void in_child() noexcept nogil:
+    ring.in_child()
+
+
+pthread_atfork(before_fork, NULL, in_child)
+
+
+cdef int begin_records(object stack_text) except -1:
+    """Tags and stacks that there are already, and from now on."""
+    global quoted, text_of_stack
+    from json.encoder import encode_basestring_ascii as quoted
+
+    keep_tags(write_tag)
+    if not ring.has_file():
+        return 0
+    for number, tag in tags_by_number().items():
+        write_tag(number, tag)
+    if ring.stacks != NO_STACKS:
+        text_of_stack = stack_text
+        stacks_written.store(0)
+    return 0
+
+
+cdef void end_records() noexcept:
+    global text_of_stack
+    end_keeping_tags()
+    stacks_written.store(ALL_STACKS)
+    text_of_stack = None
+
+
+cdef void write_tag(uint32_t number, str tag) noexcept:
+    if ring.has_file():
+        write_record(f'{{"tag": {number}, "text": {quoted(tag)}, "clock": {list(clock())}}}')
+
+
+cdef void write_stacks() noexcept with gil:
+    """Those that were found since the last one was written."""
+    cdef uint32_t number, last = xlogmem_place
+    cdef UnderWay exception
+    if text_of_stack is None:
+        return
+    set_aside(&exception)
+    try:
+        for number in range(stacks_written.load() + 1, last + 1):
+            write_record(f'{{"stack": {number}, "frames": {text_of_stack(number)}, "clock": {list(clock())}}}')
+    finally:
+        put_back(&exception)
+    if stacks_written.load() < last:                    # another thread, while this one had to give up the GIL
+        stacks_written.store(last)
+
+
+cdef int write_record(str text) except -1:
+    """A line of the file, which begins with the end of the one before, should that have been cut off."""
+    cdef bytes line = f"\n{text}\n".encode("ascii")
+    ring.append(line, len(line))
+    return 0

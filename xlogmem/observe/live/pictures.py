@@ -1,0 +1,76 @@
+"""The figures of a process as a terminal shows them."""
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from xlogmem._base.tags import shown
+from xlogmem._base.units import format_bytes
+from xlogmem.observe.live.figures import COUNTED, ProcessFigures, RuntimeFigures
+
+__all__ = ["NOTHING", "picture", "rates"]
+
+NOTHING = "no process has imported xlogmem yet"
+
+
+def picture(process: ProcessFigures, before: ProcessFigures | None) -> RenderableType:
+    """One process, with rates since the picture before."""
+    parts: list[RenderableType] = [Text(f"process {process.pid}  {printable(process.program)}", style="bold")]
+    if not process.runtimes:
+        parts.append(Text("no runtime yet"))
+    earlier = {runtime.number: runtime for runtime in before.runtimes} if before is not None else {}
+    for runtime in process.runtimes:
+        seconds = process.clock - before.clock if before is not None else 0.0
+        parts += _runtime(runtime, rates(runtime, earlier.get(runtime.number), seconds))
+    return Group(*parts)
+
+
+def rates(now: RuntimeFigures, before: RuntimeFigures | None, seconds: float) -> dict[str, float]:
+    """By the name of a counter, how much it rose per second; empty without an earlier picture."""
+    if before is None or seconds <= 0:
+        return {}
+    return {name: (now.counters[name] - before.counters[name]) / seconds for name in COUNTED}
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _runtime(runtime: RuntimeFigures, per_second: dict[str, float]) -> list[RenderableType]:
+    totals = Table.grid(padding=(0, 2))
+    totals.add_row("live", f"{format_bytes(runtime.live_bytes)} in {runtime.live_blocks:,} blocks")
+    totals.add_row("pending", format_bytes(runtime.pending_bytes))
+    totals.add_row("peak", format_bytes(runtime.peak_bytes))
+    for pool in runtime.pools:
+        totals.add_row("pool", f"{format_bytes(pool.free)} of {format_bytes(pool.size)} free, the largest span "
+                               f"{format_bytes(pool.largest_free)}, at most {format_bytes(pool.peak)} handed out")
+    head = Text(printable(f"device {runtime.device}, runtime {runtime.number}: {runtime.resource}"), style="cyan")
+    return [head, totals, _tags(runtime), _counters(runtime, per_second)]
+
+
+def _tags(runtime: RuntimeFigures) -> Table:
+    table = _table("tag", "bytes", "blocks")
+    for tag in runtime.tags:
+        table.add_row(Text(shown(tag.name)), format_bytes(tag.nbytes), f"{tag.blocks:,}")
+    if runtime.further_tags:
+        table.add_row(f"{runtime.further_tags:,} more tags", format_bytes(runtime.further.nbytes),
+                      f"{runtime.further.blocks:,}")
+    return table
+
+
+def _counters(runtime: RuntimeFigures, per_second: dict[str, float]) -> Table:
+    table = _table("", "so far", *(["per second"] if per_second else []))
+    for name in COUNTED:
+        table.add_row(name.replace("_", " "), f"{runtime.counters[name]:,}",
+                      *([f"{per_second[name]:,.1f}"] if per_second else []))
+    return table
+
+
+def _table(first: str, *figures: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, min_width=24)
+    for name in figures:
+        table.add_column(name, justify="right", min_width=10)
+    return table

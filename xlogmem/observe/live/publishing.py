@@ -1,0 +1,144 @@
+"""`publish`: a thread that answers each connection to the process's socket with the figures of its runtimes."""
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+from xlogmem._base.log import logger
+from xlogmem._driver import ProcessLock
+from xlogmem.observe.live.figures import figures_of_process
+from xlogmem.observe.live.sockets import folders, peer_of, private_folder, socket_of
+from xlogmem.resources.endings import at_end
+
+__all__ = ["publish", "publish_or_warn"]
+
+PATIENCE = 5.0                              # seconds for a reader that does not read
+PAUSE = 1.0                                 # seconds, where a connection cannot be accepted: no file descriptor is left
+
+_lock = ProcessLock()
+_publisher: Publisher | None = None
+
+
+class Publisher:
+    """The socket of this process, and its thread.
+
+    The thread ends with the process: it is a daemon, and `close` comes before the interpreter ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._closing = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.unlink(missing_ok=True)                # of a process that had this number before
+            self._listener.bind(str(path))
+            self._listener.listen()
+            self._thread = threading.Thread(target=self._serve, name="xlogmem-publish", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._listener.close()
+            raise
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if not self._closing.is_set():
+                    logger().warning("xlogmem top cannot connect to this process: %s", error)
+                    self._closing.wait(PAUSE)
+                continue
+            with connection:
+                try:
+                    answer(connection)
+                except OSError as error:                # the reader has left
+                    logger().debug("xlogmem top was not answered: %s", error)
+                except Exception:                       # the program goes on, and so does this
+                    logger().warning("xlogmem top was not answered", exc_info=True)
+
+    def close(self) -> None:
+        """Remove the socket and end the thread; a second call does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self.path.unlink(missing_ok=True)
+        self._listener.shutdown(socket.SHUT_RDWR)       # wakes the thread
+        self._thread.join(PATIENCE)
+        self._listener.close()
+
+    def forget(self) -> None:
+        """In a forked child: a listener that stays open there would keep connections waiting when the parent is
+        gone."""
+        self._listener.close()
+
+
+def answer(connection: socket.socket) -> None:
+    """Write one line to a process of the same user, and nothing to others."""
+    connection.settimeout(PATIENCE)
+    peer = peer_of(connection)
+    if peer.uid != os.geteuid():
+        logger().warning("process %d of user %d wanted the figures of this process, and did not get them", peer.pid,
+                         peer.uid)
+        return
+    connection.sendall(figures_of_process().to_json().encode() + b"\n")
+
+
+def publish() -> str:
+    """Let `xlogmem top --pid` see what the runtimes of this process do.
+
+    A daemon thread answers on a Unix socket that only this user can reach, in ``$XDG_RUNTIME_DIR/xlogmem`` or, where
+    that is not set, ``/tmp/xlogmem-UID``.  The socket is removed at the exit.  With ``XLOGMEM_PUBLISH=1`` in the
+    environment, importing xlogmem does this.
+
+    Returns
+    -------
+    str
+        The path of the socket.
+
+    Raises
+    ------
+    OSError
+        The socket cannot be made: the folder is another user's, others may enter it, or its path is too long.
+    RuntimeError
+        There is no room for another thread.
+    DriverError
+        The process was forked from one that had started the driver.
+
+    Notes
+    -----
+    Thread-safe; a second call does nothing.  A forked child publishes if it calls this itself.  Costs nothing while
+    nothing connects; an answer costs a snapshot of each runtime (`DeviceRuntime.snapshot`), and makes no driver call.
+    """
+    global _publisher
+    with _lock:
+        if _publisher is None:
+            path = socket_of(private_folder(folders()[0], make=True), os.getpid())
+            _publisher = Publisher(path)
+            at_end(_close)
+        return str(_publisher.path)
+
+
+def publish_or_warn() -> None:
+    """`publish`, for XLOGMEM_PUBLISH.  What does not work is a warning in the log, because a program should not fail
+    for being looked at."""
+    try:
+        publish()
+    except Exception as error:
+        logger().warning("XLOGMEM_PUBLISH: xlogmem top cannot see this process: %s", error)
+
+
+def _close() -> None:
+    if _publisher is not None:
+        _publisher.close()
+
+
+def _forget() -> None:
+    global _publisher
+    if _publisher is not None:
+        _publisher.forget()
+        _publisher = None
+
+
+os.register_at_fork(after_in_child=_forget)

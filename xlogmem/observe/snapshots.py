@@ -1,0 +1,259 @@
+"""Snapshots of memory for people: `DeviceRuntime.snapshot`.
+
+A snapshot is plain data and refers to nothing: it may be kept, compared with a later one, and written to a file.
+"""
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from xlogmem import blocks
+from xlogmem._base.tags import shown
+from xlogmem._base.units import format_bytes
+from xlogmem.blocks import Core, survey
+from xlogmem.resources import PoolMemoryResource
+from xlogmem.resources.layers import find_layers
+
+__all__ = ["BlockRecord", "Snapshot", "StreamRecord", "TagRecord", "take"]
+
+SHOWN = 10                                  # tags in a text and in a table
+
+
+class BlockRecord(NamedTuple):
+    """A block in a snapshot.
+
+    Attributes
+    ----------
+    address, nbytes : int
+        Where it is, and the bytes requested.
+    tag : str or None
+        The label given to the allocation.
+    generation : int
+        Its identity.  A later block has a higher one, but among streams with caches of a pool only roughly.
+    state : str
+        ``"live"``; ``"adopted"``: memory of another library; ``"freed"``: requested, and put off by an open window, an
+        export or a capture, or being carried out.
+    adopted : bool
+        Whether it is memory of another library, in whichever state.
+    stream, home : int or None
+        The ids of the streams on which it was allocated, and will be freed.
+    readers, writers : dict of int to int
+        By the id of a stream, the newest position at which the block was read, or written, there, as far as a next
+        user has to be ordered after it.
+    windows, pins : int
+        Uses that are prepared and not filed, and exports that are not released.
+    age_ns : int or None
+        How long ago it was allocated, or adopted.  Known while a history is recorded that still has its beginning; see
+        `xlogmem.record_history`.
+    line : str or None
+        Where in the program that was, as ``"file:line"``, where that history has stacks.
+    """
+
+    address: int
+    nbytes: int
+    tag: str | None
+    generation: int
+    state: str
+    adopted: bool
+    stream: int | None
+    home: int | None
+    readers: dict[int, int]
+    writers: dict[int, int]
+    windows: int
+    pins: int
+    age_ns: int | None = None
+    line: str | None = None
+
+
+class StreamRecord(NamedTuple):
+    """A stream in a snapshot.
+
+    Attributes
+    ----------
+    id : int
+        As `Stream.id`.
+    handle : int
+        The driver's; one that is not registered any more may be another stream's by now.
+    discipline : str
+        As `Stream.discipline`.
+    registered : bool
+        False: it was unregistered, and something is still ordered after it.
+    pending_bytes : int
+        Freed there, and not seen complete.
+    """
+
+    id: int
+    handle: int
+    discipline: str
+    registered: bool
+    pending_bytes: int
+
+
+class TagRecord(NamedTuple):
+    """The blocks of one tag.
+
+    Attributes
+    ----------
+    nbytes, blocks : int
+        Their bytes, and how many there are; adopted memory does not count.
+    """
+
+    nbytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The memory of a runtime at one moment.
+
+    Attributes
+    ----------
+    device_id : int
+        The device.
+    resource : str
+        Where the bytes come from, as its `repr` has it.
+    live_bytes, live_blocks : int
+        What is allocated and not freed: the sums of `blocks` without adopted memory.
+    pending_bytes : int
+        Freed, and not seen complete: the sum of `streams`.  No stream is queried for a snapshot;
+        `DeviceRuntime.pending_bytes` does that first.
+    peak_bytes : int
+        `DeviceRuntime.peak_bytes`, read right after the rest.
+    blocks : tuple of BlockRecord
+        In no order that means something.  What streams keep in caches for further blocks is free memory.
+    streams : tuple of StreamRecord
+        All that the runtime has in its tables.
+    pools : tuple of dict
+        Of each `PoolMemoryResource` in the stack of resources, from the top, what `PoolMemoryResource.statistics` says.
+    """
+
+    device_id: int
+    resource: str
+    live_bytes: int
+    live_blocks: int
+    pending_bytes: int
+    peak_bytes: int
+    blocks: tuple[BlockRecord, ...]
+    streams: tuple[StreamRecord, ...]
+    pools: tuple[dict[str, int | float], ...]
+
+    def by_tag(self) -> dict[str | None, TagRecord]:
+        """Bytes and blocks of each tag, the largest first; None stands for all without a tag."""
+        found: dict[str | None, TagRecord] = {}
+        for block in self.blocks:
+            if not block.adopted:
+                nbytes, blocks = found.get(block.tag, (0, 0))
+                found[block.tag] = TagRecord(nbytes + block.nbytes, blocks + 1)
+        return dict(sorted(found.items(), key=lambda item: -item[1].nbytes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as dictionaries, lists, texts and numbers."""
+        return {**self.__dict__, "blocks": [block._asdict() for block in self.blocks],
+                "streams": [stream._asdict() for stream in self.streams], "pools": [dict(pool) for pool in self.pools]}
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """`to_dict` as JSON, where the ids of readers and writers are texts.
+
+        Parameters
+        ----------
+        path : path, optional
+            A file that is written, too.
+        """
+        import json
+
+        text = json.dumps(self.to_dict())
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        return text
+
+    def to_dataframe(self) -> Any:
+        """The blocks as a `pandas.DataFrame`, a row for each.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped, unused-ignore]
+        except ImportError as error:
+            raise ImportError("Snapshot.to_dataframe needs pandas, which is not installed: pip install pandas, or use "
+                              "to_dict()") from error
+        return pandas.DataFrame(self.blocks, columns=list(BlockRecord._fields))
+
+    def __repr__(self) -> str:
+        return (f"<Snapshot device={self.device_id} live={format_bytes(self.live_bytes)} in {self.live_blocks} blocks, "
+                f"pending={format_bytes(self.pending_bytes)}>")
+
+    def __str__(self) -> str:
+        lines = [repr(self), *(f"  {name:<12} {figure}" for name, figure in _totals(self))]
+        return "\n".join(lines + [f"  {nbytes:>12} in {blocks} blocks: {name}"
+                                  for name, nbytes, blocks in _holders(self)])
+
+    def _repr_html_(self) -> str:
+        """Totals and the largest holders, for notebooks."""
+        import html
+
+        return (f"<p>{html.escape(repr(self))}</p>{_table(('', ''), _totals(self))}"
+                f"{_table(('tag', 'bytes', 'blocks'), _holders(self))}")
+
+
+def _totals(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Totals of a snapshot, as pairs of a name and a text."""
+    totals = [("live", f"{format_bytes(snapshot.live_bytes)} in {snapshot.live_blocks} blocks"),
+              ("pending", format_bytes(snapshot.pending_bytes)), ("peak", format_bytes(snapshot.peak_bytes))]
+    for pool in snapshot.pools:
+        free, largest = format_bytes(int(pool["free_bytes"])), format_bytes(int(pool["largest_free_bytes"]))
+        totals.append(("pool", f"{free} of {format_bytes(int(pool['pool_size']))} free in {pool['free_spans']} places "
+                               f"of {pool['chunks']} chunks, the largest {largest}"))
+    return totals
+
+
+def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
+    """The largest tags, and the rest in one line, as texts."""
+    tags = list(snapshot.by_tag().items())
+    rows = [(shown(tag), format_bytes(record.nbytes), record.blocks)
+            for tag, record in tags[:SHOWN]]
+    if rest := [record for _, record in tags[SHOWN:]]:
+        rows.append((f"{len(rest)} more tags", format_bytes(sum(record.nbytes for record in rest)),
+                     sum(record.blocks for record in rest)))
+    return rows
+
+
+def _table(names: tuple[str, ...], rows: list[Any]) -> str:
+    """A table, as HTML."""
+    import html
+
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def take(runtime: Core, *, with_ages: bool = True) -> Snapshot:
+    """See `DeviceRuntime.snapshot`.  `with_ages`: and with lines, for which a history is looked through."""
+    found = survey(runtime, [*find_layers(runtime.resource, PoolMemoryResource)])
+    return Snapshot(
+        runtime.device_id, repr(runtime.resource), found["live_bytes"], found["live_blocks"], found["pending_bytes"],
+        runtime.peak_bytes, _records(found["blocks"], with_ages),
+        tuple(map(StreamRecord._make, found["streams"])), tuple(found["pools"]))
+
+
+def _records(found: list[Any], with_ages: bool) -> tuple[BlockRecord, ...]:
+    """The blocks, with what a history that is being recorded knows of them."""
+    records = tuple(starmap(BlockRecord, found))
+    known = blocks.recording
+    if known is None or not with_ages:
+        return records
+    now = time.time_ns()
+    begun = known.beginnings_of_blocks([record.generation for record in records])
+    return tuple(_with_beginning(record, begun.get(record.generation), now) for record in records)
+
+
+def _with_beginning(record: BlockRecord, event: Any, now: int) -> BlockRecord:
+    if event is None:
+        return record
+    return record._replace(age_ns=max(now - event.time_ns, 0), line=str(event.place) if event.place else None)
