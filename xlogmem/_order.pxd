@@ -239,7 +239,10 @@ cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState
                              Failure* failure) except -1 nogil
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil
+cdef bint has_no_owner(StreamState* stream) noexcept nogil
 cdef bint is_unowned(StreamState* stream) noexcept nogil
+cdef bint needs_fence_now(StreamState* stream) noexcept nogil
+cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil

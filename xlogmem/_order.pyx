@@ -191,6 +191,7 @@ cdef class Ordering:
 
 include "order/noted.pxi"          # waits in a recorded history
 include "order/fences.pxi"         # positions, clocks, events on streams
+include "order/unowned.pxi"        # streams that may be destroyed at any time
 include "order/context.pxi"        # synchronization of the context, where no stream-level wait is possible
 include "order/waits.pxi"          # waits of streams and of the host for a position
 include "order/held.pxi"           # fences held by Python events

@@ -49,7 +49,7 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, process_is_closing, take_at_forks
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._foreign.objects cimport StreamRegistry
-from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState, StreamState, count_cached_locked
+from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState, StreamState, count_cached_locked, has_no_owner
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, refuse_undeclared, settle
 from xlogmem.streams cimport StreamPool, counted_handle, parse
 
@@ -354,7 +354,7 @@ cdef class Core:
         if block is None:                               # released by another thread
             raise StaleBufferError("consumed")
         cdef bint exported
-        if stream != NULL and stream.unowned and stream.thread == 0:
+        if stream != NULL and has_no_owner(stream):
             stream = NULL
         with nogil:
             self.state.order.lock.lock()

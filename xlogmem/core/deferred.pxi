@@ -16,7 +16,7 @@ from xlogmem._base.failures cimport (
     is_put_off,
 )
 from xlogmem._driver cimport Scope, enter_context, leave_context
-from xlogmem._order cimport ALLOCATED, Fence, advance, forbid_context_sync, record_fence_unlocks
+from xlogmem._order cimport ALLOCATED, advance, fence_now_unlocks, forbid_context_sync
 
 
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
@@ -138,12 +138,10 @@ cdef int free_without_its_stream_unlocks(CoreState* core, Block* block, StreamSt
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef uint64_t position = advance(stream)
-    cdef Failure ignored
-    cdef Fence* fence
     cdef Query query
     block.pins += 1                                     # its last window may close meanwhile
     order.in_flight += 1
-    if not record_fence_unlocks(order, stream, &fence, &ignored) and block.home == stream:
+    if not fence_now_unlocks(order, stream) and block.home == stream:
         core.freed_frontier.clear()
         order.operations += 1
         query.stream = stream

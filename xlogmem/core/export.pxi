@@ -8,11 +8,10 @@ from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport is_put_off
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
 from xlogmem._order cimport (
-    Fence,
     advance,
+    fence_now_unlocks,
     is_of_former,
     needs_context_sync_locked,
-    record_fence_unlocks,
     sync_contexts_unlocks,
 )
 
@@ -79,15 +78,12 @@ cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil:
     again, so what it has now is covered by a fence, whatever the policy."""
     cdef OrderState* order = core.order
     cdef Failure ignored                                # it is recorded when it is needed
-    cdef Fence* fence
     cdef Scope scope
     if not stream.unowned or enter_context(order.context, &scope, &ignored):
         return 0
     order.lock.lock()
     if needs_context_sync_locked(order, NULL, stream, stream.count):
-        order.in_flight += 1
-        record_fence_unlocks(order, stream, &fence, &ignored)
-        order.in_flight -= 1
+        fence_now_unlocks(order, stream)
     order.lock.unlock()
     leave_context(&scope)
     return 0

@@ -16,10 +16,12 @@ from xlogmem._order cimport (
     Fence,
     Policy,
     advance,
+    fence_now_unlocks,
     host_wait_unlocks,
     is_of_former,
     is_other_threads_default,
     is_unowned,
+    needs_fence_now,
     note_order,
     order_after_unlocks,
     record_fence_unlocks,
@@ -165,7 +167,7 @@ cdef inline void take_position_locked(CoreState* core, Window* window) noexcept 
     window.position = advance(stream)
     if unlikely(window.discipline_changes != core.order.discipline_changes):
         keep_changed_entries_locked(core.order, window)
-    window.record = policy == PRECISE or stream.unowned         # which may be destroyed before a fence is needed
+    window.record = policy == PRECISE or stream.unowned         # order/unowned.pxi
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
         window.record = True
@@ -313,13 +315,11 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil:
     """The entry of `record_use`; on an unowned stream its fence is recorded at once."""
     check(order.lock.held(), "the lock is held")
-    cdef Failure ignored
-    cdef Fence* fence
     file_access(block, stream, access, advance(stream))
     if order.is_recorded:
         note_work(order, block, stream, access)
     if access != READ:
         block.writer = stream.number + 1
-    if stream.unowned and not is_other_threads_default(stream):
-        record_fence_unlocks(order, stream, &fence, &ignored)       # it may be destroyed before a fence is needed
+    if needs_fence_now(stream):
+        fence_now_unlocks(order, stream)
     return 0

@@ -68,8 +68,6 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
     filed under the new rules, so they may only become stricter meanwhile.  The context is current.
     """
     check(order.lock.held(), "the lock is held")
-    cdef Failure ignored
-    cdef Fence* fence
     if stream.alive and stream.discipline == discipline:
         return 0
     if not stream.alive or (stream.windows and discipline != OPAQUE):
@@ -78,10 +76,8 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
     stream.unrecorded_until = advance(stream)
     order.discipline_changes += 1
     stream.discipline = discipline
-    if stream.unowned and not is_other_threads_default(stream):      # older fences do not cover the raised entries
-        order.in_flight += 1
-        record_fence_unlocks(order, stream, &fence, &ignored)   # else it is recorded when it is needed
-        order.in_flight -= 1
+    if needs_fence_now(stream):                         # older fences do not cover the raised entries
+        fence_now_unlocks(order, stream)
     return 0
 
 

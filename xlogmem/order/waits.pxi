@@ -107,11 +107,6 @@ cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fen
     return failed and fail_from_locked(order, source, failure)
 
 
-cdef bint is_unowned(StreamState* stream) noexcept nogil:
-    """True if no object is known to keep the stream alive, so that its owner may have destroyed it."""
-    return stream.alive and stream.unowned and stream.thread == 0
-
-
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil:
     """True if the host has to wait for the whole context: the source is unowned or destroyed, and no fence covers

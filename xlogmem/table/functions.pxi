@@ -76,12 +76,11 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
 from xlogmem._order cimport (
     OPAQUE,
-    Fence,
     StreamState,
     advance,
+    fence_now_unlocks,
     host_wait_unlocks,
     is_unowned,
-    record_fence_unlocks,
 )
 from xlogmem.blocks cimport Core
 from xlogmem.resources.base cimport Allocation, start_call, start_call_on
@@ -306,13 +305,9 @@ cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t 
     waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones; where
     the pool has a maximum, for each, because an allocation does not wait for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")
-    cdef Failure ignored                                # the next free tries again
-    cdef Fence* fence
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
     if stream.unfenced_frees >= core.resource.frontiers.frees_per_fence:
-        core.order.in_flight += 1
-        record_fence_unlocks(core.order, stream, &fence, &ignored)
-        core.order.in_flight -= 1
+        fence_now_unlocks(core.order, stream)
     return 0
 
 

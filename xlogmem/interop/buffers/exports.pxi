@@ -13,7 +13,7 @@ from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport LEGACY
 from xlogmem._foreign.dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
 from xlogmem._foreign.named cimport pair_of
-from xlogmem._order cimport is_other_threads_default
+from xlogmem._order cimport has_no_owner, is_other_threads_default
 from xlogmem.blocks cimport Core, DeviceBlock, Export, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
@@ -138,7 +138,7 @@ cdef Stream choose_stream(Buffer buffer):
     owner is known, or this buffer, which named it last, keeps it."""
     cdef Stream newest = buffer.last_write_stream
     if newest is None or newest.ordering is not buffer.core.ordering or (
-            newest.state.unowned and newest.state.thread == 0) or is_other_threads_default(newest.state):
+            has_no_owner(newest.state) or is_other_threads_default(newest.state)):
         newest = buffer.resolve_stream(None)
     return newest
 

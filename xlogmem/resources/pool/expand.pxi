@@ -17,7 +17,7 @@ from xlogmem._base.failures cimport (
     fail_resource,
     is_out_of_memory,
 )
-from xlogmem._order cimport Fence, StreamState, advance, is_unowned, record_fence_unlocks
+from xlogmem._order cimport StreamState, advance, fence_now_unlocks, is_unowned
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
 
 
@@ -117,21 +117,9 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
         add_position_locked(pool, result[0], stream.index, advance(stream))
-        if is_unowned(stream):
-            fence_new_chunk_unlocks(pool, stream)
+        if is_unowned(stream):                          # with a fence the rest of the chunk can be waited for
+            fence_now_unlocks(pool.order, stream)
     split_locked(pool, result[0], nbytes)
-    return 0
-
-
-cdef int fence_new_chunk_unlocks(PoolState* pool, StreamState* stream) except -1 nogil:
-    """The stream is unowned, and alive in this call.  With a fence the rest of the chunk
-    can be waited for without it."""
-    check(pool.order.lock.held(), "the lock is held")
-    cdef Failure ignored
-    cdef Fence* fence
-    pool.order.in_flight += 1
-    record_fence_unlocks(pool.order, stream, &fence, &ignored)
-    pool.order.in_flight -= 1
     return 0
 
 

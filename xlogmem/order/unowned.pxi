@@ -1,0 +1,47 @@
+# Unowned streams: no object that keeps one alive is known, so that its owner may destroy it at any time.
+#
+# The call that names such a stream is the last moment in which it certainly exists.  Later its handle is not touched: what
+# it has done is waited for by way of fences that were recorded before, and where none covers a position, the host waits
+# for the whole context (`needs_context_sync_locked`).  So a call that leaves work there records a fence at once
+# (`fence_now_unlocks`), under every policy:
+#
+#     a commit              `Window.record` (core/finish.pxi); a use of `record_use`, `file_unprepared_unlocks` there
+#     a free                none by itself: the home of the block is needed, or the default stream frees it
+#                           (`leave_unowned_home_locked`, core/free.pxi); put off, `free_without_its_stream_unlocks`
+#                           (core/deferred.pxi); into a pool through the C table, `fence_after_frees_unlocks`
+#     a new chunk           `expand_unlocks` (resources/pool/expand.pxi)
+#     an export             `fence_export` (core/export.pxi)
+#     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
+#
+# A change of that rule begins here.  docs/ordering.md has it by name: unowned-source, unowned-home.
+
+from xlogmem._base.cpp cimport check
+
+
+cdef bint has_no_owner(StreamState* stream) noexcept nogil:
+    """True if no object is known to keep the stream's handle alive.  A thread keeps its default stream."""
+    return stream.unowned and stream.thread == 0
+
+
+cdef bint is_unowned(StreamState* stream) noexcept nogil:
+    """True if the stream's owner may have destroyed it, and nothing here knows of that."""
+    return stream.alive and has_no_owner(stream)
+
+
+cdef bint needs_fence_now(StreamState* stream) noexcept nogil:
+    """True if a call that leaves work on the stream records a fence before it returns.  A thread's default stream ends
+    with the thread, and can be named there alone."""
+    return stream.unowned and not is_other_threads_default(stream)
+
+
+cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
+    """Cover all that was filed on an unowned stream by a fence.  Returns 1 if none could be recorded: the next call that
+    names the stream tries again, and until then the host waits for the context."""
+    check(order.lock.held(), "the lock is held")
+    cdef Failure ignored
+    cdef Fence* fence
+    cdef int failed
+    order.in_flight += 1
+    failed = record_fence_unlocks(order, stream, &fence, &ignored)
+    order.in_flight -= 1
+    return failed
