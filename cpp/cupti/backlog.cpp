@@ -47,7 +47,7 @@ void Backlog::give() {
     if (!has_feeder_ && !start_feeder()) return feed();
     std::swap(filled_, given_);
     given_count_ = std::exchange(count_, 0);
-    state_.store(State::Given, std::memory_order_release);
+    state_.store(State::Given);  // in one order with the feeder's beginning to sleep: see std::atomic::notify_one
     state_.notify_one();
 }
 
@@ -83,7 +83,7 @@ void Backlog::feed_for_ever() {
         } catch (const std::exception& error) {
             stop_watching("work of the program", error);
         }
-        state_.store(State::Done, std::memory_order_release);
+        state_.store(State::Done);
         state_.notify_one();
     }
 }

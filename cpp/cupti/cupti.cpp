@@ -56,7 +56,12 @@ std::string& failure() {
 bool is_watching() { return watching.load(std::memory_order_relaxed); }
 
 void stop_watching(const char* where, const std::exception& error) {
-    if (watching.exchange(false)) failure() = std::string("it ended in ") + where + ": " + error.what();
+    if (!watching.exchange(false)) return;
+    try {
+        failure() = std::string("it ended in ") + where + ": " + error.what();
+    } catch (const std::exception&) {
+        failure() = "no memory";  // short enough to need none
+    }
 }
 
 u32 place_of_caller() {

@@ -15,11 +15,21 @@ struct Watched {
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
 
+    // Those who call this cannot handle exceptions.
+    template <class Report>
+    static void with_lock(Report&& report) {
+        if (!is_watching()) return;
+        try {
+            std::lock_guard<xlogmem_mutex> guard(front().lock);
+            report();
+        } catch (const std::exception& error) {
+            stop_watching("a report of memory", error);
+        }
+    }
+
     template <class Feed>
     static void with_engine(Feed&& feed) {
-        if (!is_watching()) return;
-        std::lock_guard<xlogmem_mutex> guard(front().lock);
-        feed(front().engine());
+        with_lock([&] { feed(front().engine()); });
     }
 
     static Stream* stream_of(void* context, void* handle) {
@@ -35,15 +45,15 @@ struct Watched {
     }
 
     static void note(void* context, void* handle, const CachedPiece& piece) {
-        if (!is_watching()) return;
-        std::lock_guard<xlogmem_mutex> guard(front().lock);
-        Stream* stream = stream_of(context, handle);
-        Noted& noted = front().noted();
-        noted.kind = Noted::Kind::Piece;
-        noted.stream = stream;
-        noted.what = {0, this_thread().site};
-        noted.piece = piece;
-        front().feed_later();
+        with_lock([&] {
+            Stream* stream = stream_of(context, handle);
+            Noted& noted = front().noted();
+            noted.kind = Noted::Kind::Piece;
+            noted.stream = stream;
+            noted.what = {0, this_thread().site};
+            noted.piece = piece;
+            front().feed_later();
+        });
     }
 };
 

@@ -86,12 +86,13 @@ GridShape shape_of(const Launch& launch) {
 void launch(const Call& call, CUfunction function, CUstream stream, const Arguments& arguments) {
     Front& front = call.front;
     if (front.laboratory.has_news()) front.laboratory.collect(front.engine());
-    Kernel& kernel = kernel_of(call, function);
+    Kernel& known = kernel_of(call, function);
     Stream* on = call.stream(stream);
     if (!on) return;
-    front.count_launch(kernel);
-    bool due = front.laboratory.is_open && !on->capture && kernel.is_due();
-    Bench bench = due ? bench_of(call) : Bench{};  // which may unlock: before anything is noted
+    front.count_launch(known);
+    bool due = front.laboratory.is_open && !on->capture && known.is_due();
+    Bench bench = due ? bench_of(call) : Bench{};  // which may unlock, so that a kernel is forgotten meanwhile
+    Kernel& kernel = due ? kernel_of(call, function) : known;
     Noted& noted = front.noted();
     noted.kind = Noted::Kind::Launch;
     noted.stream = on;

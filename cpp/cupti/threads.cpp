@@ -20,8 +20,12 @@ std::atomic<u64> newest_thread{0};
 void end(void* ended) {
     Thread* thread = static_cast<Thread*>(ended);
     if (!front().lost) {  // else the lock may be held for ever
-        std::lock_guard<xlogmem_mutex> guard(front().lock);
-        front().handles().end_thread(thread->number);
+        try {
+            std::lock_guard<xlogmem_mutex> guard(front().lock);
+            front().handles().end_thread(thread->number);
+        } catch (const std::exception& error) {
+            stop_watching("the end of a thread", error);
+        }
     }
     current = nullptr;
     delete thread;

@@ -2,7 +2,8 @@
 //
 // The runtime has a pointer to such a table, null where there is no check (core/watched.pxi); a front end has one with
 // its own functions, which feed the engine. They are called by any thread, with the runtime's lock or without, and so
-// take no lock of Python's and wait for nothing; but for find_site, which is called without a lock, before the others.
+// take no lock of Python's, make no call of the driver and wait for the engine alone; but for find_site, which is called
+// without a lock, before the others.
 // Streams are named as the driver does it: the context, and the handle there.
 #pragma once
 

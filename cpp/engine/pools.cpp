@@ -114,6 +114,9 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
         bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
         if (ends && owners.before.empty() && old.allocated.stream == alloc.stream) {
             owners.before = std::move(given);
+            // The rest of a piece has the list of the whole; and begin_pooled() wants to know whether uses are left.
+            bool whole = piece && old.begin == old.allocated.begin && old.end == old.allocated.end;
+            if (!whole) remove_if(owners.before, [&](const Access& use) { return !counts(use); });
         } else {
             for (const Access& use : given) add(use);
         }

@@ -49,8 +49,10 @@ void Shadow::start(u64 begin, u64 end) {
 }
 
 void Shadow::recycle() {
-    if (cells_.empty() || cells_[0].seen.capacity() > kLongest / 4) return cells_.clear();
-    start(0, 0);
+    if (cells_.size() == 1 && cells_.capacity() == 1 && cells_[0].seen.capacity() <= kLongest / 4)
+        start(0, 0);
+    else
+        std::vector<Cell>().swap(cells_);
 }
 
 void Shadow::add(const Access& access) {
