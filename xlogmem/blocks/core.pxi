@@ -49,7 +49,16 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport LEAF_LOCK, PER_THREAD, forget_at_forks, process_is_closing, take_at_forks
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._foreign.objects cimport StreamRegistry
-from xlogmem._order cimport ADAPTIVE, LAZY, PRECISE, OrderCounters, OrderState, StreamState, count_cached_locked, has_no_owner
+from xlogmem._order cimport (
+    ADAPTIVE,
+    LAZY,
+    PRECISE,
+    OrderCounters,
+    OrderState,
+    StreamState,
+    count_cached_locked,
+    has_no_owner,
+)
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, refuse_undeclared, settle
 from xlogmem.streams cimport StreamPool, counted_handle, parse
 

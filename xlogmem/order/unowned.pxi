@@ -1,8 +1,8 @@
 # Unowned streams: no object that keeps one alive is known, so that its owner may destroy it at any time.
 #
-# The call that names such a stream is the last moment in which it certainly exists.  Later its handle is not touched: what
-# it has done is waited for by way of fences that were recorded before, and where none covers a position, the host waits
-# for the whole context (`needs_context_sync_locked`).  So a call that leaves work there records a fence at once
+# The call that names such a stream is the last moment in which it certainly exists.  Later calls do not touch its
+# handle: they wait for its work by way of fences that were recorded before, and where none covers a position, the host
+# waits for the whole context (`needs_context_sync_locked`).  So a call that leaves work there records a fence at once
 # (`fence_now_unlocks`), under every policy:
 #
 #     a commit              `Window.record` (core/finish.pxi); a use of `record_use`, `file_unprepared_unlocks` there
@@ -35,8 +35,8 @@ cdef bint needs_fence_now(StreamState* stream) noexcept nogil:
 
 
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
-    """Cover all that was filed on an unowned stream by a fence.  Returns 1 if none could be recorded: the next call that
-    names the stream tries again, and until then the host waits for the context."""
+    """Cover all that was filed on an unowned stream by a fence.  Returns 1 if none could be recorded: the next call
+    that names the stream tries again, and until then the host waits for the context."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence
