@@ -14,7 +14,7 @@
 #include <ctime>
 #include <new>
 
-// Sleep while the word has this value, or until it is woken or the limit is over; and wake so many sleepers.
+// Sleeps while the word has this value, or until it is woken or the limit is over; or wakes so many sleepers.
 static inline void xlogmem_futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
                                  const std::timespec* limit = nullptr) {
     const int error = errno;                                // a thread's errno must not change under it
@@ -23,7 +23,7 @@ static inline void xlogmem_futex(std::atomic<std::uint32_t>& word, int operation
     errno = error;
 }
 
-// Between two looks at what another thread is about to change.
+// A pause between two looks at a word that another thread is about to change.
 static inline void xlogmem_pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -32,8 +32,9 @@ static inline void xlogmem_pause() {
 #endif
 }
 
-// A heavy fence for a light one of all other threads: whatever each of them did before the call is seen after it, and
-// whatever each does after the call sees what came before it.  To the others a compiler barrier is enough for that.
+// A heavy fence for a light one of all other threads: everything that each of them did before the call is seen after
+// it, and everything that each does after the call sees what came before it.  In the other threads a compiler barrier
+// is enough.
 static inline bool xlogmem_fence_all() {
     const int error = errno;
     const bool done = !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -47,9 +48,9 @@ static inline bool xlogmem_can_fence_all() {
     return can;
 }
 
-// Whether locks prefer threads. A filter of system calls that a program installs later, perhaps for one thread, may refuse
-// the fence. Then no lock prefers any thread from then on; and the one that is to be taken from its favourite now waits
-// for longer than a processor keeps to itself what it has stored, which is microseconds.
+// True if locks prefer threads. A filter of system calls that a program installs later, perhaps for one thread, may
+// refuse the fence. From then on no lock prefers any thread; and a thread that takes a lock from its favourite now
+// waits for longer than a processor keeps stored values to itself, which is microseconds.
 static inline std::atomic<bool>& xlogmem_may_prefer() {
     static std::atomic<bool> may{xlogmem_can_fence_all()};
     return may;
@@ -81,8 +82,8 @@ static inline std::uintptr_t xlogmem_self() {
 // comes may take a free lock before one that was woken for it: the sections are shorter than a wake-up.
 //
 // The short way (biased locking by asymmetric Dekker synchronization; see membarrier(2)).  A thread that has taken the
-// mutex STREAK times in a row becomes the lock's *favourite*, and from then on takes it by two plain stores.  Any other
-// thread takes the mutex first, and then ends that.  In short, and `|` is a compiler barrier:
+// mutex STREAK times in a row becomes the lock's *favourite*, and from then on takes the lock by two plain stores.  Any
+// other thread takes the mutex first, and then ends the preference.  In short, with `|` for a compiler barrier:
 //
 //     the favourite                      another thread, with the mutex
 //     (1) inside = true                  (4) favourite = none
@@ -94,9 +95,9 @@ static inline std::uintptr_t xlogmem_self() {
 //      |
 //         still the favourite?  no: wake
 //
-// What a thread does falls before (5) or after it.  Where (2) is before it, so is (1), and (6) sees the section.
-// Where (2) is after it, it sees (4), and there is no section.  So two threads are never inside.  The last line in
-// place of (2), and (3) in place of (1), is why none sleeps for ever: (6) sees (3), or is woken.
+// Each step of a thread falls before (5) or after it.  If (2) is before (5), so is (1), and (6) sees the section.  If
+// (2) is after (5), (2) sees (4), and there is no section.  So two threads are never inside.  No thread sleeps for
+// ever: read the last line in place of (2), and (3) in place of (1); then (6) sees (3), or is woken.
 //
 // `inside` is the favourite's own: each has a Favourite, which lives as long as the lock.  A thread that was
 // interrupted before (1) may go on with it at any time.  A thread that ends is not inside, and one that begins where

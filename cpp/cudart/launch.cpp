@@ -15,7 +15,7 @@ struct Extents {  // dim3
     unsigned x, y, z;
 };
 
-// What the compiler hands over: a magic number, a version, and where the fat binary is.
+// The structure that the compiler hands over: a magic number, a version, and the place of the fat binary.
 struct Wrapper {
     int magic, version;
     const void* image;
@@ -34,7 +34,7 @@ struct Registered {
 
 std::mutex launch_mutex;
 
-// By the address of the function on the host that stands for the kernel.
+// Kernels by the address of the function on the host that stands for the kernel.
 std::map<const void*, Registered>& registered() {
     static auto& all = *new std::map<const void*, Registered>;
     return all;
@@ -100,8 +100,8 @@ RUNTIME Error cudaLaunchKernel(const void* host, Extents grid, Extents block, vo
     return done(cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, unsigned(shared), stream,
                                parameters, nullptr));
 }
-// How programs of CUDA 12.8 and later launch what they have compiled: the handle of a kernel is what stands for it on the
-// host, which cudaLaunchKernel takes as well.
+// Programs of CUDA 12.8 and later launch their compiled kernels in this way: the handle of a kernel is its stand-in on
+// the host, which cudaLaunchKernel takes as well.
 RUNTIME Error __cudaGetKernel(const void** kernel, const void* host) {
     *kernel = host;
     return 0;

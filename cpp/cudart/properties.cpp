@@ -1,4 +1,5 @@
-// The properties of a device in one structure. Each number is an attribute of the driver; 0 where that knows none.
+// The properties of a device in one structure. Each number is an attribute of the driver; 0 where the driver knows
+// none.
 #include "runtime.hpp"
 
 #include <cstring>
@@ -7,8 +8,8 @@ using namespace cudart;
 
 namespace {
 
-// As driver_types.h has it. CUDA 13 took eight fields away, and made a part of what was reserved into fields that
-// nothing is written into here.
+// The structure of driver_types.h. CUDA 13 took eight fields away, and made a part of the reserved space into fields
+// that are not written here.
 struct Properties {
     char name[256];
     CUuuid uuid;

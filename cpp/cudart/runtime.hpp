@@ -1,6 +1,7 @@
-// A CUDA runtime on top of the simulated driver, for programs that are checked without a GPU: each of its functions is a
-// call of the driver or two. It takes the place of libcudart for whatever loads that dynamically, and its functions that
-// of a runtime that is linked into a library, where the library hands out a table of them.
+// A CUDA runtime on top of the simulated driver, for programs that are checked without a GPU: each of its functions is
+// a call of the driver or two. The runtime takes the place of libcudart for code that loads libcudart dynamically.
+// Where a library has a runtime linked into it and hands out a table of that runtime's functions, the functions here
+// take their place.
 //
 // The signatures are those of cuda_runtime_api.h, with the driver's types for the same things: handles, device
 // pointers, and errors, which have the same numbers. So no header of the runtime is needed to build this.
@@ -33,7 +34,7 @@ Error with_context(Call&& call) {
     return done(call());
 }
 
-// Functions that are not here name themselves, once each, and return this.
+// Functions that are missing here log their names, once each, and return this.
 constexpr Error kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 
 }  // namespace cudart

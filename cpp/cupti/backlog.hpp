@@ -1,14 +1,14 @@
-// Work that the engine is fed later, many operations at a time, by a thread of the check's own.
+// Operations that a thread of the check's own feeds to the engine later, many at a time.
 //
-// Between two launches a program runs code of its own, which takes the processor's caches. A launch that is fed at once
-// brings the engine back into them, and the thread that launches waits for that. So launches, copies and fills on the
-// device, and pieces of caching pools are noted with what they were given. They are fed, in their order, when there are
-// many, and before anything else is done with the engine (Front::engine()): what it finds is the same.
+// Between two launches a program runs code of its own, which takes the processor's caches. Feeding a launch at once
+// brings the engine back into the caches, and the launching thread waits for that. So launches, copies and fills on the
+// device, and pieces of caching pools are noted with their arguments. They are fed, in their order, when there are
+// many, and before anything else is done with the engine (Front::engine()): the engine's findings are the same.
 //
-// There are two lists: one is filled under the front end's lock, the other, which is full, is fed by the *feeder*. The
-// engine is the feeder's alone from give() on until the list is done. The feeder takes no lock and makes no
-// call of the driver or of Python; it begins with the first full list, and ends with the process. Where no thread can be
-// made, the list is fed by the one that has filled it.
+// There are two lists: one is filled under the front end's lock; the other, which is full, is fed by the *feeder*. The
+// engine is the feeder's alone from give() on until the list is done. The feeder takes no lock and makes no call of the
+// driver or of Python; it begins with the first full list, and ends with the process. Where no thread can be made, the
+// thread that has filled a list feeds it.
 #pragma once
 
 #include "kernels.hpp"
@@ -44,7 +44,8 @@ class Backlog {
 
     explicit Backlog(Engine& engine) : engine_(engine) {}
 
-    // Under the front end's lock. The next operation is filled in, as far as its kind needs it, and counts from keep() on.
+    // Under the front end's lock. The caller fills the next operation in, as far as its kind needs; it counts from
+    // keep() on.
     Noted& next() {
         if (count_ == filled_.size()) filled_.emplace_back();
         return filled_[count_];
@@ -52,7 +53,7 @@ class Backlog {
     void keep() {
         if (++count_ == kMost) give();
     }
-    // All is fed, and the feeder has nothing to do.
+    // True if everything is fed, and the feeder has nothing to do.
     bool is_done() const { return !count_ && state_.load(std::memory_order_acquire) == State::Done; }
     void feed();
     Time feed(const Noted& noted);

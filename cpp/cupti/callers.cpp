@@ -19,7 +19,7 @@ bool begins_with(const char* name, const char* const* all) {
 }  // namespace
 
 std::string library_of_caller() {
-    // What lies between a library and this one. A library that has the CUDA runtime linked in is its own caller.
+    // Libraries between the caller and this library. A library that has the CUDA runtime linked in is its own caller.
     static const char* const between[] = {"libcupti.so", "libcuda.so", "libcudart.so", nullptr};
     static const char* const own[] = {"libcudnn",    "libcublas",   "libcufft",   "libcurand", "libcusolver",
                                       "libcusparse", "libcutensor", "libnvshmem", "libnvjpeg", "libnvcomp",

@@ -49,7 +49,7 @@ class Calls {
         set(entry, &Handler::failed,
             [](const Call& call, const void* parameters) { Body{}(call, given<Parameters>(parameters)); });
     }
-    // The call would have to be modelled, and is not: the report says so.
+    // For a call that would have to be modelled, and is not: the report says so.
     void unseen(Entry entry) {
         set(entry, &Handler::before, [](const Call& call, const void*) { call.front.count_unseen(call.what.name); });
         for (CUpti_CallbackId number : {entry.number, entry.own_default}) table_[number].unseen = number;
@@ -67,7 +67,7 @@ class Calls {
 
 const Calls& calls();
 
-// Each adds its part.
+// Each function adds its part of the table.
 void add_memory(Calls& calls);
 void add_copies(Calls& calls);
 void add_fills(Calls& calls);
@@ -79,8 +79,8 @@ void add_graphs(Calls& calls);
 #define ENTRY(symbol) (Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol})
 #define ENTRIES(symbol, letters) \
     (Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol, CUPTI_DRIVER_TRACE_CBID_##symbol##letters})
-// What the call means, with its parameters `p`: BEFORE(cuMemFreeHost) { call.front.unpin(p.p); });
-// Where there is an entry point more, for the thread's own default stream, its letters: BEFORE_BOTH(cuMemFreeAsync, _ptsz)
+// The meaning of a call, with its parameters `p`: BEFORE(cuMemFreeHost) { call.front.unpin(p.p); });
+// With a second entry point, for the thread's own default stream, its letters: BEFORE_BOTH(cuMemFreeAsync, _ptsz)
 #define BEFORE(symbol) \
     calls.before<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
                                   [](const Call& call, [[maybe_unused]] const symbol##_params& p)

@@ -1,8 +1,8 @@
-// The machine code of the modules that a process loads, kept aside for the end: it is read of those kernels alone of which
-// a finding has to know more (kernels/machine_code.hpp).
+// The machine code of the modules that a process loads, kept aside until the end. Only the code of kernels about which
+// a finding has to know more is read (kernels/machine_code.hpp).
 //
-// CUPTI shows a module's cubin while it is loaded, and not later. All of them are hundreds of megabytes in a program of
-// PyTorch's, so they go to a file that has no name.
+// CUPTI shows a module's cubin while the module is being loaded, and not later. All cubins of a program of PyTorch's
+// are hundreds of megabytes, so they go to a file that has no name.
 #pragma once
 
 #include "kernels/binary.hpp"

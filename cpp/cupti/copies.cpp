@@ -1,8 +1,8 @@
-// Copies and fills: which bytes they touch, and what the host knows when they return ("API synchronization behavior",
-// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
-//   - To pageable host memory, and from host to host: that the copy is done, in the Async forms too.
-//   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for what was
-//     queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
+// Copies and fills: the bytes that they touch, and the work that the host knows to be done when they return ("API
+// synchronization behavior", docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
+//   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
+//   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for work
+//     that was queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
 #include "calls.hpp"
 #include "newer.hpp"
 

@@ -100,7 +100,7 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     front().engine().host_learns(thread.waited_for);
 }
 
-// Calls of the driver from here on are the check's own.
+// Marks this thread's driver calls from here on as the check's own.
 class Inside {
   public:
     explicit Inside(Thread& thread) : thread_(thread) { thread_.inside = true; }
@@ -142,7 +142,7 @@ void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, co
     }
 }
 
-// CUPTI belongs to the process that is watched, in the version that it has or can find.
+// CUPTI belongs to the watched process, in the version that the process has or can find.
 struct Cupti {
     decltype(&cuptiSubscribe) subscribe;
     decltype(&cuptiEnableCallback) enable;
@@ -182,7 +182,8 @@ using namespace check;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The driver calls it in each process that it is initialised in, if CUDA_INJECTION64_PATH names this library.
+// The driver calls this function in each process that initialises the driver, if CUDA_INJECTION64_PATH names this
+// library.
 EXPORT int InitializeInjection() {
     static std::once_flag once;
     std::call_once(once, [] {
@@ -195,10 +196,10 @@ EXPORT int InitializeInjection() {
 
 EXPORT int xcheck_is_watching() { return is_watching(); }
 
-// In a forked child of a process that had initialised the driver.
+// True in a forked child of a process that had initialised the driver.
 EXPORT int xcheck_is_lost() { return front().lost; }
 
-// Why it is not; empty before the driver was initialised, too.
+// The reason why this process is not watched; empty before the driver was initialised, too.
 EXPORT const char* xcheck_failure() { return failure().c_str(); }
 
 // A function that gives the number of the caller's place in the program: see sites.pyx.
@@ -206,7 +207,7 @@ EXPORT void xcheck_find_sites(u32 (*function)()) { site_of_caller = function; }
 
 namespace {
 
-// What the last launches wrote may not be known yet: that is waited for, a moment.
+// The results of the last trials may not be known yet: waits for them, a moment.
 void wait_for_trials() {
     for (int turns = 0; turns < 50; turns++) {
         {
@@ -241,8 +242,9 @@ std::vector<Front::FoundCode>& found_codes() {
 
 }  // namespace
 
-// The code that may settle a finding, before the report. How much there is; each piece with xcheck_code(), which gives
-// its address, and the listing of it to xcheck_list_code(); at last xcheck_read_codes(). One thread does that.
+// Finds the code that may settle a finding, before the report, and returns the number of pieces. For each piece
+// xcheck_code() gives the address, and xcheck_list_code() takes the listing; at last comes xcheck_read_codes(). One
+// thread makes all these calls.
 EXPORT std::size_t xcheck_find_codes() {
     if (front().lost) return 0;
     wait_for_trials();
@@ -281,7 +283,7 @@ EXPORT int xcheck_knows(CUpti_CallbackId number) {
     return !handler ? 0 : handler->unseen ? 2 : 1;
 }
 
-// Whether kernels are tried: see trials.hpp.
+// Turns the trials of kernels on or off: see trials.hpp.
 EXPORT void xcheck_try_kernels(int wanted) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     front().laboratory.is_open = wanted;
@@ -299,7 +301,7 @@ EXPORT void xcheck_audit(int wanted) {
     front().engine().audit(wanted != 0);
 }
 
-// Everything that the engine is fed goes to this file, until nullptr; 0: it cannot be written.
+// Writes everything that the engine is fed to this file, until nullptr; 0: the file cannot be written.
 EXPORT int xcheck_record(const char* path) {
     int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     std::lock_guard<xlogmem_mutex> guard(front().lock);

@@ -6,7 +6,7 @@
 
 namespace check {
 
-// False, and no function, if the library does not have it.
+// False, and no function, if the library does not have the symbol.
 template <class Function>
 bool find_symbol(void* library, const char* name, Function& function) {
     function = library ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;

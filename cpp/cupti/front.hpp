@@ -1,19 +1,19 @@
-// The check on a GPU: the calls that a process makes of the driver, as CUPTI shows them, are fed to the engine.
+// The check on a GPU: feeds the driver calls of a process to the engine, as CUPTI shows them.
 //
-// The driver loads this library when the process initialises it (CUDA_INJECTION64_PATH), and cupti.cpp subscribes to
-// the calls of its API that mean something to the engine. CUPTI calls back twice for each: before, with the arguments,
-// and after, with the result, in the thread that makes the call. What a call means is written in one table (calls.hpp),
-// filled by copies.cpp, memory.cpp, order.cpp, launches.cpp and graphs.cpp.
+// The driver loads this library when the process initialises the driver (CUDA_INJECTION64_PATH), and cupti.cpp
+// subscribes to the calls of the driver's API that mean something to the engine. CUPTI calls back twice for each call,
+// in the thread that makes it: before, with the arguments, and after, with the result. One table has the meaning of
+// each call (calls.hpp); copies.cpp, memory.cpp, order.cpp, launches.cpp and graphs.cpp fill it.
 //
-// Which of the two moments counts follows from what other threads may do in between. A free, a launch and the record of
-// an event count before the call: afterwards another thread may have been handed the same address, or have waited for the
-// event already; launches and records count where the driver refuses them, too. An allocation and a wait count after the call, when the
-// driver has accepted it. A call that makes the host wait is noted before, with all that is queued then, and the host
-// knows it after.
+// A call counts at one of these two moments, depending on what other threads may do in between. A free, a launch and
+// the record of an event count before the call: afterwards another thread may have been handed the same address, or
+// have waited for the event already; launches and records count where the driver refuses them, too. An allocation and a
+// wait count after the call, when the driver has accepted it. A call that makes the host wait is noted before, with all
+// work that is queued then, and the host knows this work to be done after the call.
 //
-// Calls are handled under a lock of this library, which is held for no call of the driver or of Python: the place in
-// the program is found before the lock is taken. The most frequent ones reach the engine later (backlog.hpp), in the same
-// order.
+// Calls are handled under a lock of this library. The lock is held for no call of the driver or of Python: the place in
+// the program is found before the lock is taken. The most frequent calls reach the engine later (backlog.hpp), in the
+// same order.
 #pragma once
 
 #include "mutex.hpp"
@@ -40,7 +40,7 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 namespace check {
 
-// What a thread's call in progress needs again when it returns.
+// State of a thread's call in progress, which is needed again when the call returns.
 struct Thread {
     u64 number = 0;
     bool inside = false;  // in a call of ours, which the program did not make
@@ -58,10 +58,10 @@ struct Thread {
 // would call (threads.cpp).
 Thread& this_thread();
 
-// Where bytes are: an address says it itself, where it is one that the check has seen allocated.
+// The side where bytes are: an address says so itself, if the check has seen it allocated.
 enum class Side : u8 { Unknown, Device };
 
-// Bytes that a copy or a fill touches. Sparse ones are rows with gaps: only the first byte is touched for certain.
+// Bytes that a copy or a fill touches. Sparse bytes are rows with gaps: only the first byte is touched for certain.
 struct Extent {
     u64 begin, bytes;
     bool sparse = false;
@@ -78,7 +78,7 @@ struct Copy {
 
 struct Call;
 
-// A launch of it comes after the last one, whichever streams they are on.
+// A launch of an executable comes after its last launch, whichever streams they are on.
 struct Executable {
     std::shared_ptr<const Graph> graph;
     Clock last;
@@ -93,7 +93,7 @@ class Front {
     Codes codes;
 
     // -- the engine ----------------------------------------------------------------------------------------------------
-    // What is noted is fed first.
+    // Feeds all noted operations first.
     Engine& engine() {
         if (!backlog_.is_done()) backlog_.feed();
         return engine_;
@@ -102,10 +102,10 @@ class Front {
         engine();
         return handles_;
     }
-    // What is fed later: the next operation, filled in, counts from the second call on.
+    // For operations that are fed later: the caller fills noted() in, and the operation counts from feed_later() on.
     Noted& noted() { return backlog_.next(); }
     void feed_later() { backlog_.keep(); }
-    // At once, without the second call.
+    // Feeds an operation at once, without feed_later().
     Time feed(const Noted& noted) {
         engine();
         return backlog_.feed(noted);
@@ -113,13 +113,13 @@ class Front {
     // The words of the launch that was fed last.
     const std::vector<LaunchedWord>& words() const { return backlog_.words(); }
 
-    // The stream with this handle, where it is known; and by way of the engine, if it was not seen yet.
+    // The stream with this handle: a known stream, or else a stream found by way of the engine.
     Stream* find_stream(u64 handle, Caller caller, u32 site) {
         Stream* known = handles_.known(handle, caller);
         return known ? known : handles().find(handle, caller, site);
     }
 
-    // A module is unloaded, or a library.
+    // A module or a library is unloaded.
     void forget_kernels(u64 handle) {
         engine();  // launches of its kernels are noted
         kernels.forget(handle);
@@ -153,7 +153,7 @@ class Front {
     bool is_foreign(u64 event) const { return foreign_events_.count(event); }
     void drop_event(u64 event) { foreign_events_.erase(event); }
 
-    // -- what was not understood ---------------------------------------------------------------------------------------
+    // -- calls and kernels that were not understood -------------------------------------------------------------------
     void count_unseen(u32 call) { unseen_[engine().name(call)]++; }
     void count_launch(const Kernel& kernel) {
         launches_++;
@@ -162,7 +162,7 @@ class Front {
     std::string report();  // JSON: findings, and what they may lack
 
     // -- the code of kernels, which is read at the end -----------------------------------------------------------------
-    // Of those kernels of which a finding would have to know more: one each for every module that has a kernel of the name.
+    // The code of kernels about which a finding needs to know more: one for each module that has a kernel of the name.
     struct FoundCode {
         std::size_t kernel;  // of KernelTable::launched()
         std::vector<Parameter> parameters;
@@ -172,7 +172,7 @@ class Front {
         CodeFacts facts = {};
     };
     std::vector<FoundCode> find_codes();
-    // What all the codes of a kernel agree on holds for its words.
+    // Facts that all codes of a kernel agree on hold for its words.
     void read_codes(const std::vector<FoundCode>& codes);
 
   private:
@@ -203,11 +203,11 @@ class Unlocked {
     xlogmem_mutex& lock_;
 };
 
-// The only one: it outlives the process's own statics, because threads may.
+// The only front end: it outlives the process's own statics, because threads may.
 Front& front();
 
 bool is_watching();
-// Of memory there is too little, above all: the program goes on, and the report says so.
+// Ends the check after an error, above all where memory is short: the program goes on, and the report says so.
 void stop_watching(const char* where, const std::exception& error);
 // The number of the place in the program; no lock may be held.
 u32 place_of_caller();
@@ -222,10 +222,10 @@ struct Call {
 
     u64 context() const { return data.contextUid; }
 
-    // nullptr: it was destroyed, which is a finding.
+    // nullptr: the stream was destroyed, which is a finding.
     Stream* stream(CUstream handle) const;
 
-    // When the call has returned, the host knows this to be done.
+    // When the call has returned, the host knows the work that `clock` covers to be done.
     void wait_for(Clock clock) const {
         thread.waits = true;
         thread.waited_for = std::move(clock);

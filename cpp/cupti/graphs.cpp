@@ -1,4 +1,4 @@
-// Captures and graphs. What the explicit graph API adds is not modelled, and the report says so.
+// Captures and graphs. Work that the explicit graph API adds is not modelled, and the report says so.
 #include "calls.hpp"
 #include "newer.hpp"
 
@@ -38,8 +38,8 @@ void end(const Call& call, CUstream stream, const CUgraph* graph) {
     if (CUgraph made = graph ? *graph : noted) call.front.keep_graph(made, std::move(work));
 }
 
-// A capture that something has spoilt ends as well, without a graph. A call on the wrong stream, or of the wrong thread,
-// ends nothing.
+// A capture that was spoilt ends as well, without a graph. A call on the wrong stream, or of the wrong thread, ends
+// nothing.
 void end_failed(const Call& call, CUstream stream) {
     CUresult result = *static_cast<const CUresult*>(call.data.functionReturnValue);
     bool spoilt = result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED || result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
@@ -49,7 +49,7 @@ void end_failed(const Call& call, CUstream stream) {
     call.front.engine().end_capture(*on);
 }
 
-// A graph that was not captured does work that is not known.
+// The work of a graph that was not captured is not known.
 void launch(const Call& call, CUgraphExec executable, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
@@ -90,7 +90,7 @@ void add_executables(Calls& calls) {
     BEFORE_BOTH(cuGraphLaunch, _ptsz) { launch(call, p.hGraph, p.hStream); });
 }
 
-// The nodes of the executable do other work than what was captured: nothing is known of it any more.
+// The nodes of the executable do other work than was captured: its work is not known any more.
 void add_changes(Calls& calls) {
     AFTER(cuGraphExecNodeSetParams) { call.front.drop(p.hGraphExec); });
     AFTER(cuGraphExecKernelNodeSetParams) { call.front.drop(p.hGraphExec); });

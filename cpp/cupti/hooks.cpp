@@ -1,7 +1,7 @@
 // The hooks of engine/hooks.hpp, with the streams that CUPTI has shown.
 //
-// The runtime calls these under its own lock, and the front end's is a leaf there. Where in the program that is, is
-// looked up before: a place that was never seen takes the GIL.
+// The runtime calls these hooks under its own lock, and the front end's lock is a leaf there. The place in the program
+// is looked up before: a place that was never seen takes the GIL.
 #include "front.hpp"
 
 #include "engine/reports.hpp"

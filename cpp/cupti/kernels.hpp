@@ -1,8 +1,9 @@
 // Facts about kernels: pointers among their parameters, and the accesses through them.
 //
-// The driver says where the parameters lie. What is done through them is in the text of a kernel that was loaded as PTX;
-// of others the mangled name says what is const, and which entries of a list count (layouts.hpp), trials say what is
-// written (trials.hpp), and at the end the machine code what is read and written (codes.hpp).
+// The driver says where the parameters lie. The text of a kernel that was loaded as PTX says which accesses go through
+// them. For other kernels the mangled name says what is const, and which entries of a list count (layouts.hpp); trials
+// say which memory is written (trials.hpp); and at the end the machine code says which memory is read and written
+// (codes.hpp).
 #pragma once
 
 #include "kernels/first_thread.hpp"
@@ -67,14 +68,14 @@ class KernelTable {
         texts_[function] = texts_[source];
         owners_[function] = owners_[source];
     }
-    // What the text of its kernel says; nullptr where there is none.
+    // The facts in the text of the function's kernel; nullptr where there is none.
     std::shared_ptr<const Facts> text(CUfunction function) const;
 
     // A module is unloaded: the driver gives the handles of its functions out again.
     void forget(u64 handle);
 
-    // The kernels that were launched, by their mangled names, with the words of which their code may say more. Those of
-    // modules that are gone, too.
+    // The kernels that were launched, by their mangled names, with the words about which their code may say more.
+    // Kernels of modules that are gone are included.
     struct Read {
         std::string symbol;
         std::vector<Parameter> parameters;
@@ -91,20 +92,20 @@ class KernelTable {
     std::unordered_map<u64, u64> libraries_;  // of modules
 };
 
-// PTX, or nothing: what else can be loaded says less than the driver.
+// PTX, or nothing: other images say less than the driver.
 Image read_image(const void* image);
 
-// As the driver says, in the order of the parameters; none where it does not. No lock may be held.
+// The parameters in order, as the driver says; none where the driver does not say. No lock may be held.
 std::vector<Parameter> parameters_of(CUfunction function);
 
-// Where pointers may be, with their roles after the kernel's text or, without one, its mangled name.
+// The words that may be pointers, with their roles from the kernel's text or, without a text, its mangled name.
 std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts* text, const std::string& mangled);
 
-// The words through which a launch may go: of a struct whose layout is known those that count.
+// The words through which a launch may go: of a struct whose layout is known, the words that count.
 void words_of_launch(const Kernel& kernel, const std::vector<u8>& space, const u32 grid[3],
                      std::vector<LaunchedWord>* words);
 
-// What people call it: not mangled, without the arguments of templates.
+// The kernel's common name: not mangled, without the arguments of templates.
 std::string readable(const char* mangled);
 
 }  // namespace check

@@ -1,4 +1,4 @@
-// Launches: which memory a kernel is handed.
+// Launches: the memory that a kernel is handed.
 #include "calls.hpp"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     return call.front.kernels.add(function, symbol, std::move(made));
 }
 
-// The context's, made for the first trial there.
+// The bench of the context, made for the first trial there.
 const Bench& bench_of(const Call& call) {
     u32 context = u32(call.context());
     if (!call.front.laboratory.bench(context)) {
@@ -47,7 +47,7 @@ const Bench& bench_of(const Call& call) {
     return *call.front.laboratory.bench(context);
 }
 
-// Of the words of which nothing is known, those that have live memory behind them: of a list the first.
+// Tries the words about which nothing is known, and which have live memory behind them: of a list the first word.
 void try_words(const Call& call, const Bench& bench, Time time, const std::vector<u8>& space, CUstream stream) {
     Trials& trials = call.thread.trials;
     trials.bench = bench;
@@ -71,7 +71,7 @@ void try_words(const Call& call, const Bench& bench, Time time, const std::vecto
     if (!started) call.front.laboratory.drop(std::exchange(trials, {}));
 }
 
-// As the launch hands them over.
+// The arguments as the launch hands them over.
 struct Arguments {
     void **values, **extra;
     GridShape shape;
@@ -103,14 +103,14 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     if (!due) return front.feed_later();
     u64 found = front.engine().findings().added();
     Time time = front.feed(noted);
-    // What other streams write meanwhile would be taken for the kernel's: after a finding a later launch is tried.
+    // Writes of other streams meanwhile would be taken for the kernel's: after a finding a later launch is tried.
     if (found != front.engine().findings().added()) return;
     kernel.was_tried();
     try_words(call, bench, time, noted.space, stream);
 }
 
-// A launch can record events on its way: one when the last block begins, which says nothing of what the kernel does, and
-// one that the kernel triggers.
+// A launch can record events on its way: an event when the last block begins, which says nothing about the kernel's
+// work, and an event that the kernel triggers.
 void launch(const Call& call, const CUlaunchConfig& config, CUfunction function, void** values, void** extra) {
     const CUlaunchAttribute *begin = config.attrs, *end = begin + config.numAttrs;
     for (const CUlaunchAttribute* attribute = begin; attribute != end; attribute++)

@@ -10,7 +10,7 @@ void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
     if (Stream* on = stream(handle)) front.engine().allocate(on, what, address, bytes, pool);
 }
 
-// The memory that the call frees, which is kept after all if the driver refuses the call.
+// Notes the memory that the call frees, which is kept after all if the driver refuses the call.
 void Call::note_free(u64 address) const {
     const Block* block = front.engine().find_whole(address);
     thread.freed = block && block->live && block->begin == address ? address : 0;
@@ -20,8 +20,8 @@ void Call::keep() const {
     if (thread.freed) front.engine().keep(thread.freed);
 }
 
-// It waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be given
-// the address before this one comes back, so that the host learns already now what it waits for.
+// The free waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be
+// given the address before the call comes back, so the host learns already now of the work that the call waits for.
 void Call::free(u64 address) const {
     note_free(address);
     const Block* block = front.engine().find_whole(address);
@@ -35,7 +35,7 @@ void Call::free(u64 address, CUstream handle) const {
     if (Stream* on = stream(handle)) front.engine().free(on, what, address);
 }
 
-// It waits for nothing, and ends all mappings in its range.
+// Unmapping waits for nothing, and ends all mappings in its range.
 void Call::unmap(u64 address, u64 bytes) const {
     for (u64 at = address; at < address + bytes;) {
         const Block* block = front.engine().find_whole(at);

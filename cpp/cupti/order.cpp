@@ -39,7 +39,7 @@ void create(const Call& call, CUstream stream, unsigned flags) {
                                        {!(flags & CU_STREAM_NON_BLOCKING), name, call.what.site});
 }
 
-// External events are nodes of a graph, which wait and record when it is launched: that is not modelled.
+// External events are nodes of a graph, which wait and record when the graph is launched: they are not modelled.
 void wait(const Call& call, CUstream stream, CUevent event, unsigned flags) {
     if (!is_alive(call, event)) return;
     Stream* on = call.stream(stream);
@@ -63,7 +63,7 @@ void wait_unseen(const Call& call, CUstream stream) {
     call.front.count_unseen(call.what.name);
 }
 
-// The function may let the program know that what was before it in the stream is done.
+// The function may let the program know that earlier work of the stream is done.
 void call_host(const Call& call, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
@@ -141,7 +141,8 @@ void add_host(Calls& calls) {
     });
     calls.before<newer::cuCtxSynchronize_params>(
         {"cuCtxSynchronize", newer::kCtxSynchronize}, [](const Call& call, const newer::cuCtxSynchronize_params& p) {
-            // Contexts are known by the number that CUPTI gives the current one; of another one too much is ordered.
+            // Contexts are known by the number that CUPTI gives the current context; for another context too much is
+            // ordered.
             bool current = !p.ctx || p.ctx == call.data.context;
             call.wait_for(current ? call.front.engine().queued_in(call.context()) : call.front.engine().queued());
         });

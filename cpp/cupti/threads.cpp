@@ -1,10 +1,11 @@
 // The threads of the program: see front.hpp.
 //
-// A thread_local object with a destructor does not do here. The main thread's end before the functions of atexit() and the
-// destructors of static objects run, those of another thread before its libraries' have; both make calls of the driver
-// (cuSOLVER destroys its handles so), of which a callback would then work on an object that is gone. So a thread has a
-// pointer, which has no destructor, and the destructor of a POSIX key runs when it ends. A call that comes later finds
-// no object and makes another one, with which the key is set, and its destructor runs, again. The main thread's stays.
+// A thread_local object with a destructor does not do here. The main thread's objects end before the functions of
+// atexit() and the destructors of static objects run, those of another thread before its libraries' objects have; both
+// make calls of the driver (cuSOLVER destroys its handles so), and a callback would then work on an object that is
+// gone. So a thread has a pointer, which has no destructor, and the destructor of a POSIX key runs when the thread
+// ends. A later call finds no object, makes another one and sets the key with it, and the key's destructor runs again.
+// The main thread's object stays.
 #include "front.hpp"
 
 #include <pthread.h>
@@ -16,7 +17,7 @@ namespace {
 thread_local Thread* current = nullptr;
 std::atomic<u64> newest_thread{0};
 
-// Its default streams end with it.
+// The thread's default streams end with it.
 void end(void* ended) {
     Thread* thread = static_cast<Thread*>(ended);
     if (!front().lost) {  // else the lock may be held for ever

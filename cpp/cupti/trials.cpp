@@ -115,7 +115,7 @@ void Laboratory::collect(Engine& engine) {
     std::erase_if(running_, is_done);
 }
 
-// A capture that is under way in this thread must not be disturbed by what is made here.
+// Making the bench must not disturb a capture that is under way in this thread.
 Bench make_bench() {
     const Driver& driver = Driver::get();
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

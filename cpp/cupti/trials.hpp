@@ -1,10 +1,11 @@
-// Does a kernel write through a pointer of which nothing is known? The memory is summed up on the stream before and after
-// a launch: if the sums differ, it does. Nothing waits for that, and it is done for the first launch of a kernel, the
-// second, the fourth and so on. Equal sums say nothing: the kernel may have written what was there.
+// Trials: does a kernel write through a pointer about which nothing is known? The stream sums the memory up before and
+// after a launch: if the sums differ, the kernel writes. Nothing waits for the sums, and a kernel is tried at its first
+// launch, the second, the fourth and so on. Equal sums say nothing: the kernel may have written the values that were
+// there.
 //
-// What other streams write meanwhile would be taken for the kernel's, so that no launch is tried that has given a finding;
-// the kernel's next one is. A captured launch is not tried. A change through a word of a struct says something of that
-// launch alone: in the next one the word may be left over.
+// Writes of other streams meanwhile would be taken for the kernel's, so a launch that has given a finding is not tried;
+// the kernel's next launch is. A captured launch is not tried. A change through a word of a struct says something about
+// that launch alone: in the next launch the word may be left over.
 #pragma once
 
 #include "kernels.hpp"
@@ -23,21 +24,23 @@ struct Trial {
     bool found = false;
 };
 
-// What a context needs for trials. The flags are memory of the process, which outlives the context, and kernels write there.
+// The objects of a context for trials. The flags are memory of the process, which outlives the context, and kernels
+// write there.
 struct Bench {
     CUfunction sum = nullptr, verdict = nullptr;
     CUdeviceptr sums = 0;
     volatile u32* flags = nullptr;  // nullptr: the driver has refused
 };
 
-// Of one launch.
+// The trials of one launch.
 struct Trials {
     CUstream stream = nullptr;
     Bench bench;
     std::vector<Trial> all;
 };
 
-// Driver calls, under no lock. The last two come before and after the launch, and say whether the driver has accepted.
+// Driver calls, under no lock. sum_before() and sum_after() come before and after the launch, and return true if the
+// driver has accepted.
 Bench make_bench();
 bool sum_before(const Trials& trials);
 bool sum_after(const Trials& trials);
@@ -64,12 +67,12 @@ class Laboratory {
     bool has_news() const {
         return std::any_of(running_.begin(), running_.end(), [](const Running& running) { return *running.flag; });
     }
-    // What is known by now goes to the engine.
+    // Passes results that are known by now to the engine.
     void collect(Engine& engine);
     void drop(const Trials& trials);
-    // The driver has accepted a part of what comes after the launch: the slots are not used again.
+    // The driver has accepted a part of the work after the launch: the slots are not used again.
     void abandon(const Trials& trials);
-    // A context ends, with what was made in it.
+    // A context ends, with the objects that were made in it.
     void forget();
 
   private:

@@ -26,7 +26,7 @@ CUresult capture_status(Stream* stream, CUstreamCaptureStatus* status, cuuint64_
     return CUDA_SUCCESS;
 }
 
-// What the next node of the stream will depend on. The arrays stay as they are until the next call.
+// The nodes that the stream's next node will depend on. The arrays stay as they are until the next call.
 void newest_nodes(Stream* stream, const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
     static auto& none = *new Nodes;
     static auto& plain = *new std::vector<CUgraphEdgeData>;
@@ -38,7 +38,7 @@ void newest_nodes(Stream* stream, const CUgraphNode** nodes, const CUgraphEdgeDa
     if (count) *count = newest.size();
 }
 
-// Not one that is being captured.
+// The graph with this handle, unless it is being captured.
 Graph* finished_graph(CUgraph handle) {
     Graph* graph = driver().graphs.get(handle);
     return graph && graph->accesses ? graph : nullptr;
@@ -67,7 +67,7 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mod
     });
 }
 
-// Who does not want the graph has it already, from cuStreamGetCaptureInfo: so cuda.core does.
+// A caller that does not want the graph has it already, from cuStreamGetCaptureInfo: cuda.core does so.
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* result) {
     return api_call(CALL("cuStreamEndCapture"), [&](Lock& lock) -> CUresult {
         Stream* stream;
@@ -134,7 +134,7 @@ EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     });
 }
 
-// How many there are: the nodes themselves have no handles.
+// The number of nodes: the nodes themselves have no handles.
 EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
     return api_call(CALL("cuGraphGetNodes"), [&](Lock&) -> CUresult {
         Graph* graph = finished_graph(handle);

@@ -31,7 +31,7 @@ bool collect(const Kernel& kernel, void** pointers, void** extra, Parameters* pa
     return true;
 }
 
-// Whether a kernel may touch memory of another device shows when it runs: where it may not, it crashes.
+// A kernel that touches memory of another device without access to it crashes when it runs.
 bool check_reach(const Work& work, const Context* context) {
     for (unsigned i = 0; i < work.range_count; i++) {
         const Range& range = work.ranges[i];

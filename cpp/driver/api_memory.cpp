@@ -75,7 +75,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return answer<unsigned>(out, block ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            // Of another device's pool it fails with access too (seen on two H100s).
+            // For memory of another device's pool the query fails with access too (seen on two H100s).
             if (block && block->device != context->device && (block->pool || !can_access(context, address, Use::Read)))
                 return CUDA_ERROR_INVALID_VALUE;
             return answer<CUdeviceptr>(out, address);
@@ -91,7 +91,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer<CUdeviceptr>(out, start);
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, block ? block->size : host->bytes);
         case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);
-        // Whatever is allowed, as on two H100s.
+        // The answer does not depend on the allowed access, as on two H100s.
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return answer<unsigned>(out, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: {
             u64 pool = block && block->pool ? block->pool->handle : 0;

@@ -60,7 +60,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     });
 }
 
-// All or nothing: what is wrong with one entry refuses the whole list.
+// All or nothing: one wrong entry refuses the whole list.
 EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* wanted, size_t count) {
     return api_call(CALL("cuMemPoolSetAccess"), [&](Lock&) -> CUresult {
         Pool* pool = memory().pools.get(handle);

@@ -1,11 +1,11 @@
 // Entry points: copies and fills.
 //
-// What the host has waited for when a call returns is what CUDA promises ("API synchronization behavior",
-// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html), and nothing beyond that, although hardware often
-// waits longer: a program that needs more has to be found.
-//   - To pageable host memory: until the copy is done, in the Async forms too. From it to the device: until it is
-//     staged; the transfer may be under way still, in the forms without a stream too, which are thus not ordered
-//     before the work of a non-blocking stream.
+// When a call returns, the host has waited as CUDA promises ("API synchronization behavior",
+// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html), and not longer, although hardware often waits longer:
+// a program that needs more has to be found.
+//   - To pageable host memory: until the copy is done, in the Async forms too. From pageable memory to the device:
+//     until the bytes are staged; the transfer may be under way still, in the forms without a stream too, so these
+//     forms are not ordered before the work of a non-blocking stream.
 //   - The forms without a stream wait where one side is page-locked or managed, or both are the host's; the Async
 //     forms do not.
 //   - Device to device, and a fill of device memory: for nothing.
@@ -26,7 +26,7 @@ enum class Peers { Checked, Any };  // cuMemcpyPeerAsync finds a way between any
 
 bool in_arena(u64 address) { return memory().in_arena(address); }
 
-// Does this copy return only when it is done? `pageable`: neither the device's memory nor page-locked.
+// True if this copy returns only when it is done. `pageable`: neither the device's memory nor page-locked.
 bool waits_for_copy(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
     if (target_pageable) return true;
     if (sync == Sync::No) return false;
@@ -68,7 +68,7 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     return CUDA_SUCCESS;
 }
 
-// What a fill writes: so many elements in each row, whose beginnings are `pitch` bytes apart.
+// The memory that a fill writes: so many elements in each row; the rows begin `pitch` bytes apart.
 struct Rows {
     size_t count, height, pitch;
     Rows(size_t count, size_t height = 1, size_t pitch = 0) : count(count), height(height), pitch(pitch) {}

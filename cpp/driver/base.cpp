@@ -64,7 +64,8 @@ int device_named(const std::string& entry, int machine) {
     return end != entry.c_str() && !*end && number >= 0 && number < machine ? int(number) : -1;
 }
 
-// As the driver reads it: what comes after an entry that names no device, or one again, is hidden with it.
+// The list as the driver reads it: an entry that names no device, or a device again, hides itself and all entries after
+// it.
 std::vector<int> visible_devices(const char* list, int machine) {
     std::vector<int> found;
     std::istringstream entries(list);

@@ -1,5 +1,4 @@
-// Bookkeeping of calls: which entry point was called how often, and what a test wants to happen at which
-// call.
+// Bookkeeping of calls: how often each entry point was called, and the plans that a test has for a call.
 #include "calls.hpp"
 
 #include <algorithm>

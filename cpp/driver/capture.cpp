@@ -92,7 +92,7 @@ CUresult wait_across(Capture* capture, Event* event) {
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
 }
 
-// Both know what is before: the engine operations, the capture nodes.
+// Orders the stream after the event, by operations in the engine and by nodes in the capture.
 void come_after(Stream* stream, Event* event) {
     driver().engine.wait(*stream->order, event->handle);
     Nodes& newest = stream->capture->newest[stream];

@@ -1,10 +1,10 @@
 // Stream capture and graphs, as far as a memory library meets them.
 //
-// A capture records work instead of running it; almost anything that looks at the stream meanwhile is an
-// error, and most errors invalidate the capture. A stream that waits for a captured event joins the capture, and its
-// work has to be joined back, by an event that the first stream waits for, before the capture ends. A graph here is the
-// plain list of the captured work in the order of capture; a launch queues the list on one stream. What orders the
-// work of several streams within a capture is known to the engine.
+// A capture records work instead of running it; almost anything that looks at the stream meanwhile is an error, and
+// most errors invalidate the capture. A stream that waits for a captured event joins the capture, and its work has to
+// be joined back, by an event that the first stream waits for, before the capture ends. A graph here is the plain list
+// of the captured work in the order of capture; a launch queues the list on one stream. The engine knows the order of
+// several streams' work within a capture.
 #pragma once
 
 #include "user_objects.hpp"
@@ -26,7 +26,7 @@ struct GraphExec {
     std::vector<Work> nodes;
     std::shared_ptr<const check::Graph> accesses;
     Kept kept;
-    // A launch comes after the last one, whichever streams they are on.
+    // A launch comes after the last launch, whichever streams they are on.
     struct Last {
         bool any = false;
         Position position;
@@ -55,8 +55,8 @@ void drop_graph(Lock& lock, Graph* graph);
 CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
 CUresult end_capture(Lock& lock, Stream* stream, Graph** graph);
 
-// A wait of a stream that captures, or for an event of a capture. External events are nodes of the graph, which wait and
-// record at a launch: that is not modelled, and what comes after them is possible at most.
+// A wait of a stream that captures, or for an event of a capture. External events are nodes of the graph, which wait
+// and record at a launch: they are not modelled, and findings about later work are possible at most.
 CUresult wait_in_capture(Stream* stream, Event* event, bool external);
 CUresult record_in_capture(Stream* stream, Event* event, bool external);
 
@@ -69,7 +69,8 @@ CUresult check_unsafe_call();
 
 // For calls on the stream itself (query, synchronize, cuStreamGetId): never legal while it captures.
 CUresult check_not_capturing(Stream* stream);
-// A stream is destroyed: a capture ends with the one on which it was begun, and goes on without one that has joined it.
+// A stream is destroyed: a capture ends with the stream on which it was begun, and goes on without a stream that joined
+// it.
 void leave_capture(Lock& lock, Stream* stream);
 
 // The legacy default stream may not be used while a blocking stream of its context captures.

@@ -87,7 +87,7 @@ EXPORT void xsim_set_policy(const char* policy, u64 seed) {
         for (Stream* stream : driver().streams) advance(lock, stream);
 }
 
-// From now on, for fills that are queued already too; returns what was before.
+// From now on, for fills that are queued already too; returns the setting before.
 EXPORT int xsim_set_fills(int wanted) {
     Lock lock(driver().mutex);
     return std::exchange(driver().config.fills, wanted != 0);
@@ -110,7 +110,7 @@ EXPORT void xsim_learn_kernels(const char* image, u64 bytes) {
     learn_kernels(image, bytes);
 }
 
-// How many launches computed nothing, and a line for each kernel of which it is not known what it does.
+// The number of launches that computed nothing, and a line for each kernel whose accesses are not known.
 EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
     Lock lock(driver().mutex);
     std::string text = std::to_string(unknown_kernels().launches);
@@ -118,7 +118,7 @@ EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
     return give_text(text, buffer, size);
 }
 
-// Where the host reaches device memory, from this address to the end of its allocation; *bytes is how much that is.
+// The host's address of this device memory, usable to the end of its allocation; *bytes is the size of that part.
 EXPORT void* xsim_view(u64 address, u64* bytes) {
     Lock lock(driver().mutex);
     Block* block = find_block(address);
@@ -139,7 +139,8 @@ EXPORT u64 xsim_findings(char* buffer, u64 size) {
     return give_text(findings_as_json(), buffer, size);
 }
 
-// The calls of the engine go to this file from here on, or, without one, no more; 0 if it cannot be written.
+// Writes the calls of the engine to this file from here on, or, without a file, no more; 0 if the file cannot be
+// written.
 EXPORT int xsim_record(const char* path) {
     int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     Lock lock(driver().mutex);

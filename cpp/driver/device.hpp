@@ -52,7 +52,7 @@ struct Position {
     check::Time time{};  // the same, as the engine counts
 };
 
-// What waits in a stream's queue: something to run, or a wait for another stream's position.
+// An entry of a stream's queue: something to run, or a wait for another stream's position.
 struct Queued {
     const char* name = "";
     std::function<void()> run;
@@ -110,7 +110,7 @@ struct Range {
     bool sparse = false;  // rows with gaps: only the first byte is touched for certain
 };
 
-// A piece of work as the entry points describe it: what to run and which bytes it touches.
+// A piece of work as the entry points describe it: the function to run and the bytes that it touches.
 struct Work {
     const char* name = "";
     std::function<void()> run;
@@ -149,8 +149,8 @@ struct Driver {
     std::condition_variable changed;  // an operation finished, or a host function did
     Config config = Config::from_environment();
     Random random;
-    // What every call returns: cuInit clears it, a sticky error sets it. Atomic: read before the lock is
-    // taken, which in a forked child might never be free.
+    // The result of every call: cuInit clears it, a sticky error sets it. Atomic: it is read before the lock is taken,
+    // which in a forked child might never be free.
     std::atomic<int> gate{CUDA_ERROR_NOT_INITIALIZED};
     std::atomic<bool> forked{false};
 
@@ -196,14 +196,14 @@ void fault(CUresult error);
 // accesses and, under the eager policy, runs it. On a capturing stream the work goes into the graph instead,
 // and *position is left alone.
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position = nullptr);
-// The same, for what is more to the engine than an operation that touches memory: `watch` reports it there.
+// The same, for work that is more to the engine than an operation that touches memory: `watch` reports the work there.
 using Watch = std::function<check::Time()>;
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, const Watch& watch);
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
 void wait_for(Lock& lock, Stream* stream, Position position);
-// The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine has
-// the same rule, for what comes after what.
+// The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine applies
+// the same rule to its order.
 void order_with_legacy(Lock& lock, Stream* stream);
 CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 

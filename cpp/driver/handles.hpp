@@ -39,7 +39,7 @@ class HandleTable {
     }
     T* get(const void* handle) const { return get(reinterpret_cast<u64>(handle)); }
 
-    // Was this a handle of the table once, and is not one now? A reset does not make a dead handle unknown.
+    // True if this was a handle of the table once, and is not one now. A reset does not make a dead handle unknown.
     bool is_dead(u64 handle) const {
         u64 offset = handle - base_ - kStep;
         return offset % kStep == 0 && offset / kStep < ever_ && !get(handle);

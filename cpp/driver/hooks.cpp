@@ -1,7 +1,7 @@
 // The hooks of engine/hooks.hpp, with the simulated driver's streams.
 //
-// The runtime calls these under its own lock, and the driver's is a leaf there. Where in the program that is, is looked
-// up before: a place that was never seen takes the GIL.
+// The runtime calls these hooks under its own lock, and the driver's lock is a leaf there. The place in the program is
+// looked up before: a place that was never seen takes the GIL.
 #include "calls.hpp"
 
 #include "engine/reports.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 thread_local u32 site_of_call = 0;
 
-// The stream with this handle in a context; nullptr: there is none any more.
+// The stream with this handle in a context; nullptr: the stream is gone.
 Stream* stream_in(void* context, void* handle) {
     u64 number = reinterpret_cast<u64>(handle);
     auto* of = driver().contexts.get(static_cast<CUcontext>(context));
@@ -47,8 +47,8 @@ struct Simulated {
         if (driver().forked) return;
         Lock lock(driver().mutex);
         Stream* stream = stream_in(context, handle);
-        // For the engine a report is an operation on the stream: what that orders with the legacy stream is ordered
-        // here too, or the next operation would take it for done.
+        // For the engine a report is an operation on the stream: the order that it makes with the legacy stream is made
+        // here too, or the next operation would take the order for made.
         if (stream && !stream->capture) order_with_legacy(lock, stream);
         feed(check::Reported{driver().engine, stream ? stream->order : nullptr, site_of_call});
     }

@@ -68,7 +68,7 @@ const char* kept(const std::string& name) {
     return names.insert(name).first->c_str();
 }
 
-// Where a module says nothing of its kernels, another image may: that of which it was made.
+// Where a module has no facts about its kernels, another image may have them: the image of which the module was made.
 const check::Facts* facts_of(const Module* module, const std::string& name) {
     const check::Facts* elsewhere = learned_facts(name);
     auto own = module->facts.find(name);
@@ -96,7 +96,7 @@ bool is_plain(const std::string& name) {
     return std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c != '"' && c != '\\' && c < 127; });
 }
 
-// The entries of PTX, those too of which nothing is understood but the name.
+// The entries of PTX, including entries of which only the name is understood.
 std::vector<std::string> entries_of(const char* text) {
     std::vector<std::string> names;
     for (const char* at = text; (at = strstr(at, ".entry"));) {

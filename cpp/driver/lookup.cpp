@@ -1,8 +1,8 @@
-// cuGetProcAddress: which function a client gets for a name and a version.
+// cuGetProcAddress: the function that a client gets for a name and a version.
 //
-// Clients request the documented name ("cuMemAlloc") and the CUDA version that they were written for; the
-// driver answers with the newest form not newer than that. A driver of version 12.2 does not know what came
-// with 12.8: the answer then is NULL. XLOGMEM_SIM_VERSION makes an old driver of this one.
+// Clients request the documented name ("cuMemAlloc") and the CUDA version that they were written for; the driver
+// answers with the newest form that is not newer than this version. A driver of version 12.2 does not know functions
+// that came with 12.8: the answer then is NULL. XLOGMEM_SIM_VERSION makes an old driver of this one.
 #include "calls.hpp"
 
 #include <cstring>
@@ -244,7 +244,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int versi
         known = true;
         if (symbol.version <= version && (!best || symbol.version >= best->version)) best = &symbol;
     }
-    // What the client knows but this driver is too old for does not exist, even if an older form does.
+    // A function that the client knows but this driver is too old for does not exist, even if an older form does.
     if (version > driver().config.version) best = nullptr;
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     *function = !best ? nullptr : per_thread && best->per_thread ? best->per_thread : best->function;

@@ -93,7 +93,7 @@ Block* obtain(u64 bytes, Pool* pool, const Stream* stream, int device, bool* ord
     return block;
 }
 
-// Before the driver returns "out of memory" it reclaims what pools hold unused, and waits for frees in flight.
+// Before the driver returns "out of memory" it reclaims unused memory of pools, and waits for frees in flight.
 void reclaim(Lock& lock, int device) {
     Memory& m = memory();
     run_everything(lock);

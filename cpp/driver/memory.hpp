@@ -20,7 +20,7 @@ constexpr u64 kArenaBases[] = {0x1000000000ull, 0x200000000000ull, 0x400000000ul
 
 struct Pool;
 
-// What each device may do with a pool's memory: CUmemAccess_flags.
+// The access that each device has to a pool's memory: CUmemAccess_flags.
 using PoolAccess = std::array<u8, kMaxDevices>;
 
 struct Block {
@@ -90,10 +90,10 @@ Block* find_block(u64 address);  // the block whose capacity holds the address, 
 bool is_pinned(u64 address);
 bool is_mapped(u64 address, u64 bytes);  // by the host
 
-// Is this an address range that a device operation may touch? A freed block passes: the checker reports it.
+// True if a device operation may touch this address range. A freed block passes: the checker reports it.
 bool on_device(u64 address, u64 bytes);
 
-// May work of this context touch the memory that the address is in? Host memory and freed blocks pass.
+// True if work of this context may touch the memory at this address. Host memory and freed blocks pass.
 bool can_access(const Context* context, u64 address, Use use);
 
 CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Stream* stream);

@@ -1,4 +1,4 @@
-// When queued operations run: the scheduling policies, the thread that runs host functions, and the watchdog.
+// Execution of queued operations: the scheduling policies, the thread that runs host functions, and the watchdog.
 //
 // The device does not have a thread. The thread that synchronises executes the operations itself, in the order the
 // policy chooses; so a seed decides a run completely, except for what real threads do to each other. Host

@@ -78,9 +78,9 @@ void end_stream(Stream* stream) {
 Stream* create_stream(Context* context, unsigned flags, int priority, bool legacy) {
     Driver& d = driver();
     Stream* stream = nullptr;
-    // A dead stream whose work is finished, and known to the host to be, is ordered before everything that
-    // comes now. A new stream may take over the object and go on counting: there are few however many streams
-    // come and go, and positions on the dead stream keep their meaning.
+    // A dead stream's work that is finished, and known to the host to be, is ordered before all work that comes now. A
+    // new stream may take over the object and go on counting: there are few objects however many streams come and go,
+    // and positions on the dead stream keep their meaning.
     for (Stream* old : d.streams) {
         if (old->dead && old->reached(old->queued) && !old->busy && !old->stalled && !old->capture &&
             d.engine.host_knows(newest(old))) {
@@ -208,7 +208,8 @@ u64 push(Stream* stream, Queued&& operation) {
     return sequence;
 }
 
-// All that is queued on a stream. Where a wait was queued last, nothing that the engine has counted stands for it.
+// The end of all work that is queued on a stream. Where a wait was queued last, no operation that the engine has
+// counted stands for it.
 Position end_of(Stream* stream) {
     check::Time time = newest(stream);
     if (stream->counted != stream->queued) time.number++;

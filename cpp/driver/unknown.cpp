@@ -35,7 +35,7 @@ const Declaration* declaration_of(const Function& function) {
     return nullptr;
 }
 
-// The parameters of one launch as the driver hands them over, and all that is to be said of them.
+// The parameters of one launch as the driver hands them over, and all facts about them.
 struct Prepared {
     const char* name;
     Shape shape;
@@ -46,7 +46,7 @@ struct Prepared {
     RunLaunch run = nullptr;
 };
 
-// The words of a parameter with this role, in place of what is known of them.
+// The words of a parameter with this role, in place of the known facts about them.
 void declare(Prepared& prepared, const check::Parameter& parameter, char role) {
     auto& pointers = prepared.pointers;
     auto inside = [&](const check::Pointer& one) { return one.offset - parameter.offset < parameter.size; };

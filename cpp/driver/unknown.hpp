@@ -1,10 +1,11 @@
 // Kernels of programs that are checked: they are launched, and compute nothing.
 //
-// What such a kernel does to memory is read from its image (kernels/): its parameters and, where that is known,
-// whether it reads or writes through each pointer. The engine is fed with that. A program may declare more for kernels
-// whose names match a pattern (xlogmem.check.kernel): the roles of parameters, and a function that is run in the
-// kernel's place. Without that nothing is written; memory that the program never filled is full of zeros (driver().
-// config.unknown_kernels), so that a size or an index that a kernel should have computed is 0 and not garbage.
+// The accesses of such a kernel are read from its image (kernels/): its parameters and, where that is known, the reads
+// and writes through each pointer. The engine is fed with them. A program may declare more for kernels whose names
+// match a pattern (xlogmem.check.kernel): the roles of parameters, and a function that is run in the kernel's place.
+// Without such a function nothing is written; memory that the program never filled is full of zeros
+// (driver().config.unknown_kernels), so that a size or an index that a kernel should have computed is 0 and not
+// garbage.
 #pragma once
 
 #include "kernels.hpp"
@@ -27,11 +28,11 @@ struct Launch {
 using RunLaunch = void (*)(const Launch* launch);
 
 // For all kernels whose name fits the shell's pattern: parameter i has the role of the same place in `roles`, 'r', 'w',
-// 'b' for both or '-' for what is known from the image. Later declarations come first.
+// 'b' for both or '-' for the role that the image gives. Later declarations come first.
 void declare_kernel(const char* pattern, const char* roles, RunLaunch run);
 void forget_declarations();
 
-// Adds what another image says of kernels that are loaded from now on: of one from which a binary was made.
+// Adds facts from another image, of which a binary was made, about kernels that are loaded from now on.
 void learn_kernels(const char* image, u64 bytes);
 const check::Facts* learned_facts(const std::string& name);
 

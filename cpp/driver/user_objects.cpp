@@ -17,7 +17,7 @@ std::vector<Retired>& retired() {
     return all;
 }
 
-// Takes out what nothing needs any more.
+// Takes out the objects that nothing needs any more.
 Kept finished() {
     Kept result;
     std::vector<Retired> waiting;

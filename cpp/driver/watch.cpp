@@ -65,7 +65,7 @@ void log_since(std::size_t before) {
     for (std::size_t i = before; i < all.size(); i++) log_line("%s", text_of(all[i]).c_str());
 }
 
-// Feeds the engine; with a trace, what it finds is logged at once.
+// Feeds the engine; with a trace, the engine's findings are logged at once.
 template <class Feed>
 auto watched(Feed&& feed) {
     std::size_t before = engine().findings().all().size();
@@ -76,7 +76,8 @@ auto watched(Feed&& feed) {
 
 }  // namespace
 
-// The engine has given the place of a dead stream to another one once the host knew all of its work to be done.
+// The engine has given a dead stream's place to another stream, once the host knew all of the dead stream's work to be
+// done.
 check::Time newest(const Stream* stream) {
     return stream->order->id == stream->id ? stream->order->now() : check::Time{};
 }

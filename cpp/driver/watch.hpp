@@ -1,7 +1,7 @@
 // Reports of the simulated driver to the engine, made under the driver's lock.
 //
-// The engine knows the order of operations, too, and the driver looks it up there: may this stream have that memory?
-// Its findings become text here. The list also has calls with dead handles: not races, but as deadly.
+// The engine also knows the order of operations, and the driver looks it up there: may this stream have that memory?
+// The engine's findings become text here. The list also has calls with dead handles: not races, but as deadly.
 #pragma once
 
 #include "device.hpp"
@@ -14,11 +14,11 @@
 
 namespace sim {
 
-// What the stream has queued so far: its newest operation, and all that its operations come after.
+// The work that the stream has queued so far: its newest operation, and all that its operations come after.
 check::Time newest(const Stream* stream);
 check::Clock queued(const Stream* stream);
 
-// A stream begins; where in the program that is, and which kind of stream, is kept for findings.
+// A stream begins; its place in the program, and its kind, are kept for findings.
 void note_stream(const Stream* stream, bool legacy);
 
 // An operation was queued on the stream; `work` says what it touches.
@@ -39,7 +39,7 @@ check::Time watch_launch(Stream* stream, const check::Graph& graph);
 // The call in progress was given a handle that has been destroyed.
 void report_dead(check::Kind kind);
 
-// A pool was destroyed while frees into it were pending, which the driver's documentation allows, and which makes drivers
+// A pool was destroyed while frees into it were pending. The driver's documentation allows that, and it makes drivers
 // hang or crash (seen with 580.159).
 void report_early_pool();
 void clear_reports();

@@ -1,9 +1,9 @@
 // Accesses of operations to memory, and the conflicts between two of them.
 //
-// A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address that one holds is
-// its anchor, which is touched for certain, and how far it reaches from there is a guess (the whole block). An address
-// that was *found* among the bytes of a struct is less: nothing shows that the kernel uses it, and it may be what an
-// earlier launch has left there.
+// A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address in a pointer is its
+// anchor, which the kernel touches for certain; how far the kernel reaches from there is a guess (the whole block). An
+// address that was *found* among the bytes of a struct is weaker evidence: nothing shows that the kernel uses it, and
+// an earlier launch may have left it there.
 #pragma once
 
 #include "clock.hpp"
@@ -27,7 +27,7 @@ enum class Role : u8 {
     Atomic,   // a read and a write that no other one of this kind comes between
 };
 
-// An operation as the front end describes it. Both numbers are the front end's: for a name see Engine::name(), and the
+// An operation as the front end describes it. Both numbers are the front end's: Engine::name() has the names, and the
 // engine compares sites with each other but knows nothing about them. Site 0: the place in the program is not known.
 struct Operation {
     u32 name = 0;
@@ -71,9 +71,9 @@ inline bool writes(Role role) { return role == Role::Write || role == Role::Read
 inline bool is_life(Role role) { return role == Role::Alloc || role == Role::Free; }
 inline bool overlap(const Access& a, const Access& b) { return a.begin < b.end && b.begin < a.end; }
 
-// These rules are here to be compiled into the loop that compares each access with the remembered ones.
+// Defined here so that they are compiled into the loop that compares each access with the remembered ones.
 
-// Do both certainly touch a common byte? Their extents overlap.
+// True if both certainly touch a common byte, given that their extents overlap.
 inline bool meet(const Access& a, const Access& b) {
     if (a.anchor && b.anchor) return a.anchor == b.anchor;
     if (a.anchor) return b.begin <= a.anchor && a.anchor < b.end;
@@ -81,20 +81,20 @@ inline bool meet(const Access& a, const Access& b) {
     return true;
 }
 
-// Nothing shows that the kernel uses the bytes.
+// True if nothing shows that the kernel uses the bytes.
 inline bool is_weak(const Access& access) { return access.found || access.absent; }
 
-// Of two accesses that nothing orders, and whose extents overlap.
+// The verdict on two accesses that nothing orders, and whose extents overlap.
 inline Verdict judge(const Access& first, const Access& second) {
     if (first.unused || second.unused) return Verdict::Fine;
     bool weak = is_weak(first) || is_weak(second);
     if (first.maybe_end || second.maybe_end) return Verdict::Possible;
-    // A pointer of which nothing more is known may be an old one, which the kernel does not use.
+    // A pointer about which nothing more is known may be an old one, which the kernel does not use.
     if (first.role == Role::Free && second.role == Role::Unknown) return Verdict::Possible;
     if (first.of_driver || second.of_driver) return Verdict::Possible;
-    // Memory that is not there yet, or not any more, is wrong to have a pointer to, whatever is done through it.
+    // A pointer to memory that is not there yet, or not any more, is wrong, however the kernel uses the pointer.
     if (is_life(first.role) || is_life(second.role)) return weak ? Verdict::Possible : Verdict::Certain;
-    // Two counters may go up in any order.
+    // Two atomic counters may go up in any order.
     weak |= first.role == Role::Atomic && second.role == Role::Atomic;
     bool there = !weak && !first.moved && !second.moved && meet(first, second);
     if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
@@ -102,8 +102,8 @@ inline Verdict judge(const Access& first, const Access& second) {
     return unknown ? Verdict::Possible : Verdict::Fine;
 }
 
-// `later` comes after `earlier`. Does all that contradicts the earlier one contradict the later one as well, and as
-// certainly? Then the earlier one needs not be remembered. Only bytes in [begin, end) count.
+// True if the earlier access need not be remembered: `later` comes after `earlier`, and everything that contradicts
+// `earlier` contradicts `later` as well, and as certainly. Only bytes in [begin, end) count.
 inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
     if (!writes(later.role) && later.role != earlier.role) return false;
     if ((later.maybe_end && !earlier.maybe_end) || (later.moved && !earlier.moved)) return false;
@@ -112,7 +112,7 @@ inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u6
     if (later.anchor)
         return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&
                earlier.end <= later.end;
-    // An access without an anchor touches all its bytes, so that it meets whatever meets a part of them.
+    // An access without an anchor touches all its bytes, so it meets every access that meets a part of them.
     return later.begin <= std::max(earlier.begin, begin) && std::min(earlier.end, end) <= later.end;
 }
 

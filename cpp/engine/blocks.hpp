@@ -1,8 +1,8 @@
 // The map from addresses to blocks.
 //
-// Blocks are the driver's allocations, and pieces that a pool above the driver cuts out of one. A freed block stays
-// known until its addresses are handed out again, so that a use after the free is recognised. Each life of an address
-// has a generation of its own.
+// Blocks are the driver's allocations, and the pieces that a pool above the driver cuts out of an allocation. The map
+// keeps a freed block until its addresses are handed out again, so that a use after the free is recognised. Each life
+// of an address has a generation of its own.
 #pragma once
 
 #include "pools.hpp"
@@ -36,7 +36,7 @@ struct Block {
 
 class Blocks {
   public:
-    // The block that the address is in, a piece before the whole, freed ones too; nullptr for words that are no
+    // The block that holds the address, live or freed, a piece before the whole; nullptr for words that are not
     // addresses of the device. The hottest function of the engine: it is called for each word of each launch.
     Block* find(u64 at) {
         if (at - low_ >= high_ - low_) return nullptr;
@@ -47,12 +47,12 @@ class Blocks {
         return found;
     }
 
-    // A block that begins at this address, at the driver's level or as a piece; nullptr if there is none.
+    // The block that begins at this address, at the driver's level or as a piece; nullptr if there is none.
     Block* at(u64 begin, bool piece);
     Block* whole(u64 at);  // the driver's block that the address is in
     Block* add(u64 begin, u64 end, bool piece);
-    // Ends what is known of these addresses at one level, which are handed out anew. Of a piece the part outside of them
-    // is still a freed piece.
+    // Forgets the blocks of one level at these addresses, which are handed out anew. The part of a piece outside of
+    // them remains a freed piece.
     void forget(u64 begin, u64 end, bool piece);
     void clear();
 

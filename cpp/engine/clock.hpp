@@ -1,8 +1,8 @@
 // Vector clocks: which operations come before which.
 //
 // Every stream has a slot and numbers its operations 1, 2, 3 … A clock holds, for each slot, the newest operation that
-// its owner comes after. Operation n of slot s comes before what a stream does next exactly if the stream's clock
-// covers (s, n). Streams, recorded events and the host have clocks; a wait joins one into another.
+// the clock's owner comes after. Operation n of slot s comes before a stream's next operation exactly if the stream's
+// clock covers (s, n). Streams, recorded events and the host have clocks; a wait joins one clock into another.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ using u8 = std::uint8_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
-// One operation of one stream. Number 0 is of no stream: what the host does is before all that it queues later.
+// One operation of one stream. Number 0 belongs to no stream: the host's work is before everything that it queues
+// later.
 struct Time {
     u32 slot = 0;
     u64 number = 0;
@@ -40,7 +41,7 @@ class Clock {
         unseen_ |= other.unseen_;
     }
 
-    // The owner comes after something else, too, that cannot be seen: perhaps after everything.
+    // The owner also comes after work that cannot be seen: perhaps after everything.
     void add_unseen() { unseen_ = true; }
     void forget_unseen() { unseen_ = false; }
     bool has_unseen() const { return unseen_; }

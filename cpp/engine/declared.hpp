@@ -1,9 +1,9 @@
 // Declarations of a program: the open windows of its launches, and launches that do not keep to them.
 //
-// xlogmem's `use` says, before a launch, what this reads and writes on which stream. Where it is not known what a kernel
-// does with a pointer, that is taken for it. Under an audit two things are noted besides, which no race has to follow
-// from: work on tracked memory outside of any window, and work that writes what its window declares as read. A block's
-// own stream may work on it undeclared until a launch on another stream has named it.
+// Before a launch, xlogmem's `use` declares which memory the launch reads and writes, and on which stream. The declared
+// role replaces an unknown role of a kernel's pointer. An audit notes two more things, which need not cause a race:
+// work on tracked memory outside of any window, and work that writes memory which its window declares as read. A
+// block's own stream may work on the block undeclared until a launch on another stream has named it.
 #pragma once
 
 #include "access.hpp"
@@ -36,12 +36,12 @@ class Declared {
     void open(const Use& use) { uses_.push_back(use); }
     void close(u64 window);
     bool any() const { return !uses_.empty(); }
-    // What the windows of the stream say of this address; `unless` if they do not name it.
+    // The role that the windows of the stream declare for this address; `unless` if they do not name it.
     Role role_at(u64 stream, u64 at, Role unless) const;
 
     void audit(bool wanted) { audits_ = wanted; }
     bool audits() const { return audits_; }
-    // Work on a tracked block. `own` says that it may be undeclared.
+    // Notes work on a tracked block. `own`: the work may be undeclared.
     void look(const Access& access, const Omission& omission, bool own);
     const std::vector<Omission>& omissions() const { return omissions_; }
     void clear() { omissions_.clear(); }

@@ -1,4 +1,4 @@
-// The calls that a front end makes: see engine.hpp. What they do to memory is in life.cpp.
+// The calls that a front end makes: see engine.hpp. Their effects on memory are in life.cpp.
 #include "engine.hpp"
 
 #include "trace.hpp"
@@ -145,8 +145,8 @@ Clock Engine::recorded(u64 handle) const {
 
 namespace {
 
-// Kernels are given the end of their memory, too, and the next block often begins there. What is known to be read or
-// written is no end.
+// Kernels are also given the end of their memory, and the next block often begins there. An address that is known to be
+// read or written is not an end.
 bool is_end(const Range& range, const Range* ranges, std::size_t count) {
     if (range.anchor != range.begin || !range.anchor) return false;
     for (std::size_t i = 0; i < count; i++)
@@ -194,7 +194,7 @@ std::shared_ptr<const Graph> Engine::end_capture(Stream& stream) {
     return graph;
 }
 
-// Outside of a launch the memory is not there.
+// Outside of a launch the graph's own memory is not there.
 void Engine::end_own_memory(const Capture& capture) {
     capture.each_own([&](u64 address, u64 generation, const Access& free) {
         Block* block = blocks_.at(address, false);
@@ -230,7 +230,7 @@ Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
         Block* block = blocks_.at(captured.begin, captured.piece);
         if (!block) block = blocks_.find(made.anchor ? made.anchor : made.begin);
         if (!block) continue;
-        // What a pool keeps for graphs has several owners, one after the other, in one graph or in several.
+        // Memory that a pool keeps for graphs has several owners, one after the other, in one graph or in several.
         if (block->live && block->generation != captured.generation && !block->captured)
             report(Kind::StaleGraph, block->allocated, made, *block);
         else

@@ -1,39 +1,43 @@
-// The engine of the check: which accesses of a program to device memory are left unordered by the calls that it made.
+// The engine of the check: finds the accesses to device memory that a program's calls leave unordered.
 //
-// It is fed the program's calls, in the order in which they are made, by a front end that sees them: the simulated
-// driver, callbacks on a GPU, a recorded trace. It makes no call of the driver, reads no memory, and takes no lock: a
-// front end calls it under a lock of its own. Whether two operations are ordered follows from the calls, and not from
-// what happened to run first; so one run finds every race of that sequence of calls.
+// A front end feeds the engine with the program's calls, in the order in which they are made: the simulated driver,
+// callbacks on a GPU, or the reader of a recorded trace. The engine makes no driver call, reads no memory and takes no
+// lock: a front end calls the engine under a lock of its own. The engine derives the order of two operations from the
+// calls, and not from the order in which they happened to run; so one run finds every race of that sequence of calls.
 //
-// *Before* means here: on the same stream, earlier; or joined by an event that was recorded after the one and waited
-// for before the other; or by the rules of the legacy default stream; or known to the host to be done when the other
-// was queued; and any chain of these. order.hpp keeps that in vector clocks.
+// *Before*: an operation is before another if it is earlier on the same stream; or if an event that was recorded after
+// it was waited for before the other; or by the rules of the legacy default stream; or if the host knew it to be done
+// when the other was queued; or by any chain of these. order.hpp keeps this relation in vector clocks.
 //
-// *Remembered* is, for each block of memory (blocks.hpp), a list of accesses that may still turn out to be wrong
-// (shadow.hpp): a new access is compared with them, and replaces those that it comes after and stands for. The list is
-// bounded. A block begins with its allocation, which comes before every use, and ends with its free, which comes after:
+// *Remembered*: for each block of memory (blocks.hpp) the engine keeps a list of accesses that later accesses may
+// conflict with (shadow.hpp). A new access is compared with the list, and replaces the accesses that it comes after and
+// stands for. The list is bounded. A block begins with its allocation, which must come before every use, and ends with
+// its free, which must come after every use:
 //     alloc/use, alloc/free   the memory may not be there yet          read/write, write/read, write/write
 //     read/free, write/free   it is freed too early                    (ReadWrite is a write here, Unknown a "use")
 //     free/use                it may be gone; after the free: USE-AFTER-FREE
-//     read/reuse, free/reuse  a pool hands a piece out again too early. What the driver hands out again itself it has
-//                             put behind the free, which was judged already: that is not compared.
-// An alloc is not reported beside a write that has the same cause, a free/… not beside the access before the free.
+//     read/reuse, free/reuse  a pool hands a piece out again too early. Memory that the driver itself hands out again
+//                             is not compared: the driver has ordered it after the free, which was judged already.
+// The engine does not report an alloc beside a write that has the same cause, nor a free/… beside the access before the
+// free.
 //
-// *Certain*: both touch a common byte, one of them writes, and neither is before the other; or memory that is not there
-// is handed to an operation. *Possible*: the same, but it depends on what a kernel does with its pointer: whether it
-// writes through it (Role::Unknown), or how far it reaches from its anchor, the address that it was given, to which
-// alone it goes for certain (access.hpp). An address that may be the end of the block before is not certain either, nor
-// is a race of what comes after a wait that the engine cannot see, or on a stream that a library has made for itself.
+// *Certain*: both accesses touch a common byte, one of them writes, and neither is before the other; or memory that is
+// not there is handed to an operation. *Possible*: the same, but the finding depends on how a kernel uses its pointer:
+// whether it writes through the pointer (Role::Unknown), or how far it reaches from its anchor. The anchor is the
+// address that the kernel was given, the only one that it touches for certain (access.hpp). Three more cases are
+// possible only: an address that may be the end of the block before, a race of work that follows a wait which the
+// engine cannot see, and a race of work on a stream that a library has made for itself.
 //
 // *Evidence*: a pointer that is a parameter is used. An address that was found among the bytes of a struct may be left
-// over from an earlier launch: it makes a finding possible, and none if its memory is gone. What settles it is the
-// kernel's code (settle()), a change of the memory that was seen (saw_write()), or that the front end knows the struct.
+// over from an earlier launch: such an address makes a finding possible, and makes none if its memory is gone. The
+// question is settled by the kernel's code (settle()), by a change of the memory that was seen (saw_write()), or by a
+// front end that knows the struct.
 //
-// *A capture* orders its operations among themselves, and judges them so; a launch of the graph is one operation of its
-// stream that does all of it (graphs.hpp).
+// *A capture* orders its operations among themselves, and the engine judges them in that order; a launch of the graph
+// is one operation of its stream that does all of them (graphs.hpp).
 //
-// A finding (findings.hpp) is a record of both accesses: stream, name and site of the operation, which are the front
-// end's own numbers. The same two places are one finding with a count.
+// A finding (findings.hpp) is a record of both accesses: stream, name and site of the operation, as the front end's own
+// numbers. Findings at the same two places are one finding with a count.
 #pragma once
 
 #include "declared.hpp"
@@ -51,13 +55,13 @@ class Trace;
 
 class Engine {
   public:
-    // A name of an operation, for Operation::name. These are there from the beginning.
+    // A name of an operation, for Operation::name. The names below exist from the beginning.
     static constexpr u32 kAllocate = 1, kDeallocate = 2, kUse = 3;
     u32 name(const std::string& text);
     const std::string& name(u32 number) const { return names_[number]; }
 
     // -- streams and events. Events are named by their handles. ------------------------------------------------------
-    // `library` is the name of a library that has made it for itself.
+    // `library` is the name of the library that has made the stream for itself.
     Stream* create_stream(u64 context, u64 id, bool blocking, u32 library = 0);
     Stream* create_legacy(u64 context, u64 id);
     void destroy_stream(Stream* stream);
@@ -65,22 +69,23 @@ class Engine {
     Time record(u64 event, Stream& stream);
     void wait(Stream& stream, u64 event);
     void destroy_event(u64 event);
-    // What the stream does next comes after this, by a rule of the driver's.
+    // Orders all further work of the stream after `clock`, by a rule of the driver.
     void come_after(Stream& stream, const Clock& clock);
-    // The stream waits in a way that is not modelled: for a value in memory, a semaphore, another process. Races of what
-    // comes after that are possible, and no more.
+    // The stream waits in a way that is not modelled: for a value in memory, a semaphore, another process. Races of the
+    // stream's later work are possible at most.
     void wait_unseen(Stream& stream);
 
     // -- the host ----------------------------------------------------------------------------------------------------
-    // What a call is going to wait for has to be noted when it is made, because other threads may queue more meanwhile;
-    // when it returns, host_learns() takes the note.
+    // A front end notes the clock of a blocking call when the call is made, because other threads may queue more work
+    // meanwhile, and passes the clock to host_learns() when the call returns.
     const Clock& queued(const Stream& stream) const { return stream.clock; }
     Clock queued_on(Stream& stream);  // of a synchronize: the legacy stream's includes the blocking streams
     Clock queued_in(u64 context) const;
     Clock queued() const;  // everywhere
     Clock recorded(u64 event) const;
     void host_learns(const Clock& clock);
-    // … in a way that cannot be seen, as from a function of its own in a stream: what comes after it may be ordered.
+    // The host waits in a way that cannot be seen, as from a function of its own in a stream: later work may be
+    // ordered.
     void host_may_learn(const Clock& clock);
     void all_is_done();
 
@@ -88,63 +93,64 @@ class Engine {
     bool is_before(Time time, const Stream& stream) const { return host_knows(time) || stream.clock.covers(time); }
 
     // -- work --------------------------------------------------------------------------------------------------------
-    // An operation that touches nothing, or these ranges.
+    // Adds an operation that touches nothing, or these ranges.
     Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
-    // One word of a kernel's parameters: a range is added if it is an address in a block.
+    // Takes one word of a kernel's parameters, and adds a range if the word is an address in a block.
     void add_pointer(std::vector<Range>& ranges, u64 address, Role role) {
         if (Block* block = blocks_.find(address)) ranges.push_back(anchored(*block, address, role));
     }
-    // The same, of a word that has a number, in a launch of which more is known: see launched.hpp.
+    // The same, for a numbered word of a launch about which more is known: see launched.hpp.
     void add_pointer(std::vector<Range>& ranges, u64 address, const Through& through, const LaunchOrigin& origin);
-    // Such a word, by its number: what is learned holds for what was done through it already, too.
+    // Adds such a word and returns its number. A role learned later also holds for earlier accesses through the word.
     u32 add_word();
     void learn(u32 word, Role role);
     bool is_known(u32 word) const { return words_.is_known(word); }
-    // A kernel may go somewhere else than to where it points: races there are possible, and no more.
+    // A kernel may access memory elsewhere than its pointer says: races there are possible at most.
     void doubt(u32 word);
-    // The kernel's code was read: it uses the word as an address, or never does.
+    // The kernel's code was read: the kernel uses the word as an address, or never does.
     void settle(u32 word, bool used);
-    // Words of which a finding, or one that is kept aside, would have to know more.
+    // Words about which a finding, or a finding that is kept aside, needs to know more.
     std::set<u32> open_words() const;
-    // The launch at this time has changed what is behind the word, which held this address.
+    // The launch at this time has changed the memory behind the word, which held this address.
     void saw_write(u32 word, Time time, u64 address);
 
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
     Time allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
     Time free(Stream* stream, Operation what, u64 address);
-    // The driver has refused to free this: the memory stays.
+    // The driver has refused this free: the memory stays.
     void keep(u64 address);
-    // A pool hands out a piece of a block, and takes it again.
+    // A pool hands out a piece of a block, and takes the piece again.
     void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
     void free_piece(Stream* stream, Operation what, u64 address);
-    // Where the address is, or was until it was freed; nullptr: in no memory that is watched.
+    // The block that holds the address, or held it until it was freed; nullptr: the address is in no watched memory.
     const Block* find(u64 address) { return blocks_.find(address); }
-    // The driver's own allocation, and not a piece of it.
+    // The driver's own allocation at the address, and not a piece of it.
     const Block* find_whole(u64 address) { return blocks_.whole(address); }
-    // … into a pool that makes no stream wait: the next owner has to come after all uses, and not the free.
+    // Frees a piece into a pool that makes no stream wait: the next owner has to come after all uses, not after the
+    // free.
     void release_piece(Operation what, u64 address);
-    // What was a piece is the pool's own, which may use it.
+    // The piece belongs to the pool again, which may use the memory itself.
     void forget_piece(u64 address);
-    // Of a caching pool: a piece of which it is not known for which stream it is; the pool waits for another stream as
-    // well when the piece is returned; it is returned.
+    // For caching pools. adopt_piece(): a piece whose stream is not known. record_piece(): the pool waits for another
+    // stream as well when the piece is returned. return_piece(): the piece is returned.
     void adopt_piece(u64 address, u64 bytes);
     void record_piece(Stream& stream, u64 address);
     void return_piece(Stream* home, Operation what, u64 address);
-    // No more memory is handed out: what is withheld is decided.
+    // The program hands out no more memory: decides all withheld findings.
     void decide_all_frees();
 
-    // -- what xlogmem knows, see declared.hpp. A block of its own, whole or a piece, which may have a tag (a name). ------
+    // -- declarations of xlogmem, see declared.hpp: its own blocks, whole or pieces, which may have a tag (a name). ---
     bool track(u64 address, u64 bytes, u32 tag);  // false: no block is just there
     void declare(u64 window, const Stream& stream, Operation what, u64 address, u64 bytes, Role role);
     void close_window(u64 window);
     void audit(bool wanted);
     const std::vector<Omission>& omissions() const { return declared_.omissions(); }
-    // All addresses mean nothing any more.
+    // Forgets all blocks: no address means anything any more.
     void forget_memory();
 
     // -- graphs ------------------------------------------------------------------------------------------------------
     void begin_capture(Stream& stream);
-    // Has the stream waited for all work that other streams have captured with it? Only then is there a graph.
+    // True if the stream has waited for all work that other streams have captured with it; only then is there a graph.
     bool is_joined(const Stream& stream) const { return stream.capture->is_joined(stream.lane); }
     std::shared_ptr<const Graph> end_capture(Stream& stream);
     Time launch(Stream& stream, Operation what, const Graph& graph);
@@ -153,7 +159,8 @@ class Engine {
     void dead_handle(Kind kind, Operation what);
     const Findings& findings() const { return findings_; }
     void clear_findings();
-    // All calls from here on are written there, see trace.hpp; nullptr ends that. From the beginning, or not at all.
+    // Writes all further calls to a trace, see trace.hpp; nullptr ends that. To be called at the beginning, or not at
+    // all.
     void record_to(std::shared_ptr<Trace> trace);
     u64 dropped() const { return dropped_; }  // accesses for which there was no room: races with them are not seen
 

@@ -5,7 +5,7 @@ namespace check {
 
 namespace {
 
-// Five words. Where the place is not known, each operation is one of its own.
+// Adds five words. Where the place is not known, each operation is one of its own.
 u64* add_access(u64* key, const Access& access) {
     bool known = access.what.site != 0;
     *key++ = u64(access.what.name) << 32 | access.what.site;

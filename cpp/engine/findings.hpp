@@ -17,8 +17,8 @@ enum class Kind : u8 {
     DeadEvent,  // … event
 };
 
-// Of a race and a use after free, what the pair is called follows from the two roles. `second` came later in the
-// program. The bytes are those that both may touch; the block is the one in which they lie, with its generation.
+// The roles of the two accesses give a race or a use after free its name. `second` came later in the program. The bytes
+// are those that both may touch; the block, with its generation, is the one that holds these bytes.
 struct Finding {
     Kind kind = Kind::Race;
     Verdict verdict = Verdict::Certain;  // possible: it depends on what a kernel does with its pointer
@@ -32,21 +32,22 @@ struct Finding {
     u64 count = 1;  // of such pairs of the same two places of the program
 
     bool certain() const { return verdict == Verdict::Certain; }
-    // An address of memory that is gone, which was found in a struct, is no finding: it may stand in a field that the
-    // kernel never reads. It is kept aside until the kernel's code was read, which may use it after all.
+    // True if the memory is gone and its address was found in a struct: not a finding yet, since the address may stand
+    // in a field that the kernel never reads. The finding is kept aside until the kernel's code, once read, shows a
+    // use.
     bool is_aside() const { return gone && second.found; }
 };
 
 class Findings {
   public:
-    // Of each of certain and possible: where places are not known, findings differ without end.
+    // The limit for certain findings, and for possible ones: where places are not known, findings differ without end.
     static constexpr std::size_t kMost = 1000;
 
     void add(const Finding& finding);
     void clear();
     const std::vector<Finding>& all() const { return reported_.all; }
     const std::vector<Finding>& aside() const { return aside_.all; }
-    // `change` gives them their verdicts anew. What is fine now is no finding any more.
+    // `change` gives the findings their verdicts anew. Findings that are fine now are dropped.
     template <class Change>
     void judge_again(Change&& change) {
         for (List* list : {&reported_, &aside_}) {
@@ -62,7 +63,7 @@ class Findings {
     u64 added() const { return added_; }  // so far, all counted
 
   private:
-    // The two places, and what is found there.
+    // The two places, with kind and verdict; and the bytes, where a place is not known.
     using Key = std::array<u64, 14>;
     struct Hash {
         std::size_t operator()(const Key& key) const;

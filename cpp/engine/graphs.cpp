@@ -85,7 +85,7 @@ void Capture::free(const Block& block, const Access& access, u32 lane, std::vect
     known.free = access;
 }
 
-// A launch is one operation: what a graph does to the same bytes in the same way is there once.
+// A launch is one operation: accesses of the graph to the same bytes in the same way are kept once.
 std::shared_ptr<const Graph> Capture::finish() {
     auto graph = std::make_shared<Graph>();
     for (const CapturedAccess& made : graph_.allocations)

@@ -1,8 +1,8 @@
 // Captured work and graphs.
 //
-// A capture queues nothing: its operations are ordered among themselves, and will come after whatever is before the
-// launch. So each stream that captures gets a lane, with a clock of the capture's own, and the work is judged against
-// the other work of the capture while it is captured. At a launch all of it is one operation of the stream.
+// A capture queues nothing: its operations are ordered among themselves, and will come after everything that is before
+// the launch. So each capturing stream gets a lane, with a clock of the capture's own, and the engine judges captured
+// work against the other work of the capture at once. At a launch all of the work is one operation of the stream.
 #pragma once
 
 #include "blocks.hpp"
@@ -19,8 +19,8 @@ struct CapturedAccess {
     bool piece = false;
 };
 
-// What a launch does. Memory that the graph allocates and frees again is its own: what it does there was judged while it
-// was captured, and no other work has the memory.
+// The accesses of a launch. Memory that the graph allocates and frees again is its own: accesses to it were judged
+// during the capture, and no other work has the memory.
 struct Graph {
     std::vector<CapturedAccess> allocations;  // which a launch makes anew, if the program has freed the memory
     std::vector<CapturedAccess> accesses;
@@ -31,15 +31,15 @@ class Capture {
     u32 add_lane(const Clock& after);
     Time tick(u32 lane);
     Clock& clock(u32 lane) { return lanes_[lane].clock; }
-    // Does all that was captured come before what the lane captures next?
+    // True if all captured work comes before the lane's next captured operation.
     bool is_joined(u32 lane) const;
 
-    // Compares the access with the captured ones of the block, and remembers it.
+    // Compares the access with the captured accesses of the block, and remembers it.
     u64 touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
-    // A caching pool has made a piece on this lane. Accesses of the capture's earlier pieces in its place, which the lane
-    // does not come after, are remembered of the new one: what its owner does has to come after them.
+    // A caching pool has made a piece on this lane. The new piece remembers the accesses of the capture's earlier
+    // pieces in its place that the lane does not come after: the new owner's accesses have to come after these.
     void hand_over(const Block& piece, u32 lane);
-    // Memory of the graph's own: what the capture does with it comes between these two.
+    // Memory of the graph's own: the capture's accesses come between these two.
     void allocate(const Block& block, const Access& access);
     const Access* freed(const Block& block) const;
     void free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);

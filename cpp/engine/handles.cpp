@@ -37,8 +37,8 @@ Stream* Handles::find(u64 handle, Caller caller, u32 site) {
     }
     auto found = streams_.find(handle);
     if (found == streams_.end()) {
-        // It was made where the check did not see it, and may be a blocking stream: more is ordered then, and no alarm
-        // is false.
+        // The check did not see the stream made, and it may be a blocking stream. Taken for one, more is ordered, and
+        // no alarm is false.
         create_stream(handle, caller.context, {true, 0, site});
         return streams_[handle];
     }

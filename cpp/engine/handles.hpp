@@ -1,7 +1,8 @@
 // Streams and events by the driver's handles, for front ends that see nothing else of them.
 //
-// A handle that was destroyed may be given to something new: that is another stream. A call with one that was not is a
-// finding. A handle that was never seen belongs to what was made before the check began.
+// A destroyed handle may be given to a new stream or event, which is then a different one. A call with a destroyed
+// handle that was not given out again is a finding. A handle that was never seen belongs to a stream or event that was
+// made before the check began.
 #pragma once
 
 #include "records.hpp"
@@ -28,15 +29,15 @@ class Handles {
         u32 site = 0;
     };
     void create_stream(u64 handle, u64 context, const Making& making);
-    // The stream that a call on this handle works on; nullptr, and a finding, if it was destroyed.
+    // The stream that a call on this handle works on; nullptr, and a finding, if the stream was destroyed.
     Stream* stream(u64 handle, Caller caller, Operation what) {
         Stream* found = find(handle, caller, what.site);
         if (!found) engine_.dead_handle(Kind::DeadStream, what);
         return found;
     }
-    // The same, of a stream that was seen before; else nullptr, and nothing is changed.
+    // The same, for a stream that was seen before; else nullptr. Changes nothing.
     Stream* known(u64 handle, Caller caller) const;
-    // The same for what is no call: a pool may remember a stream that is gone.
+    // The same, without a finding, for handles that are not in a call: a pool may remember a stream that is gone.
     Stream* find(u64 handle, Caller caller, u32 site);
     void destroy_stream(u64 handle, Operation what);
 

@@ -1,10 +1,10 @@
-// The interface between xlogmem's runtime and a check: memory handed out and taken again, and declarations of launches.
+// The interface between xlogmem's runtime and a check: allocations, frees, and declarations of launches.
 //
-// The runtime has a pointer to such a table, null where there is no check (core/watched.pxi); a front end has one with
-// its own functions, which feed the engine. They are called by any thread, with the runtime's lock or without, and so
-// take no lock of Python's, make no call of the driver and wait for the engine alone; but for find_site, which is called
-// without a lock, before the others.
-// Streams are named as the driver does it: the context, and the handle there.
+// The runtime has a pointer to such a table, null where there is no check (core/watched.pxi); a front end has a table
+// of its own functions, which feed the engine. Any thread calls these functions, with the runtime's lock or without, so
+// they take no lock of Python's, make no driver call, and wait for the engine alone. The exception is find_site, which
+// is called without a lock, before the others. Streams are named as the driver names them: the context, and the handle
+// there.
 #pragma once
 
 #include <cstddef>
@@ -32,18 +32,18 @@ struct xlogmem_check_range {
 };
 
 struct xlogmem_check_hooks {
-    // The calling thread is about to make a call of the others: where is it in the program?
+    // Finds the place in the program: the calling thread is about to call another function of the table.
     void (*find_site)(void);
-    // `tag` is the block's, as UTF-8, or null; `pooled` is an xlogmem_check_piece.
+    // `tag` is the block's tag, as UTF-8, or null; `pooled` is an xlogmem_check_piece.
     void (*piece_allocated)(void* context, void* stream, uint64_t address, uint64_t bytes, const char* tag, int pooled);
     // `guarded`: the resource goes on using the memory itself.
     void (*piece_freed)(void* context, void* stream, uint64_t address, enum xlogmem_check_end end, int guarded);
     void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                           size_t count);
     void (*window_closed)(uint64_t window);
-    // Of libraries' pools. The pool has noted that this stream uses the piece, which is about to be freed.
+    // For pools of libraries. The pool has noted that this stream uses the piece, which is about to be freed.
     void (*piece_recorded)(void* context, void* stream, uint64_t address);
-    // What the calling thread allocates from the driver takes the place of a caching pool's memory, until this is 0.
+    // The calling thread's allocations from the driver take the place of a caching pool's memory, until this is 0.
     void (*replaces_pool)(int begun);
 };
 }

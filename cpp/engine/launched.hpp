@@ -17,7 +17,7 @@ inline u64 word_at(const std::vector<u8>& space, std::size_t offset) {
 
 class Launched {
   public:
-    // `space` has the values of all parameters, at their offsets; the ranges go there, too.
+    // `space` has the values of all parameters, at their offsets; the ranges are added to `ranges`.
     Launched(Engine& engine, const Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
         : engine_(engine), space_(space), ranges_(ranges) {
         ranges_.clear();
@@ -30,12 +30,12 @@ class Launched {
 
     u64 word(std::size_t offset) const { return word_at(space_, offset); }
 
-    // The kernel does this through the word at this offset.
+    // Adds the access of the kernel through the word at this offset.
     void add(std::size_t offset, const Through& through) {
         if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), through, origin_);
     }
 
-    // The kernel goes to this address, whatever the word.
+    // Adds an access of the kernel to this address, whatever the word.
     void add_anchored(u64 address, const Through& through) { engine_.add_pointer(ranges_, address, through, origin_); }
 
   private:

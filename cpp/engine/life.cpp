@@ -14,7 +14,7 @@ void set_extent(Access& access, u64 begin, u64 end) {
     access.end = end;
 }
 
-// Is a use among these that the second access contradicts for certain?
+// True if the second access contradicts one of these uses for certain.
 bool is_wrong(const std::vector<Access>& found, const Access& second) {
     for (const Access& first : found)
         if (first.role != Role::Alloc && judge(first, second) == Verdict::Certain) return true;
@@ -34,7 +34,7 @@ Verdict Engine::verdict_of(const Finding& finding) {
         verdict = Verdict::Fine;
     else if (second.maybe_end || is_weak(second) || (finding.gone && second.role == Role::Unknown))
         verdict = Verdict::Possible;
-    // A library's own stream is nothing that the program could wait for: what is done there is the library's to order.
+    // A program cannot wait for a library's own stream: the library has to order the work there.
     bool doubtful = finding.doubtful || first.library || second.library;
     return doubtful && verdict == Verdict::Certain ? Verdict::Possible : verdict;
 }
@@ -65,8 +65,8 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
     if (finding.verdict != Verdict::Fine) findings_.add(finding);
 }
 
-// What the comparison has found. A missing wait between two streams leaves the later one unordered after the allocation
-// too, which is not reported beside a certain finding that says more.
+// Reports the conflicts that the comparison has found. A missing wait between two streams leaves the later stream
+// unordered after the allocation too: that is not reported beside a certain finding, which says more.
 void Engine::report_found(const Access& second, const Block& block) {
     bool more = is_wrong(found_, second);
     for (const Access& first : found_)
@@ -77,7 +77,7 @@ void Engine::report_found(const Access& second, const Block& block) {
 // -- uses -------------------------------------------------------------------------------------------------------------
 
 // How far a kernel gets from its pointer is not known: within the block, probably. Where a pool has cut pieces out of
-// the block, and the address is in none that is known, nothing is guessed.
+// the block, and the address is in no known piece, nothing is guessed.
 Range Engine::anchored(Block& block, u64 address, Role role) {
     Range range;
     bool between = block.cut;
@@ -89,7 +89,7 @@ Range Engine::anchored(Block& block, u64 address, Role role) {
     return range;
 }
 
-// Is the block freed? Then that is the finding, whatever else was done to it.
+// Reports the use if the block is freed, and returns true: that is the finding, whatever else was done to the block.
 bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
     if (stream.capture) {
         const Access* freed = stream.capture->freed(block);
@@ -100,13 +100,13 @@ bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
         }
     }
     if (block.live) return false;
-    // What is captured is not done now, but at a launch, which no earlier free comes after.
+    // Captured work is not done now but at a launch, and no earlier free comes after the launch.
     bool after = stream.capture || is_before(block.freed.time, stream);
     report(after ? Kind::UseAfterFree : Kind::Race, block.freed, access, block);
     return true;
 }
 
-// Under an audit: was this declared? What a graph does is declared where it is launched.
+// Under an audit: notes undeclared work. The work of a graph is declared where the graph is launched.
 void Engine::look(const Stream& stream, const Access& access, const Block& block) {
     if (stream.capture) return;
     Omission omission;
@@ -125,7 +125,7 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     else
         dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
-    // A missing wait in this life says more than one for the earlier owners.
+    // A missing wait in this life of the memory says more than a missing wait for the earlier owners.
     bool at_home = stream.id == block.allocated.stream;
     bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(found_, access);
     if (!found_.empty()) report_found(access, block);
@@ -170,7 +170,7 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Po
     return now;
 }
 
-// The memory of a graph, which the program has freed: at each launch it is allocated at the same address.
+// Begins a new life of a graph's memory that the program has freed: each launch allocates it at the same address.
 void Engine::begin_again(Block& block, const Access& alloc) {
     block.live = true;
     block.allocated = alloc;
@@ -203,14 +203,14 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
     else if (stream && !capturing)
         block.shadow.add(made);
     if (!early) return;
-    // The pool's own allocation may come after this: what uses the piece has to be ordered after both.
+    // The pool's own allocation may come after this one: a use of the piece has to be ordered after both.
     Access chunk = whole->allocated;
     set_extent(chunk, block.begin, block.end);
     block.shadow.add(chunk);
 }
 
-// A pool has to have ordered the piece's new owner after its last one. Of the accesses of that life those which the free
-// did not come after were reported there, and are not remembered.
+// A pool has to order a piece's new owner after its last owner. Accesses of that last life which the free did not come
+// after were reported at the free, and are not remembered.
 void Engine::reuse(Stream* stream, const Access& alloc) {
     const Clock& clock = clock_of(stream);
     blocks_.each(alloc.begin, alloc.end, true, [&](Block& old) {
@@ -256,7 +256,7 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
         return now;
     }
     if (withheld_.any()) end_withheld(stream, *block);
-    // A pool returns the memory: its pieces end with it, also those that it has taken from their owners before.
+    // A pool returns the memory: its pieces end with it, also pieces that the pool has taken from their owners before.
     blocks_.each(block->begin, block->end, true, [&](Block& piece) { end_block(stream, made, piece, true); });
     blocks_.forget(block->begin, block->end, true);
     block->cut = false;
@@ -297,7 +297,7 @@ void Engine::forget_piece(u64 address) {
     if (block) blocks_.forget(block->begin, block->end, true);
 }
 
-// -- what xlogmem knows -----------------------------------------------------------------------------------------------
+// -- declarations of xlogmem ------------------------------------------------------------------------------------------
 
 void Engine::forget_memory() {
     if (trace_) trace_->line(":forget-all");

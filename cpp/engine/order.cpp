@@ -3,9 +3,9 @@
 
 namespace check {
 
-// Slots stay few however many streams come and go: a new stream goes on counting in the slot of a dead one, as soon as
-// the host knows the work of that to be done. Then it is before all that the new one does, and events that were
-// recorded on the dead one keep their meaning.
+// The number of slots stays small however many streams come and go: a new stream continues to count in the slot of a
+// dead stream, as soon as the host knows the dead stream's work to be done. That work is then before all work of the
+// new stream, and events that were recorded on the dead stream keep their meaning.
 Stream* Order::free_slot() {
     for (auto& old : streams_)
         if (old->dead && !old->capture && host_.covers(old->now())) return old.get();
@@ -40,8 +40,8 @@ void Order::join(Stream& stream, const Clock& clock) {
     note_change(stream);
 }
 
-// The legacy stream comes after its context's blocking streams. A stream may have learned something since its last
-// operation, by a wait: so it is the changes of its clock that count, not its operations.
+// The legacy stream comes after its context's blocking streams. A wait may have changed a stream's clock since the
+// stream's last operation: so the changes of the clock count, not the operations.
 void Order::collect(Stream& legacy) {
     if (legacy.collected == other_changes_) return;
     legacy.collected = other_changes_;

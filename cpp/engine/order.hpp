@@ -1,13 +1,15 @@
 // The order of a program's calls: streams, events, the host, and the rules of the default streams.
 //
 //   A stream      does its operations one after the other.
-//   An event      is what its stream had done, and come after, when it was recorded last. A wait for it that is queued
-//                 already is not disturbed by the next record; a wait for an event that was never recorded is nothing.
+//   An event      stands for all that its stream had done, and come after, at the event's last record. A later record
+//                 does not change a wait that is queued already; a wait for an event that was never recorded is
+//                 nothing.
 //   The legacy    default stream of a context comes after all that its blocking streams have queued, and they after it.
 //   default       A per-thread default stream is a blocking stream like any other.
-//   The host      has one clock for all its threads: how threads hand over to each other (queues, locks) is not seen,
-//                 and a clock for each would make false alarms. It rises where a call has waited, or a query has
-//                 found work done. What the host knows to be done is before all that is queued afterwards.
+//   The host      has one clock for all its threads: the check does not see how threads hand over to each other
+//                 (queues, locks), and a clock for each would make false alarms. The clock rises where a call has
+//                 waited, or a query has found work done. Work that the host knows to be done is before everything
+//                 that is queued afterwards.
 #pragma once
 
 #include "access.hpp"
@@ -34,7 +36,7 @@ struct Stream {
     u64 host_seen = 0, legacy_seen = 0, seen_by_legacy = 0;  // whose clock was joined in which state
     u64 collected = 0;  // by the legacy stream: Order::other_changes_ when it did
 
-    // While it captures, its operations are those of the capture: see graphs.hpp.
+    // While the stream captures, its operations are those of the capture: see graphs.hpp.
     std::shared_ptr<Capture> capture;
     u32 lane = 0;
 
@@ -50,13 +52,14 @@ struct Event {
 
 class Order {
   public:
-    // `id` and `context` are the front end's numbers. A stream object stays valid until the stream is destroyed, and
-    // then goes to another stream as soon as nothing can show the difference.
+    // `id` and `context` are the front end's numbers. A stream object stays valid until the stream is destroyed; the
+    // object is reused for another stream as soon as nothing can show the difference.
     Stream* create(u64 context, u64 id, bool blocking, bool legacy);
     void destroy(Stream* stream) { stream->dead = true; }
     void destroy_context(u64 context);
 
-    // The next operation of a stream; settle() makes the stream come after whatever every operation comes after.
+    // The next operation of a stream. settle() orders the stream after everything that each of its operations comes
+    // after.
     Time tick(Stream& stream) {
         if (stream.blocking || stream.host_seen != host_changes_) settle(stream);
         stream.newest++;
@@ -74,7 +77,7 @@ class Order {
     void host_learns(const Clock& clock);
     void host_may_learn(const Clock& clock) { doubtful_.join(clock); }
     const Clock& host() const { return host_; }
-    // The host has waited for a stream that had waited unseen: this operation may have been waited for as well.
+    // True if the host may have waited for this operation: the host has waited for a stream that had waited unseen.
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
     void all_is_done();
 

@@ -34,7 +34,7 @@ u64 WithheldFrees::places(const Finding& finding) {
 
 namespace {
 
-// Takes the place of older uses on one stream, of which one was this: what meets it is possible at most.
+// A sum that takes the place of older uses on one stream, this use among them: a conflict with it is possible at most.
 Access summary_of(const Access& use) {
     Access made;
     made.begin = use.begin;
@@ -45,7 +45,7 @@ Access summary_of(const Access& use) {
     return made;
 }
 
-// False: there is no room.
+// False if there is no room.
 bool summarize(std::vector<Access>& sums, const Access& use) {
     Access made = summary_of(use);
     for (Access& sum : sums) {
@@ -84,8 +84,8 @@ u64 EarlierOwners::shorten(u64 begin, u64 end) {
     return dropped;
 }
 
-// Of memory that is handed out again. A piece's owner has returned it; where the driver's pool is in the place of the
-// library's, a block counts that was the same stream's.
+// The earlier owners of memory that is handed out again. The owner of a piece has returned the piece; where the
+// driver's pool is in the place of the library's, a block counts if it was the same stream's.
 EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, bool piece) {
     EarlierOwners owners;
     auto counts = [&](const Access& use) {
@@ -108,8 +108,8 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
             else
                 add_early(use, old);
         };
-        // A block that ends gives its list on to the same stream, which comes after it still: nearly every one does, and
-        // the list is long.
+        // A block that ends passes its list on to the same stream, which still comes after the listed accesses: nearly
+        // every block does, and the list is long.
         std::vector<Access>& given = old.owners.before;
         bool ends = alloc.begin <= old.begin && old.end <= alloc.end;
         if (ends && owners.before.empty() && old.allocated.stream == alloc.stream) {
@@ -137,7 +137,8 @@ void Engine::begin_pooled(Block& block, EarlierOwners owners) {
     block.shadow.add(made);
 }
 
-// An access of the new owner. A kernel of which nothing is known writes: nothing is in the memory that it could read.
+// Compares an access of the new owner. A kernel about which nothing is known writes: the memory has nothing that the
+// kernel could read.
 void Engine::meet_owners(const Stream& stream, const Access& access, Block& block) {
     Access use = access;
     if (use.role == Role::Unknown) use.role = Role::Write;
@@ -184,7 +185,7 @@ void Engine::cut(u64 begin, u64 end) {
 
 // -- frees ------------------------------------------------------------------------------------------------------------
 
-// Uses that the home stream does not come after, of a block that it frees.
+// Withholds uses that the home stream does not come after, of a block that it frees.
 void Engine::withhold_found(const Access& freed, const Block& block) {
     for (const Access& first : found_) {
         if (first.role == Role::Alloc) continue;  // no use was reported, and so none is wrong
@@ -223,14 +224,14 @@ void Engine::return_piece(Stream* home, Operation what, u64 address) {
     withhold_found(block->freed, *block);
 }
 
-// The driver has refused the free.
+// Drops the withheld findings of a free that the driver has refused.
 void Engine::drop_withheld(const Block& block) {
     withheld_.decide(
         block.allocated.stream, [&](const Withheld& one) { return one.meets(block.freed); }, [](Withheld&) {});
 }
 
-// A caching pool returns this memory to the driver, and hands none of it out any more. What does not come before that is
-// reported there.
+// A caching pool returns this memory to the driver, and hands none of it out any more. Uses that do not come before
+// that free are reported there.
 void Engine::end_withheld(const Stream* stream, const Block& whole) {
     for (u64 home : withheld_.homes())
         withheld_.decide(
@@ -240,7 +241,7 @@ void Engine::end_withheld(const Stream* stream, const Block& whole) {
             });
 }
 
-// -- what became of them ----------------------------------------------------------------------------------------------
+// -- decisions about withheld findings --------------------------------------------------------------------------------
 
 void Engine::report_withheld(Withheld& one, bool ordered) {
     Finding& finding = one.finding;
@@ -253,7 +254,8 @@ void Engine::report_withheld(Withheld& one, bool ordered) {
     if (finding.verdict != Verdict::Fine) findings_.add(finding);
 }
 
-// The home stream hands out this memory: what it could have been, and what it does come after by now.
+// The home stream hands out this memory: decides findings whose memory this could have been, and findings whose first
+// access the home stream comes after by now.
 void Engine::decide_frees(const Stream& home, const Access& alloc, bool piece) {
     if (!withheld_.any()) return;
     auto is_ordered = [&](const Withheld& one) { return home.clock.covers(one.finding.first.time); };
@@ -279,7 +281,8 @@ Stream* Engine::home_of_withheld(u64 id) {
     return nullptr;
 }
 
-// The host is about to learn that this is done. What the home stream comes after by then, it has waited for itself.
+// The host is about to learn that this is done. The home stream has waited itself for accesses that it comes after by
+// then.
 void Engine::note_host_waits(const Clock& clock) {
     for (u64 id : withheld_.homes()) {
         Stream* home = home_of_withheld(id);

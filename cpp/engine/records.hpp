@@ -5,13 +5,13 @@
 
 namespace check {
 
-// What a front end knows about a stream, and the engine does not care for.
+// Facts about a stream that a front end knows, and the engine does not need.
 struct StreamNote {
     const char* kind = "host";  // or legacy, per-thread, made
     u32 site = 0;               // where it was made
 };
 
-// By the numbers of the streams. A finding may name a stream long after its end.
+// Notes by the numbers of the streams. A finding may name a stream long after its end.
 class StreamNotes {
   public:
     void add(u64 id, StreamNote note) { notes_[id] = note; }
@@ -24,16 +24,16 @@ class StreamNotes {
     std::unordered_map<u64, StreamNote> notes_;
 };
 
-// What the two did, as in write/read.
+// The kinds of the two accesses, as in write/read.
 std::string pair_of(const Finding& finding);
 
 // An array of findings; xlogmem/check/findings.py has the fields.
 std::string as_json(const Engine& engine, const StreamNotes& notes);
 
-// An array of what an audit has found; xlogmem/check/audit.py has the fields.
+// An array of an audit's omissions; xlogmem/check/audit.py has the fields.
 std::string omissions_as_json(const Engine& engine, const StreamNotes& notes);
 
-// With quotes around it.
+// The text, with quotes around it.
 std::string quoted(const std::string& text);
 
 }  // namespace check

@@ -15,7 +15,7 @@ void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_
 
 void Reported::freed(u64 address, xlogmem_check_end end, bool guarded) const {
     Operation what{Engine::kDeallocate, site};
-    // Where the stream was destroyed, no work can come after it: the next owner has to come after all uses.
+    // No work can come after a destroyed stream: the next owner has to come after all uses.
     if (end == XLOGMEM_CHECK_LATER || (end != XLOGMEM_CHECK_BY_HOST && !stream))
         engine.release_piece(what, address);
     else if (end == XLOGMEM_CHECK_CACHED)

@@ -1,5 +1,5 @@
-// What xlogmem's runtime reports (hooks.hpp), as calls of the engine: for the hooks of every front end, which find
-// the stream and the place, and hold their lock.
+// Reports of xlogmem's runtime (hooks.hpp), as calls of the engine, for the hooks of every front end. A front end finds
+// the stream and the place, and holds its lock.
 #pragma once
 
 #include "engine.hpp"
@@ -8,7 +8,7 @@
 
 namespace check {
 
-// A caching pool hands a piece out, or takes it again.
+// A caching pool hands a piece out, or takes the piece again.
 struct CachedPiece {
     u64 address = 0, bytes = 0;
     bool returned = false;
@@ -26,8 +26,8 @@ struct Reported {
 };
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
-// feed(Reported) under its lock unless there is no driver any more; note(context, stream, piece), which may feed it later;
-// with_engine(feed); and replaces_pool(begun).
+// feed(Reported) under the front end's lock unless there is no driver any more; note(context, stream, piece), which may
+// feed the piece later; with_engine(feed); and replaces_pool(begun).
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {

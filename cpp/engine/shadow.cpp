@@ -12,7 +12,7 @@ bool same(const Access& a, const Access& b) {
            a.role == b.role && a.anchor == b.anchor;
 }
 
-// Accesses that lie in several cells are met in each.
+// Adds an access once: an access that lies in several cells is met in each.
 void add_once(std::vector<Access>& found, const Access& access) {
     for (const Access& known : found)
         if (same(known, access)) return;
@@ -89,7 +89,7 @@ u64 Shadow::touch(const Access& access, const Clock& clock, const Clock& host, s
     return dropped;
 }
 
-// Cells in which nothing but this access is left become one again.
+// Joins neighbouring cells in which nothing but this access is left.
 void Shadow::merge(std::size_t first, std::size_t last, const Access& access) {
     std::size_t into = first;
     for (std::size_t i = first + 1; i <= last; i++) {
@@ -112,7 +112,8 @@ u64 Shadow::make_room(std::size_t index, const Clock& host) {
     return dropped;
 }
 
-// At the middle one of the addresses where an access begins or ends. False if that leaves most of them in one half.
+// Splits the cell at the middle one of the addresses where an access begins or ends. False if that leaves most accesses
+// in one half.
 bool Shadow::split(std::size_t index) {
     if (cells_.size() >= kMost) return false;
     Cell& cell = cells_[index];

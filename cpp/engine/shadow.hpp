@@ -1,9 +1,9 @@
 // The shadow of a block's bytes: a list of accesses that later ones may conflict with.
 //
-// A new access is compared with all of them, and removes those that it comes after and stands for; it removes none that
-// it contradicts, so that one mistake does not hide the next. Where a list gets long (a pool of which the pieces are not
-// known), it is split between two addresses; so each cell of the shadow has a short one. The lists are bounded, and what
-// is dropped is counted.
+// A new access is compared with the whole list, and removes the accesses that it comes after and stands for. It removes
+// no access that it contradicts, so that one mistake does not hide the next. A long list (of a pool whose pieces are
+// not known) is split between two addresses, so that each cell of the shadow has a short list. The lists are bounded,
+// and dropped accesses are counted.
 #pragma once
 
 #include "access.hpp"
@@ -22,10 +22,10 @@ class Shadow {
     static constexpr std::size_t kLongest = 64;  // accesses of a cell
     static constexpr std::size_t kMost = 1024;  // cells of a block
 
-    // A new life of these bytes: nothing was done to them yet.
+    // Begins a new life of these bytes: nothing was done to them yet.
     void start(u64 begin, u64 end);
     void clear() { cells_.clear(); }
-    // The same, for another block: the room of a short list is kept.
+    // Clears the shadow for another block: the room of a short list is kept.
     void recycle();
     void add(const Access& access);  // without a comparison
     template <class Change>
@@ -34,12 +34,12 @@ class Shadow {
             for (Access& access : cell.seen) change(access);
     }
 
-    // Adds the accesses that contradict this one to `found`: those that `clock` does not cover. Each once.
+    // Adds to `found` the accesses that contradict this one, and that `clock` does not cover. Each once.
     void compare(const Access& access, const Clock& clock, std::vector<Access>& found) const;
-    // The same, and remembers the access. What `host` covers is before everything that comes later: where room is
-    // short it goes first. Returns how many accesses were dropped.
+    // The same, and remembers the access. Accesses that `host` covers are before everything that comes later: where
+    // room is short they go first. Returns how many accesses were dropped.
     u64 touch(const Access& access, const Clock& clock, const Clock& host, std::vector<Access>& found);
-    // Forgets what `clock` does not cover.
+    // Forgets the accesses that `clock` does not cover.
     void keep_covered(const Clock& clock);
     template <class Visit>
     void each(Visit&& visit) const {

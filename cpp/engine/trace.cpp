@@ -15,7 +15,7 @@ Trace::~Trace() {
 }
 
 void Trace::flush() {
-    // A forked child writes nothing of what its parent has not written yet.
+    // A forked child writes none of the lines that its parent has not written yet.
     for (std::size_t done = 0; process_ == getpid() && done < text_.size();) {
         ssize_t written = write(file_, text_.data() + done, text_.size() - done);
         if (written <= 0) break;  // a full disk: the trace ends here
@@ -29,7 +29,7 @@ void Trace::add(u64 number) {
     text_.append(digits, std::to_chars(digits + 1, digits + sizeof digits, number).ptr);
 }
 
-// One word, whatever is in it.
+// Writes the name as one word, whatever characters it has.
 void Trace::add(const std::string& name) {
     static const char digits[] = "0123456789abcdef";
     text_ += " .";

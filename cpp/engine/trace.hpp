@@ -1,8 +1,8 @@
 // Traces: the calls of a front end to the engine, as text, a line each, and their reader.
 //
-// A trace that was recorded while a program ran gives, fed to an engine of its own, the findings of that run. Streams have
-// the front end's numbers, 0 is the host; names of operations stand once, as `:name`, and then by their numbers. What
-// the host has learned is written as a clock, so that no call that only looks needs a line.
+// A trace recorded while a program ran gives the findings of that run when it is fed to an engine of its own. Streams
+// have the front end's numbers, 0 is the host; a name of an operation is written once, as `:name`, and afterwards by
+// its number. Knowledge that the host gains is written as a clock, so that queries need no lines.
 #pragma once
 
 #include "engine.hpp"
@@ -27,7 +27,7 @@ class Trace {
         if (text_.size() >= kFull) flush();
     }
     void work(const Stream& stream, Operation what, const Range* ranges, std::size_t count);
-    // A number for a graph that was captured last at this address; 0: none was.
+    // A number for the graph that was captured last at this address; 0: none was.
     u64 number_of(const Graph* graph, bool is_new);
     void flush();
 
@@ -58,7 +58,7 @@ class Trace {
 class Player {
   public:
     explicit Player(Engine& engine) : engine_(engine) {}
-    // Whether it is the line of a trace. Throws std::exception where it is not a right one.
+    // True if the words are a line of a trace. Throws std::exception if the line is malformed.
     bool line(const std::vector<std::string>& words);
 
   private:

@@ -5,7 +5,7 @@
 namespace check {
 
 bool KernelWords::learn(u32 word, Role role) {
-    // Memory that was seen to change was written; the code says more, that it does so by atomic operations.
+    // Memory that was seen to change was written; the code says more: that atomic operations write it.
     bool is_more = word && role == Role::Atomic && all_[word].role == Role::Write;
     bool is_new = is_more || (word && role != Role::Unknown && all_[word].role == Role::Unknown);
     if (is_new) all_[word].role = role;
@@ -79,7 +79,8 @@ std::set<u32> Engine::open_words() const {
     return open;
 }
 
-// What another stream may have written meanwhile says nothing of this launch: so there is no finding about it.
+// A change that another stream may have made meanwhile says nothing about this launch: so an access with a finding
+// stays as it is.
 void Engine::saw_write(u32 word, Time time, u64 address) {
     if (trace_) trace_->line(":saw-write", word, time.slot, time.number, address);
     auto is_it = [&](const Access& access) {

@@ -1,9 +1,9 @@
-// Pointers of kernels, of which more becomes known while a program runs.
+// Pointers of kernels, about which more becomes known while a program runs.
 //
-// A front end numbers the words of a kernel's parameters that may be pointers, and accesses through them have the number.
-// What is learned about one later holds for what was done through it before, in findings, too: whether the kernel reads
-// or writes through it, that it goes somewhere else than to where the pointer points, and, for an address that was found
-// in a struct, whether the kernel's code uses the word as an address at all.
+// A front end numbers the words of a kernel's parameters that may be pointers, and an access through a word has its
+// number. A fact learned about a word later also holds for earlier accesses through the word, in findings too: that the
+// kernel reads or writes through it; that the kernel goes somewhere else than to where the pointer points; and, for an
+// address that was found in a struct, whether the kernel's code uses the word as an address at all.
 #pragma once
 
 #include "access.hpp"
@@ -13,19 +13,19 @@
 
 namespace check {
 
-// One stream works on the beginning of an array, and the next on its middle: often a kernel is handed the same pointer
-// then, and another number to add to it. Such a pointer does not say where the kernel goes.
+// Where one stream works on the beginning of an array and the next on its middle, a kernel is often handed the same
+// pointer and another number to add to it. Such a pointer does not say where the kernel goes.
 struct LaunchOrigin {
     u64 numbers = 0, stream = 0;
 
-    // `numbers` is mixed from all that the kernel is handed but addresses of memory.
+    // `numbers` is mixed from all values that the kernel is handed, except addresses of memory.
     static u64 mixed(u64 numbers, u64 value) {
         numbers = (numbers ^ value) * 0x9E3779B97F4A7C15ull;
         return numbers ^ numbers >> 29;
     }
 };
 
-// What a launch does through a word of its kernel's parameters.
+// The access of a launch through a word of its kernel's parameters.
 struct Through {
     u32 word = 0;
     Role role = Role::Unknown;
@@ -40,9 +40,9 @@ class KernelWords {
     }
     bool learn(u32 word, Role role);  // false: nothing new
     bool doubt(u32 word);
-    // The kernel's code uses the word as an address, or it does not.
+    // Notes that the kernel's code uses the word as an address, or that it does not.
     bool settle(u32 word, bool used);
-    // Does this launch differ from the last one with the same address in its numbers and its stream alone?
+    // True if this launch differs from the last one with the same address both in its numbers and in its stream.
     bool launch(u32 word, u64 address, const LaunchOrigin& origin);
     bool is_known(u32 word) const { return all_[word].role != Role::Unknown; }
     bool is_settled(u32 word) const { return all_[word].code != Code::NotRead; }

@@ -1,5 +1,5 @@
-// What a launch hands to its kernel, as the driver's functions take it: one address for each parameter, or all of them
-// packed into a buffer that `extra` names.
+// The values that a launch hands to its kernel, as the driver's functions take them: one address for each parameter, or
+// all parameters packed into a buffer that `extra` names.
 #pragma once
 
 #include "facts.hpp"
@@ -11,8 +11,8 @@
 
 namespace check {
 
-// All parameters, at their offsets. False, and zeros, where the program has not given them. Of a buffer that is too short,
-// a word of which a part is missing is zero as well.
+// Reads all parameters, at their offsets. False, and zeros, where the program has not given them. In a buffer that is
+// too short, a word with a missing part is zero as well.
 inline bool read_arguments(const std::vector<Parameter>& parameters, void** values, void** extra,
                            std::vector<u8>& space) {
     std::size_t end = 0;

@@ -1,4 +1,4 @@
-// Kernels that have been compiled: cubins, and the fat binaries that hold them beside PTX.
+// Compiled kernels: cubins, and the fat binaries that hold them beside PTX.
 #pragma once
 
 #include "facts.hpp"
@@ -6,7 +6,7 @@
 
 namespace check {
 
-// Bytes that may end anywhere. What is outside reads as zero or empty.
+// Bytes that may end anywhere. Reads outside of them give zero or an empty text.
 class Bytes {
   public:
     Bytes(const void* begin, u64 size) : begin_(static_cast<const u8*>(begin)), size_(size) {}
@@ -36,7 +36,7 @@ struct Code {
     std::vector<Jump> jumps;
 };
 
-// Its text is empty where it is not there.
+// The text is empty where the kernel's code is not there.
 Code code_of(Bytes cubin, const std::string& kernel);
 
 Kernels facts_of_cubin(Bytes image);

@@ -19,7 +19,7 @@ class Paths {
     std::map<Cell, std::set<u32>> meetings_;  // where threads go on together, by the barrier: instructions
     bool is_known_ = true;
 
-    // By the number of an instruction; `kNoBlock` where there is none.
+    // The instruction at a place, by its number; `kNoBlock` where there is none.
     u32 instruction_at(u64 place) const;
     u32 target_of(const Instruction& instruction);
     std::vector<u32> next_of(u32 number);
@@ -69,8 +69,8 @@ std::vector<u32> Paths::jump_from(const Instruction& instruction) {
     return targets;
 }
 
-// As a rule what follows a BSYNC is where its BSSY says that threads go on. Otherwise any BSSY of its barrier may be
-// the one that it belongs to.
+// As a rule threads go on behind the BSYNC, as its BSSY says. Otherwise any BSSY of the same barrier may be the one
+// that the BSYNC belongs to.
 std::vector<u32> Paths::meeting_behind(u32 number) {
     const std::vector<Operand>& operands = code_[number].operands;
     std::vector<u32> next = {number + 1};

@@ -18,7 +18,7 @@ struct Block {
     bool returns = false;
 };
 
-// What a block may call.
+// A function that a block may call.
 struct Function {
     std::vector<u32> body;     // its blocks, without those of functions that it calls
     std::vector<u32> callers;  // blocks that end with a call of it
@@ -27,7 +27,7 @@ struct Function {
 // The first block is where the kernel begins. Empty where the order is not known.
 std::vector<Block> blocks_of(const std::vector<Instruction>& instructions, const std::vector<Jump>& jumps);
 
-// By their first blocks.
+// The functions, by their first blocks.
 std::map<u32, Function> functions_in(const std::vector<Block>& blocks);
 
 }  // namespace check::machine

@@ -12,10 +12,11 @@ constexpr char kElf[] =
     "\x7f"
     "ELF\x02\x01";  // of 64 bits, little endian
 constexpr u64 kHeader = 64;
-// An attribute is a byte that says how it is stored, one that says what it is, and two of value or size.
+// An attribute is a byte for its storage, a byte for its kind, and two bytes of value or size.
 constexpr u64 kSized = 4;
 constexpr u64 kParameter = 0x17, kParametersInBank = 0x0A, kJumps = 0x34;
-// Where a header has the version of its rules, and since which the flags have the number of the SM elsewhere.
+// The place in a header of the version of its rules, and the version since which the flags have the number of the SM
+// elsewhere.
 constexpr u64 kAbiVersion = 8, kShiftedSince = 8;
 
 struct Section {
@@ -26,7 +27,7 @@ Section section_at(Bytes image, u64 at) {
     return {image.number(at, 4), image.number(at + 0x18, 8), image.number(at + 0x20, 8)};
 }
 
-// What is known of it: u32 index, u16 ordinal, u16 offset, u32 of which the upper 14 bits are the size.
+// Reads the known fields: u32 index, u16 ordinal, u16 offset, u32 of which the upper 14 bits are the size.
 bool read_parameter(Bytes value, std::vector<Parameter>* parameters) {
     u64 ordinal = value.number(4, 2), offset = value.number(6, 2), size = value.number(8, 4) >> 18;
     if (value.size() < 12 || ordinal >= kLargestParameters / 8) return false;
@@ -35,7 +36,7 @@ bool read_parameter(Bytes value, std::vector<Parameter>* parameters) {
     return true;
 }
 
-// Where computed jumps go: for each of them its place, a word, and how many targets follow.
+// Reads the targets of computed jumps: for each jump its place, a word, and the number of targets that follow.
 void read_jumps(Bytes value, std::vector<Jump>* jumps) {
     for (u64 at = 0; at + 12 <= value.size();) {
         Jump jump;
@@ -48,7 +49,7 @@ void read_jumps(Bytes value, std::vector<Jump>* jumps) {
     }
 }
 
-// Those that are stored behind their size.
+// Visits the attributes that are stored behind their size.
 template <class Visit>
 void for_each_attribute(Bytes section, Visit visit) {
     for (u64 at = 0; at + 4 <= section.size();) {
@@ -71,7 +72,7 @@ Facts facts_of_section(Bytes section) {
     return facts;
 }
 
-// By name and contents.
+// Visits the sections by name and contents.
 template <class Visit>
 void for_each_section(Bytes image, Visit visit) {
     if (image.size() < kHeader) return;

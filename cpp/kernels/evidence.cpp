@@ -1,9 +1,9 @@
 // Judgement of accesses by the origins of their addresses: see evidence.hpp.
 //
-// An address is that of a word if both halves of the word are in both of its registers. Where that is so of one word
-// only, everything else was added to it. Where it is so of several of a sum, it takes something else to know which one
-// is the address and which ones are distances: an access through one of them alone. A difference of two words
-// may be the distance between them, so that what goes from one of them goes to the other.
+// An address is that of a word if both halves of the word are in both of its registers. If that is so for one word
+// only, everything else was added to the word. If it is so for several words of a sum, other evidence has to show which
+// word is the address and which words are distances: an access through one of them alone. A difference of two words may
+// be the distance between them, so that an access that starts from one word goes to the other.
 #include "evidence.hpp"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::map<u32, Full> full_words(const std::vector<Item>& low, const std::vector<I
     return words;
 }
 
-// Something that was read by an index, or an address of parameters.
+// True if an item was read by an index, or is an address of parameters.
 bool has_more_than_words(const std::vector<Item>& items, bool with_bits) {
     return std::any_of(items.begin(), items.end(), [&](const Item& item) {
         return item.what != What::Word && (with_bits || item.part != Part::Bits);
@@ -42,7 +42,7 @@ bool has_more_than_words(const std::vector<Item>& items, bool with_bits) {
 
 }  // namespace
 
-// One half alone is no address.
+// One half alone is not an address.
 Role Evidence::Use::role() const {
     if (low_leaves && high_leaves) return Role::Unknown;
     if (writes && reads && !plain) return Role::Atomic;
@@ -66,15 +66,16 @@ void Evidence::Use::add(const Use& other) {
     high_leaves |= other.high_leaves;
 }
 
-// An index may be negative, and compilers add constants to where an array begins: a[i - 1] is read from a place in
-// front of it, which may be in another parameter. So any parameter that may have elements is meant.
+// An index may be negative, and compilers add constants to the beginning of an array: a[i - 1] is read from a place in
+// front of the array, which may be in another parameter. So any parameter that may have elements is meant.
 void Evidence::open_from(i64 offset, const Use& use) {
     for (const Parameter& parameter : parameters_)
         if (parameter.size > kLargestScalar || &parameter == parameter_at(offset))
             open_[std::size_t(&parameter - parameters_.data())].add(use);
 }
 
-// What is in an address, but not known to be the address; or it leaves. Both halves of a place are treated as one.
+// Notes a word that is in an address but not known to be the address, or that leaves. Both halves of a place are
+// treated as one.
 void Evidence::touch(const Item& item, const Use& use) {
     if (item.what == What::Word)
         uses_[u32(item.offset)].add(use);
@@ -125,7 +126,7 @@ void Evidence::access(Origin low, Origin high, const Kind& kind) {
         return std::all_of(words.begin(), words.end(), [&](auto& one) { return is(one.second); });
     };
     bool is_clear = !words.empty() && !has_more_than_words(origins_[high], false);
-    // What was read by an index is a number, if there is nothing of the kind in the other half.
+    // A value that was read by an index is a number, unless the other half has such a value too.
     bool is_indexed = has_more_than_words(origins_[low], true) && has_more_than_words(origins_[high], true);
     bool are_terms = is_clear && all([](const Full& full) { return full.is_term(); });
     bool is_one = are_terms && words.size() == 1;
@@ -145,7 +146,7 @@ void Evidence::access(Origin low, Origin high, const Kind& kind) {
     }
 }
 
-// The one that is known to be an address from elsewhere is the address here.
+// A word that is known from elsewhere to be an address is the address here.
 void Evidence::settle_sums() {
     auto is_address = [&](u32 word) { return uses_[word].is_address; };
     for (const Sum& sum : sums_)

@@ -21,9 +21,9 @@ class Evidence {
     };
     // An access through an address, by its halves.
     void access(Origin low, Origin high, const Kind& kind);
-    // It goes somewhere where it is not followed: it is stored, or given to a function.
+    // The value is not followed any further: it is stored, or given to a function.
     void leave(Origin origin);
-    // It is the address of something that has addresses in it, and that the device reads by itself.
+    // The value is the address of an object that has addresses in it, and that the device reads by itself.
     void follow_map(Origin low, Origin high);
     void add_to(CodeFacts* facts);
 

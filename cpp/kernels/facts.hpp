@@ -1,17 +1,17 @@
-// What a kernel that is not known does with its parameters, read from its image: where they lie, and what is done
-// through those that are pointers. C++ that knows no driver and no Python; the front ends of the check share it.
+// Facts about an unknown kernel's parameters, read from the kernel's image: where the parameters lie, and the accesses
+// through the pointers among them. C++ that knows no driver and no Python; the front ends of the check share it.
 //
 // PTX says both (ptx.hpp has its text as statements, flow.hpp follows the pointers through them). A cubin says where the
 // parameters are (cubin.hpp), a C++ name which pointers are to const (signature.hpp). A fat binary has several of these.
 //
-// Machine code says what is done, too, as a disassembler prints it: machine_code.hpp.
+// Machine code, as a disassembler prints it, says which accesses are made, too: machine_code.hpp.
 //
-// What is claimed holds for every launch: a pointer is Read only if nothing can be written through it, Write or
-// ReadWrite only if a store of the kernel goes to it alone. Everything else is Unknown, which claims nothing. A word
-// that is not listed is not accessed through at all. A word of a struct is merely *found* where nothing shows that the
-// kernel uses it as an address: where the code is not known, or picks words of the struct by an index.
+// A claim holds for every launch: a pointer is Read only if nothing can be written through it, Write or ReadWrite only
+// if a store of the kernel goes to it alone. Everything else is Unknown, which claims nothing. No access goes through a
+// word that is not listed. A word of a struct is merely *found* where nothing shows that the kernel uses it as an
+// address: where the code is not known, or picks words of the struct by an index.
 //
-// Images come from files and other libraries: whatever is in them, nothing outside of their bytes is read.
+// Images come from files and other libraries: whatever they contain, nothing outside of their bytes is read.
 #pragma once
 
 #include "engine/access.hpp"
@@ -44,19 +44,19 @@ struct Facts {
     std::shared_ptr<const FirstThread> first;  // nullptr: the code is not known
 };
 
-// The kernels of an image, by the names that the driver knows them by. Of an image without a size (0) the end is taken
+// The kernels of an image, by the names that the driver knows them by. The end of an image without a size (0) is taken
 // from its header or, in PTX, from its NUL.
 std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
 
-// Adds what an Itanium mangled name says: what is behind a `const T*` is only read, as far as nothing else is known.
-// A name that is not understood, or that has another number of parameters, adds nothing.
+// Adds roles from an Itanium mangled name: memory behind a `const T*` is only read, as far as nothing else is known. A
+// name that is not understood, or that has another number of parameters, adds nothing.
 void add_roles_of_signature(const std::string& mangled, Facts& facts);
 
-// Adds that all of a struct are addresses which the kernel uses, where its name says so: see layouts.hpp.
+// Adds that the kernel uses all addresses of a struct, where the kernel's name says so: see layouts.hpp.
 void add_arrays(const std::string& mangled, Facts& facts);
 
-// Each word of 8 bytes that lies in one of the parameters, as a pointer of which nothing is known. A parameter of 8 bytes
-// is a pointer or a number; words of larger ones are found.
+// Each word of 8 bytes in one of the parameters, as a pointer about which nothing is known. A parameter of 8 bytes is a
+// pointer or a number; words of larger parameters are found.
 std::vector<Pointer> all_words(const std::vector<Parameter>& parameters);
 
 constexpr u32 kLargestParameters = 1u << 16;  // the driver's limit is half of that

@@ -23,7 +23,7 @@ struct Value {
     bool is_known = false;
 };
 
-// What may be an address keeps the words that it comes from.
+// A value that may be an address keeps the words that it comes from.
 std::array<u32, 2> words_of(const Value& a, const Value& b) {
     std::array<u32, 2> all = a.words;
     for (u32 word : b.words) {
@@ -38,7 +38,7 @@ std::array<u32, 2> words_of(const Value& a, const Value& b) {
 
 u64 masked(u64 bits, u32 width) { return width >= 64 ? bits : bits & ((u64(1) << width) - 1); }
 
-// Its value as a number of 64 bits.
+// The value as a number of 64 bits.
 u64 extended(u64 bits, const Type& type) {
     bits = masked(bits, type.bits);
     bool is_negative = type.is_signed && type.bits && type.bits < 64 && bits >> (type.bits - 1) & 1;
@@ -119,7 +119,7 @@ class Walk {
     Touch* touch_at(const Value& address);
 };
 
-// The parameters have addresses, too, of which one is as good as another where no memory is.
+// The parameters have addresses, too: any address where no memory is will do.
 constexpr u64 kParameters = u64(0x7F5A) << 48;
 
 Value Walk::read(const Operand& operand) const {
@@ -139,7 +139,7 @@ Value Walk::source(const Step& step, std::size_t number) const {
     return read(step.sources[number][0]);
 }
 
-// Zero where one factor is.
+// Zero where one factor is zero.
 Value Walk::product(const Step& step, const Value& a, const Value& b) const {
     for (const Value* one : {&a, &b})
         if (one->is_known && !masked(one->bits, step.type.bits)) return {0, {}, true};
@@ -166,7 +166,7 @@ Value Walk::quotient(const Step& step, const Value& a, const Value& b) const {
     return {divides ? x / y : x % y, {}, true};
 }
 
-// One of two may say it all.
+// One of the two operands may determine the result.
 Value Walk::logic(Op op, u32 bits, const Value& a, const Value& b) const {
     for (const Value* one : {&a, &b}) {
         u64 value = masked(one->bits, bits);
@@ -237,7 +237,7 @@ Value Walk::result(const Step& step) const {
     }
 }
 
-// Of one register, or between one and its two halves.
+// Moves one register, or between a register and its two halves.
 void Walk::move(const Step& step) {
     if (step.sources.empty()) return forget(step);
     const std::vector<Operand>& from = step.sources[0];
@@ -328,7 +328,7 @@ Walk::Guard Walk::guard(const Step& step) const {
     return (value.bits & 1) != step.negated ? Guard::True : Guard::False;
 }
 
-// Registers that are written on any way from one block to another.
+// Forgets the registers that are written on any way from one block to another.
 void Walk::forget_between(u32 from, u32 meeting) {
     std::vector<bool> seen(code_.blocks.size(), false);
     std::vector<u32> left = {code_.blocks[from].taken, code_.blocks[from].next};

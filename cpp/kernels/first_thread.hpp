@@ -1,10 +1,10 @@
-// Accesses that a kernel makes for certain, whatever is in memory: those of the first thread of its grid, followed
-// through the kernel's PTX with the parameters of a launch.
+// Accesses that a kernel makes for certain, whatever is in memory: the accesses of the first thread of its grid,
+// followed through the kernel's PTX with the parameters of a launch.
 //
-// The thread's indices are zero, and the parameters and the size of the grid are known. What it loads from memory is not,
-// nor is what comes of that: a branch that depends on it may go either way, so what is between there and where both ways
-// meet again is no evidence, and neither is what follows if the thread may end there. A loop is left, in the same way,
-// after a few rounds.
+// The thread's indices are zero, and the parameters and the size of the grid are known. Values that the thread loads
+// from memory are not known, nor are values computed from them. A branch that depends on such a value may go either
+// way: the code between the branch and the place where both ways meet again is no evidence, and neither is the code
+// that follows if the thread may end in between. A loop is left, in the same way, after a few rounds.
 #pragma once
 
 #include "facts.hpp"

@@ -1,11 +1,11 @@
-// Following pointers through a kernel's instructions, in no particular order, until nothing new comes of it.
+// Follows pointers through a kernel's instructions, in no particular order, until nothing new comes of it.
 //
-// The value of a register is the set of what it may have been computed from: words of the parameters, and addresses in
-// the parameter space. A load or store through a register is an access through the word that it was computed from. If
-// there are several the access may go to any of them; a store then makes each of them one of which nothing is known,
-// for it may be the one that is written, and may not. What a kernel loads from memory is a value and no address of a
-// parameter: unless the kernel, or a function that it calls, has stored one there. So a pointer that is stored, passed
-// to a function or used in a way that is not known here *leaves*, and nothing is claimed about it any more.
+// The value of a register is the set of its possible origins: words of the parameters, and addresses in the parameter
+// space. A load or store through a register is an access through the word that the register was computed from. If there
+// are several words, the access may go to any of them; a store then makes each of them unknown, since the store may
+// have written through this word, or through another. A kernel loads values from memory, and not addresses of
+// parameters: unless the kernel, or a function that it calls, has stored one there. So a pointer that is stored, passed
+// to a function or used in a way that is not known here *leaves*, and nothing is claimed about the pointer any more.
 #include "flow.hpp"
 
 #include <algorithm>
@@ -163,7 +163,7 @@ void Flow::access(const std::vector<Token>& address, bool reads, bool writes) {
     }
 }
 
-// What a load from the parameter space brings into its results.
+// Adds the items that a load from the parameter space brings into its results.
 void Flow::load_from(const Item& item, u64 more, const Instruction& instruction) {
     u32 bits = bits_of_type(instruction.type());
     if (is_float(instruction.type()) || !bits) return;
@@ -190,8 +190,8 @@ void Flow::load(const Instruction& instruction) {
     if (!instruction.has("param")) access(address, true, false);
 }
 
-// cp.async and cp.async.bulk name both spaces, the one of the destination first. What else begins with cp is about
-// waiting, or uses a tensor map: the address of one in the parameters, which hides the pointer.
+// cp.async and cp.async.bulk name both spaces, the destination's first. Other instructions that begin with cp wait, or
+// use a tensor map: the address of a map in the parameters, which hides the pointer.
 void Flow::copy(const Instruction& instruction) {
     if (instruction.addresses.size() < 2) return leave(instruction.addresses);
     if (instruction.has("tensor") || instruction.has("reduce")) {
@@ -209,7 +209,7 @@ void Flow::copy(const Instruction& instruction) {
         access(instruction.addresses[1], true, false);
 }
 
-// Certainly an address, and of this word alone.
+// True if the value is certainly an address, and of this word alone.
 bool Flow::is_address(const Value& value) const {
     return value.size() == 1 && value.begin()->what == What::Word && pointers_.count(value.begin()->offset);
 }
@@ -219,7 +219,7 @@ bool has_words(const Value& value) {
                        [](const Item& item) { return item.what == What::Word || item.what == What::Distance; });
 }
 
-// What becomes of a source; `distance`: the difference of two addresses may come out.
+// The item that a source becomes; `distance`: the difference of two addresses may come out.
 Item Flow::changed(Item item, Part part, bool distance, const u64* added) const {
     bool word = item.what == What::Word || item.what == What::Distance;
     bool known = item.what == What::Word && pointers_.count(item.offset);

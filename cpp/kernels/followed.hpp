@@ -1,4 +1,4 @@
-// What a launch does through a word of its parameters, where the kernel's code is known: see first_thread.hpp.
+// Accesses of a launch through a word of its parameters, where the kernel's code is known: see first_thread.hpp.
 #pragma once
 
 #include "first_thread.hpp"
@@ -7,7 +7,7 @@
 
 namespace check {
 
-// Uses are anchored where the first thread goes. Where it does not go to the block at all, nothing is certain.
+// Uses are anchored where the first thread goes. If the thread does not go to the block at all, nothing is certain.
 class FollowedWord {
   public:
     FollowedWord(Engine& engine, const std::vector<Touch>& touches) : engine_(engine), touches_(touches) {}
@@ -22,7 +22,7 @@ class FollowedWord {
         const Touch* read = best(*block, pointer, offset, false);
         for (const Touch* touch : {written, read})
             if (touch) launched.add_anchored(touch->address, {0, touch->role(), false, false});
-        // All that a write is in conflict with, a read is not.
+        // A read does not conflict with all accesses that a write conflicts with.
         if (written || (read && through.role == Role::Read)) return;
         through.absent = true;
         launched.add(offset, through);
@@ -32,7 +32,7 @@ class FollowedWord {
     Engine& engine_;
     const std::vector<Touch>& touches_;
 
-    // The address itself, or the first one in the block.
+    // The touch of the pointer's own address, or the first touch in the block.
     const Touch* best(const Block& block, u64 pointer, u32 offset, bool writes) const {
         const Touch* found = nullptr;
         for (const Touch& touch : touches_) {

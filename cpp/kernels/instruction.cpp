@@ -66,7 +66,7 @@ bool Instruction::has(Token word) const {
 
 namespace {
 
-// Its `words` are empty where it is none.
+// The result's `words` are empty if the statement is not an instruction.
 Instruction instruction_of(const Statement& statement) {
     Instruction instruction;
     std::size_t at = 0;

@@ -19,10 +19,10 @@ struct Instruction {
     Token type() const { return words.back(); }
 };
 
-// Of all statements that are no declarations and no directives.
+// The instructions of all statements that are neither declarations nor directives.
 std::vector<Instruction> instructions_of(const PtxKernel& kernel);
 
-// What is added in an address: %rd1+8, %rd1+-8.
+// The constant that is added in an address: %rd1+8, %rd1+-8.
 u64 constant_in(const std::vector<Token>& address);
 
 enum class Kind : u8 {

@@ -1,11 +1,11 @@
-// Structs of libraries that are passed by value and are larger than what a launch uses of them: lists of addresses, of
-// which the first ones count. What lies in the others is left over from earlier launches.
+// Structs of libraries that are passed by value and hold more than a launch uses: lists of addresses, of which the
+// first ones count. The other entries are left over from earlier launches.
 //
-// A kernel picks the entries by an index, so that its code does not say which it uses. But the fields of these structs are
-// known, by the kernel's C++ name and the size of the parameter: where the sizes do not agree, as in another release of
-// the library, nothing is claimed. PyTorch's are in aten/src/ATen/native/cuda: MultiTensorApply.cuh (lists of tensors),
-// Shape.cu (torch.cat) and ForeachReduceOp.cu (norms). Element-wise kernels take a std::array<char*, n>, which has no other
-// entries than those that count: add_arrays() of facts.hpp.
+// A kernel picks the entries by an index, so its code does not say which entries it uses. But the fields of these
+// structs are known, by the kernel's C++ name and the size of the parameter: where the sizes do not agree, as in
+// another release of the library, nothing is claimed. PyTorch's are in aten/src/ATen/native/cuda: MultiTensorApply.cuh
+// (lists of tensors), Shape.cu (torch.cat) and ForeachReduceOp.cu (norms). Element-wise kernels take a
+// std::array<char*, n>, in which all entries count: add_arrays() of facts.hpp.
 #pragma once
 
 #include "facts.hpp"
@@ -16,14 +16,14 @@ namespace check {
 
 class StructLayout {
   public:
-    // None, if the kernel takes no such struct.
+    // None if the kernel takes no such struct.
     static std::optional<StructLayout> of(const std::string& mangled, const std::vector<Parameter>& parameters);
 
-    // Whether the word lies in the struct.
+    // True if the word lies in the struct.
     bool covers(u32 offset) const { return offset - struct_.offset < struct_.size; }
     u32 lists() const { return u32(lists_.size()); }
-    // Calls visit(offset, list) for each word that holds an address which the launch uses, in which of the lists. False,
-    // and no call, where the struct is not filled as expected.
+    // Calls visit(offset, list) for each word that holds an address which the launch uses; `list` is the number of the
+    // word's list. False, and no call, if the struct is not filled as expected.
     template <class Visit>
     bool each_used(const std::vector<u8>& space, const u32 grid[3], Visit&& visit) const {
         std::vector<bool> used;
@@ -35,7 +35,7 @@ class StructLayout {
     }
 
   private:
-    // Which entries count.
+    // The entries that count.
     enum class Used : u8 {
         GridX,  // one for each block of the grid, in x
         GridY,
@@ -54,8 +54,8 @@ class StructLayout {
     bool is_list_of_norms();
 };
 
-// Calls visit(word) for each word that may hold an address in this launch, and listed(offset, list) for those that count
-// in a struct whose layout is known.
+// Calls visit(word) for each word that may hold an address in this launch, and listed(offset, list) for the words that
+// count in a struct whose layout is known.
 template <class Word, class Visit, class Listed>
 void each_word(const std::vector<Word>& words, const std::optional<StructLayout>& layout, const std::vector<u8>& space,
                const u32 grid[3], Visit&& visit, Listed&& listed) {

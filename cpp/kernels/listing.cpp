@@ -29,8 +29,8 @@ u32 leading_number(std::string_view text) {
     return value;
 }
 
-// Hexadecimal behind 0x, else decimal. Of a fraction it matters only that it is no whole number, of a large number its
-// sign.
+// Hexadecimal behind 0x, else decimal. Of a fraction it only matters that it is not a whole number, of a large number
+// only its sign.
 bool read_number(std::string_view text, i64* value) {
     bool is_negative = !text.empty() && text[0] == '-';
     if (is_negative) text.remove_prefix(1);
@@ -49,7 +49,7 @@ bool read_number(std::string_view text, i64* value) {
     return true;
 }
 
-// R12, UR4 or B0, with whatever stands behind it. False for RZ and URZ, and for what is no register.
+// R12, UR4 or B0, with any text behind it. False for RZ and URZ, and for text that is not a register.
 bool read_register(std::string_view text, Cell* cell) {
     Cell first = 0, end = kUniform;
     if (starts(text, "UR")) {
@@ -68,7 +68,7 @@ bool read_register(std::string_view text, Cell* cell) {
 
 bool is_zero_register(std::string_view text) { return starts(text, "RZ") || starts(text, "URZ"); }
 
-// P3, UP0, PT, !UPT. False for what is no predicate.
+// P3, UP0, PT, !UPT. False for text that is not a predicate.
 bool read_predicate(std::string_view text, Predicate* predicate) {
     bool is_inverted = starts(text, "!");
     if (is_inverted) text.remove_prefix(1);
@@ -80,7 +80,7 @@ bool read_predicate(std::string_view text, Predicate* predicate) {
     return true;
 }
 
-// What stands in brackets: registers and numbers, added up.
+// Reads the contents of brackets: registers and numbers, added up.
 void read_sum(std::string_view text, Operand* operand) {
     std::size_t registers = 0;
     while (!text.empty()) {
@@ -98,7 +98,7 @@ void read_sum(std::string_view text, Operand* operand) {
     }
 }
 
-// What stands in the first brackets of the text; behind is what follows them.
+// The contents of the first brackets of the text; `behind` is the text that follows them.
 std::string_view bracketed(std::string_view text, std::string_view* behind) {
     std::size_t begin = text.find('['), end = text.find(']');
     if (begin == text.npos || end == text.npos || end < begin) return *behind = {};
@@ -147,8 +147,8 @@ Operand operand_of(std::string_view text) {
     return operand;
 }
 
-// Predicates behind everything else are read. Those before or amid the rest are results; where there is nothing else
-// they all may be.
+// Predicates behind everything else are read. Predicates before or amid the rest are results; where there is nothing
+// else, all of them may be.
 void read_operands(std::string_view text, Instruction* instruction) {
     u32 seen = 0;
     for (std::size_t begin = 0; begin < text.size();) {
@@ -168,7 +168,7 @@ void read_operands(std::string_view text, Instruction* instruction) {
     if (starts(instruction->name, "B2R")) instruction->changed_predicates = kAllPredicates;  // its result stands last
 }
 
-// Its place, between /* and */, and what follows. Schedules are left out: &wr=0x0 ?trans1.
+// Reads the place, between /* and */, and the text that follows. Schedules are left out: &wr=0x0 ?trans1.
 bool read_line(std::string_view line, u64* place, std::string_view* rest) {
     std::size_t begin = line.find("/*"), end = line.find("*/"), semicolon = line.find(';');
     i64 number;

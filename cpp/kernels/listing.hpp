@@ -8,7 +8,7 @@
 
 namespace check::machine {
 
-// What holds 32 bits: R0 to R255, then UR0 to UR255, then the registers of barriers, which may keep others' values.
+// A holder of 32 bits: R0 to R255, then UR0 to UR255, then the registers of barriers, which may keep others' values.
 using Cell = u32;
 constexpr Cell kUniform = 256, kBarriers = 512, kCells = 544, kNoCell = ~0u;
 constexpr Cell kStackPointer = 1;  // R1
@@ -27,14 +27,16 @@ struct Operand {
     Form form = Form::Other;
     bool is_negative = false;  // subtracted; or all bits inverted, which is the same with a carry
     bool is_narrow = false;    // of an address: its first register has 32 bits
-    // The register itself; what is added in an address, or to the place in a bank; of another form what it mentions.
+    // The register itself; registers that are added in an address, or to the place in a bank; of another form all that
+    // it mentions.
     std::array<Cell, 3> cells = {kNoCell, kNoCell, kNoCell};
     Cell descriptor = kNoCell;
     u32 bank = 0;
     i64 value = 0;  // the number; what is added; the place in the bank
 };
 
-// A predicate by its number: P0 is 1, UP0 is 9. Inverted it is negative; 0 is the one that is always true.
+// A predicate by its number: P0 is 1, UP0 is 9. An inverted predicate is negative; 0 is the predicate that is always
+// true.
 using Predicate = int;
 
 struct Instruction {
@@ -49,7 +51,8 @@ struct Instruction {
     bool is_conditional() const { return guard || has_predicates; }
 };
 
-// In order of their places. An instruction that is never carried out (@!PT) is there as one that does nothing.
+// The instructions in order of their places. An instruction that is never carried out (@!PT) becomes one that does
+// nothing.
 std::vector<Instruction> instructions_in(std::string_view listing);
 
 }  // namespace check::machine

@@ -1,8 +1,8 @@
 // Following words of the parameters through machine code: see machine_code.hpp.
 //
-// What each register was computed from is followed along all paths, until nothing new comes of it (registers.hpp,
-// steps.hpp). Then each access is judged by what its address was computed from (evidence.hpp). A path that cannot
-// be followed leads to code that nothing leads to, as it seems: if that goes through an address, nothing is claimed.
+// The origins of each register are followed along all paths, until nothing new comes of it (registers.hpp, steps.hpp).
+// Then each access is judged by the origins of its address (evidence.hpp). A path that cannot be followed leads to code
+// that seems to be unreachable: if such code goes through an address, nothing is claimed.
 #include "machine_code.hpp"
 
 #include "lives.hpp"
@@ -75,7 +75,7 @@ void Flow::reach(u32 number, const State& state) {
     if (changed) waiting_.insert(number);
 }
 
-// What the function does not write is what it was. What it writes may come from wherever it is called.
+// Cells that the function does not write keep their values. Values that it writes may come from any of its calls.
 State Flow::behind_call(u32 function, const State& before) {
     State state = before;
     const State& end = ends_[function];
@@ -124,7 +124,7 @@ void Flow::visit(u32 number) {
     if (block.returns) return_from(number, registers.state());
     if (block.function != kNoBlock) return call(number, registers.state());
     const Instruction& last = code_[block.end - 1];
-    // Of others it takes more than the guard, or less.
+    // Other instructions depend on more than the guard, or on less.
     bool is_plain = !last.has_predicates && (last.name == "BRA" || last.name == "EXIT");
     for (u32 next : block.next) {
         Registers there = registers;
@@ -133,7 +133,7 @@ void Flow::visit(u32 number) {
     }
 }
 
-// Code that is never reached, as it seems, has no access in it.
+// True if code that seems to be unreachable has no access in it.
 bool Flow::leaves_nothing_out() const {
     for (std::size_t i = 0; i < blocks_.size(); i++)
         for (u32 j = blocks_[i].begin; j < blocks_[i].end && !reached_[i]; j++)
@@ -150,7 +150,7 @@ bool Flow::settles() {
         waiting_.erase(waiting_.begin());
         visit(next);
         if (++visits > kMostVisits * blocks_.size()) return false;
-        // What was stored somewhere may be loaded anywhere.
+        // A value that was stored somewhere may be loaded anywhere.
         if (!waiting_.empty() || stored == steps_.stored()) continue;
         stored = steps_.stored();
         for (u32 i = 0; i < blocks_.size(); i++)

@@ -7,13 +7,13 @@
 
 namespace check {
 
-// Where a jump goes that computes its target: all in bytes, in the code.
+// The targets of a jump that computes its target: all in bytes, in the code.
 struct Jump {
     u32 place = 0;
     std::vector<u32> targets;
 };
 
-// A word that is in neither list is never used as an address. One that is in both is one for certain, and its role is
+// A word in neither list is never used as an address. A word in both lists is an address for certain, and its role is
 // that of all accesses that may go through it.
 struct CodeFacts {
     bool followed = false;          // false: the code is not understood, and nothing is known
@@ -21,8 +21,8 @@ struct CodeFacts {
     std::vector<Parameter> open;    // words, and whole parameters, of which it is not known what is done with them
 };
 
-// `listing`: what `nvdisasm -b SM90 FILE` prints of a kernel's code alone. `base`: where in the first bank of constants
-// the parameters begin. Code with a jump that is not among `jumps` is not followed.
+// `listing`: the output of `nvdisasm -b SM90 FILE` for a kernel's code alone. `base`: where in the first bank of
+// constants the parameters begin. Code with a jump that is not among `jumps` is not followed.
 CodeFacts facts_of_code(std::string_view listing, const std::vector<Parameter>& parameters, u32 base,
                         const std::vector<Jump>& jumps = {});
 

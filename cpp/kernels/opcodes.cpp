@@ -17,7 +17,7 @@ struct Group {
     std::initializer_list<Name> names;
 };
 
-// By the first part of the name. What is not here is Unknown: whatever it is given may be used in any way.
+// Effects by the first part of the name. A name that is not here is Unknown: its operands may be used in any way.
 const Group kGroups[] = {
     {Effect::Constant, {"LDC", "ULDC", "LDCU"}},
     {Effect::Load, {"LD", "LDG"}},
@@ -69,7 +69,7 @@ bool begins(Name text, Name with) { return text.substr(0, with.size()) == with; 
 
 bool ends(Name text, Name with) { return text.size() >= with.size() && text.substr(text.size() - with.size()) == with; }
 
-// The parts of a name, one after the other; the first one is what it is.
+// Visits the parts of a name, one after the other; the first part is the operation.
 template <class Visit>
 void for_each_part(Name name, Visit visit) {
     while (!name.empty()) {
@@ -109,12 +109,12 @@ Effect effect_of(Name name) {
     Name first = first_part(name);
     auto found = effects.find(first);
     if (first == "WARPSYNC" && has(name, "COLLECTIVE")) return Effect::Collective;
-    // A barrier in memory: what threads give it are counts, but for its first value.
+    // A barrier in memory: threads give it counts, but for its first value.
     if (first == "SYNCS") return has(name, "EXCH") ? Effect::OnChip : Effect::Value;
-    // Prefetches, and what makes a thread see what others have written. CCTL also discards lines.
+    // Prefetches, and instructions that make other threads' writes visible. CCTL also discards lines.
     if (first == "CCTL" && (has(name, "IVALL") || name.find(".PF") != name.npos)) return Effect::Nothing;
     if (found != effects.end()) return found->second;
-    // What has the name of a branch may go anywhere.
+    // An instruction with the name of a branch may go anywhere.
     bool is_branch = false;
     for (Name name_of_branch : {"BR", "J", "CALL", "RET"}) is_branch |= begins(first, name_of_branch);
     return is_branch ? Effect::IndirectBranch : Effect::Unknown;
@@ -132,7 +132,7 @@ unsigned width_in_memory(Name name) {
 
 bool is_partial(Name name) { return has(name, "U8") || has(name, "S8") || has(name, "U16") || has(name, "S16"); }
 
-// Where it is not certain that a second register is written, the first one alone.
+// The first register alone, where it is not certain that a second one is written.
 unsigned width_of_value(Name name) {
     Name first = first_part(name);
     if (first == "CS2R") return has(name, "32") ? 1 : 2;
@@ -141,7 +141,7 @@ unsigned width_of_value(Name name) {
     if (ends(first, "GMMA")) return width_of_group(name);
     if (first[0] == 'D' || first == "LEPC" || ends(first, "ADD2") || ends(first, "MUL2") || ends(first, "FMA2"))
         return first[0] == 'H' ? 1 : 2;
-    // Conversions name what they make first: I2F.F64.S32, F2I.S64.F64, and F2F.F32.F64.
+    // Conversions name their result first: I2F.F64.S32, F2I.S64.F64, and F2F.F32.F64.
     Name behind = name.size() > first.size() ? name.substr(first.size() + 1) : Name();
     Name made = first_part(behind);
     if (first == "F2I") return ends(made, "64") && made != "F64" ? 2 : 1;

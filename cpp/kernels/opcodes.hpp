@@ -13,7 +13,7 @@ using i64 = std::int64_t;
 
 enum class Effect : u8 {
     Constant,  // a load from a bank of constants, as the one that has the parameters
-    // Of addresses in memory. Behind them stands what is stored, before them where the result goes.
+    // Accesses through addresses in memory. The stored value stands behind the address, the result's place before it.
     Load,
     Store,
     Atomic,
@@ -23,7 +23,7 @@ enum class Effect : u8 {
     OnChip,     // in memory of the block, whatever stands behind the address goes there
     FromLocal,  // in the thread's own memory
     ToLocal,
-    // Of registers.
+    // Computation in registers.
     Move,
     Select,
     Sum,
@@ -36,7 +36,7 @@ enum class Effect : u8 {
     Bits,       // parts of them may
     Value,      // what comes out of it is no address
     Nothing,    // nothing comes out of it
-    // Of the order in which all of this is done.
+    // Control flow.
     Branch,
     IndirectBranch,
     Call,
@@ -50,14 +50,14 @@ enum class Effect : u8 {
 
 Effect effect_of(std::string_view name);
 
-// Whether the name consists of this among others, between dots.
+// True if `part` is one of the parts of the name between dots.
 bool has(std::string_view name, std::string_view part);
 
-// How many registers an operand in memory, or a result, has.
+// The number of registers that an operand in memory, or a result, has.
 unsigned width_in_memory(std::string_view name);
 unsigned width_of_value(std::string_view name);
 
-// Whether it reads or writes less than 32 bits.
+// True if the instruction reads or writes less than 32 bits.
 bool is_partial(std::string_view name);
 
 }  // namespace check::machine

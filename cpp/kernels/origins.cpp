@@ -21,12 +21,12 @@ Trust trust_of_either(Trust a, Trust b) {
     return Trust::Maybe;
 }
 
-// Of what is there on one path, and not on the other.
+// The trust in an item that is there on one path, and not on the other.
 Trust trust_of_one(Trust trust) {
     return trust == Trust::Sole || trust == Trust::Either ? Trust::Either : Trust::Maybe;
 }
 
-// Sorted, each item once. `both` makes one of two, `one` changes what only one of the sets has.
+// Merges two sets: sorted, each item once. `both` makes one item of two, `one` changes an item that only one set has.
 template <class Both, class One>
 std::vector<Item> merged(const std::vector<Item>& a, const std::vector<Item>& b, Both both, One one) {
     std::vector<Item> result;
@@ -66,7 +66,7 @@ bool Origins::Equal::operator()(const std::vector<Item>& a, const std::vector<It
 }
 
 Origin Origins::number_of(std::vector<Item> items) {
-    // What was changed may be equal now.
+    // Items that were changed may be equal now.
     std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return key(a) < key(b); });
     std::vector<Item> unique;
     for (const Item& item : items) {

@@ -1,7 +1,7 @@
 // Origins of a 32-bit value: the words of a kernel's parameters that it was computed from.
 //
-// An address has two halves, which are loaded, moved and added up separately. So an item is half a word, with how far
-// the bits are that half: alone, as a term of a sum, or as one of several that they may be.
+// An address has two halves, which are loaded, moved and added up separately. So an item is half a word, with a degree
+// of trust that the bits are that half: alone, as a term of a sum, or as one of several possible halves.
 #pragma once
 
 #include "facts.hpp"
@@ -20,7 +20,7 @@ enum class What : u8 {
 
 enum class Part : u8 { Low, High, Bits };  // Bits: some of them, anywhere
 
-// What is no parameter may be added in each case.
+// A value that is not a parameter may be added in each case.
 enum class Trust : u8 {
     Sole,    // the half itself
     Term,    // a sum in which it is

@@ -116,8 +116,8 @@ bool read_parameters(Reader& reader, std::vector<PtxParameter>* parameters) {
     }
 }
 
-// From behind the opening brace to the closing one. The braces of a block are no part of a statement, those of a
-// vector are: in front of them stands an instruction.
+// From behind the opening brace to the closing one. The braces of a block are not part of a statement; those of a
+// vector are: an instruction stands in front of them.
 bool read_body(Reader& reader, PtxKernel* kernel) {
     std::vector<Statement>* statements = &kernel->statements;
     Statement words;

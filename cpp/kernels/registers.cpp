@@ -7,13 +7,13 @@ namespace check::machine {
 
 namespace {
 
-// Where the guard holds, and where it does not.
+// The origins where the guard holds, and where it does not.
 struct Both {
     Origin there, other;
     bool is_forked = false;
 };
 
-// Where it is not known whether the guard holds.
+// The origin where it is not known whether the guard holds.
 Origin merged(Origin there, const Guarded& guarded, Origins& origins) {
     Origin either = origins.either(there, guarded.other);
     return guarded.is_forked ? origins.forked(either) : either;

@@ -8,13 +8,13 @@
 
 namespace check::machine {
 
-// How far R1 is from where it was when the kernel began.
+// The distance of R1 from its place at the beginning of the kernel.
 struct Stack {
     i64 distance = 0;
     bool is_known = true;
 };
 
-// What was written under a guard is there where that guard holds; where it does not, `other` is.
+// A value that was written under a guard is there where the guard holds; where it does not hold, `other` is there.
 struct Guarded {
     Predicate guard;
     Origin other;
@@ -33,7 +33,8 @@ struct State {
 
 using Cells = std::bitset<kCells>;
 
-// These cells, and all slots, may be as they are in `from` as well. Whether that is new.
+// Joins `from` into these cells and all slots of `into`: they may be as they are in `from` as well. True if that is
+// new.
 bool join(State& into, const State& from, const std::vector<Cell>& cells, Origins& origins);
 
 class Registers {
@@ -49,8 +50,7 @@ class Registers {
     // Behind a branch it may be certain which of several ways has led here.
     void fork();
 
-    // Cells of which the value from the beginning is read; those that are written; and those of them that certainly
-    // are.
+    // Cells whose value from the beginning is read; cells that are written; and cells that are certainly written.
     const Cells& read_first() const { return read_first_; }
     const Cells& written() const { return written_; }
     const Cells& overwritten() const { return overwritten_; }

@@ -1,7 +1,7 @@
 // Reading mangled names: see signature.hpp.
 //
-// What counts is which types there are, and what a substitution (S_, S0_, T_) stands for: so each component that may be
-// named again is put into the list in the order of the ABI. Names themselves are skipped.
+// Two things count: the types, and the meaning of a substitution (S_, S0_, T_). So each component that may be named
+// again is put into the list in the order of the ABI. Names themselves are skipped.
 #include "signature.hpp"
 
 #include "facts.hpp"
@@ -64,7 +64,7 @@ class Demangler {
         if (length > text_.size() - at_) throw Failed{};
         at_ += length;
     }
-    // What stands between the letter and the underscore: nothing is the first, 0 the second.
+    // The number between the letter and the underscore: nothing is the first, 0 the second.
     std::size_t index(std::size_t base) {
         std::size_t value = peek() == '_' ? 0 : number(base) + 1;
         need("_");

@@ -8,7 +8,7 @@ namespace check {
 
 enum class Type { Value, Pointer, PointerToConst };
 
-// False for a name that is not mangled, or has something in it that is not understood.
+// False for a name that is not mangled, or has a part that is not understood.
 bool parameter_types(const std::string& mangled, std::vector<Type>* types);
 
 }  // namespace check

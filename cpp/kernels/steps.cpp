@@ -24,7 +24,7 @@ bool is_nothing(const Operand& operand) { return operand.form == Form::Zero || i
 
 bool is_value(const Operand& operand) { return operand.form == Form::Register || operand.form == Form::Constant; }
 
-// Of 32 bits, with a sign.
+// The lower 32 bits, with a sign.
 i64 extended(i64 value) { return i64(i32(std::uint32_t(value))); }
 
 }  // namespace
@@ -101,7 +101,7 @@ void Steps::move() {
         result(source(from));
 }
 
-// Where one of the two is zero, which is no address, it is the other one.
+// Where one of the two is zero, which is not an address, the result is taken for the other one.
 void Steps::select() {
     const Operand &a = at(instruction_->operands, 1), &b = at(instruction_->operands, 2);
     auto chosen = [&](u32 half) {
@@ -165,7 +165,7 @@ void Steps::add_scaled() {
     result(is_nothing(a) ? sum : origins_.scattered(sum));
 }
 
-// A product is no address, unless it is one with 1.
+// A product is not an address, unless one factor is 1.
 Origin Steps::factor(const Operand& a, const Operand& b) {
     if (is_nothing(a) || is_nothing(b)) return 0;
     if (is_number(b, 1)) return source(a);
@@ -234,7 +234,7 @@ void Steps::mix(bool in_bits) {
     result(in_bits ? origins_.bits(all) : origins_.scattered(all));
 }
 
-// Everything in it may be an address that it uses, and its results are not known.
+// Every operand may be an address that the instruction uses, and its results are not known.
 void Steps::use_unknown() {
     constexpr unsigned kWidest = 4;
     const Operand* first = nullptr;

@@ -6,7 +6,7 @@
 
 namespace check::machine {
 
-// What the driver writes in front of the parameters, by where they begin.
+// The driver's data in front of the parameters, by the place where the parameters begin.
 struct Layout {
     u32 base;
     u32 place;   // where the address of the parameters is, as one in memory
@@ -20,12 +20,12 @@ class Steps {
   public:
     Steps(Origins& origins, const Layout& layout) : origins_(origins), layout_(layout) {}
 
-    // `evidence` where the registers have got all that they ever may have; before, there is none.
+    // `evidence` is given once the registers have all origins that they ever may have; before, there is none.
     void follow(const Instruction& instruction, Registers& registers, Evidence* evidence);
     void call_others(Registers& registers, Evidence* evidence);  // code that is not here
     bool is_known() const { return is_known_; }
     Origin stored() const { return anything_; }
-    // What is stored in the thread's own memory may be read through addresses that are not followed.
+    // True if values stored in the thread's own memory may be read through addresses that are not followed.
     bool has_local_addresses() const { return has_local_addresses_; }
 
   private:
@@ -39,7 +39,7 @@ class Steps {
     bool is_known_ = true, has_local_addresses_ = false;
     Origin anything_ = 0, anywhere_ = 0;  // stored in any slot; stored where the slot is not known
     std::unordered_map<i64, Cell> slots_;
-    // Of the instruction that is being followed.
+    // State of the instruction that is being followed.
     const Instruction* instruction_ = nullptr;
     Registers* registers_ = nullptr;
     Evidence* evidence_ = nullptr;

@@ -45,7 +45,7 @@ void Steps::load_constant() {
     }
 }
 
-// Both halves of each register are added up. [R2] is R2 and R3.
+// Adds up both halves of each register. [R2] is R2 and R3.
 Steps::Address Steps::address(const Operand& operand) {
     Address sum = {0, 0};
     unsigned registers = 0;
@@ -61,7 +61,7 @@ Steps::Address Steps::address(const Operand& operand) {
 void Steps::access(const Operand& operand, bool reads, bool writes) {
     if (operand.form != Form::Address) return;
     Address to = address(operand);
-    // What is read from the parameters is in the registers now.
+    // A value that is read from the parameters is in the registers now.
     if (!writes) to = {origins_.unplaced(to.low), origins_.unplaced(to.high)};
     if (evidence_ && (to.low || to.high))
         evidence_->access(to.low, to.high,
@@ -71,8 +71,8 @@ void Steps::access(const Operand& operand, bool reads, bool writes) {
     leave(read(operand.descriptor + 1));
 }
 
-// What a load brings if its address is one in the parameters. A constant of the instruction was added to those that are
-// known.
+// The result of a load if its address is one in the parameters. A constant of the instruction was added to those
+// addresses that are known.
 Origin Steps::loaded(Origin low, i64 offset, i64 constant) {
     Origin all = 0;
     bool is_first = true;
@@ -131,7 +131,8 @@ void Steps::follow_maps() {
     }
 }
 
-// In memory of the block addresses have 32 bits, so that no word is one. What is stored there may be loaded again.
+// Addresses in memory of the block have 32 bits, so that no word is one. A value that is stored there may be loaded
+// again.
 void Steps::use_chip() {
     const Operands& operands = instruction_->operands;
     std::size_t place = first_address(operands);
@@ -141,7 +142,7 @@ void Steps::use_chip() {
     clear_results(place, width);
 }
 
-// The slot of a place on the stack, which is that of [R1+0x10] if R1 is known; else kNoCell.
+// The slot of a place on the stack, as [R1+0x10] if R1 is known; else kNoCell.
 Cell Steps::slot(const Operand& operand, u32 number) {
     const Stack& stack = registers_->stack();
     if (operand.cells[0] != kStackPointer || operand.cells[1] != kNoCell || !stack.is_known) return kNoCell;

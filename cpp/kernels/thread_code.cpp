@@ -223,8 +223,8 @@ void Decoder::add_blocks() {
     for (std::size_t i = 0; i + 1 < order.size(); i++) code_.blocks.push_back(block(order[i], order[i + 1], block_at));
 }
 
-// Blocks that each thread gets to from another one, whichever way it goes: the postdominators (Cooper, Harvey, Kennedy,
-// "A simple, fast dominance algorithm"). A thread that stops the program gets nowhere, and does not count.
+// Blocks that each thread gets to from a given block, whichever way it goes: the postdominators (Cooper, Harvey,
+// Kennedy, "A simple, fast dominance algorithm"). A thread that stops the program gets nowhere, and does not count.
 class Meetings {
   public:
     explicit Meetings(std::vector<Block>& blocks) : blocks_(blocks), end_(u32(blocks.size())), before_(end_ + 1) {}
@@ -301,7 +301,8 @@ bool gives_any(const Step& step, const std::vector<bool>& registers) {
     return std::any_of(step.results.begin(), step.results.end(), [&](u32 one) { return registers[one]; });
 }
 
-// Registers that addresses and predicates are computed from. What only computes numbers need not be followed.
+// Registers that addresses and predicates are computed from. Registers that only serve other numbers need not be
+// followed.
 std::vector<bool> registers_that_count(const std::vector<Step>& steps, u32 registers) {
     std::vector<bool> counts(registers, false);
     bool changed = false;

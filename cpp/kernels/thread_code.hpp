@@ -73,7 +73,7 @@ struct Step {
     bool hands_over = false;  // what it is given, it may use as an address
 };
 
-// Steps that follow each other. Which block is next depends on the guard of the last step, where there are two.
+// Steps that follow each other. Where there are two next blocks, the guard of the last step decides between them.
 struct Block {
     u32 begin = 0, end = 0;
     u32 taken = kNone, next = kNone;  // kNone: the thread ends there, or goes to a place that is not known

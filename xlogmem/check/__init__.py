@@ -1,7 +1,7 @@
 """`xlogmem check`: find the missing wait in a CUDA Python program; docs/check.md.
 
-`start` is what runs inside of the program, `findings` what it has found, `audit` what it does not declare, `report` how
-that is said, `suppressions` and `ignored` what is left out, `command` runs a program and `plugin` tests:
+`start` runs inside of the program; `findings` has its findings, `audit` its undeclared work, `report` the text of both;
+`suppressions` and `ignored` leave findings out; `command` runs a program and `plugin` runs tests:
 ``pytest -p xlogmem.check``.  The engine (cpp/engine) is C++ and knows nothing of these.
 """
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["ignore", "kernel"]
 
 def kernel(pattern: str, *, read: Iterable[int] = (), write: Iterable[int] = (),
            run: Callable[[Launch], object] | None = None) -> None:
-    """Declare what a kernel does, for a check without a GPU; elsewhere this does nothing.
+    """Declare the accesses of a kernel, for a check without a GPU; elsewhere this does nothing.
 
     Parameters
     ----------
     pattern
-        Its name as the driver knows it, mangled where it is of C++; ``*`` and ``?`` as in a shell.
+        The kernel's name as the driver knows it, mangled for a C++ kernel; ``*`` and ``?`` as in a shell.
     read, write
-        The parameters, counted from 0, through which it reads and writes, in place of what its image says.
+        The parameters, counted from 0, through which the kernel reads and writes, in place of the facts in its image.
     run
-        Called in its place, in the order of its stream, with a `Launch`: for kernels whose results decide what the
-        program does next.  It must make no CUDA calls.  Without it nothing is computed.
+        Called in the kernel's place, in the order of its stream, with a `Launch`: for kernels whose results decide the
+        program's next steps.  `run` must make no CUDA calls.  Without `run` nothing is computed.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def kernel(pattern: str, *, read: Iterable[int] = (), write: Iterable[int] = (),
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Before a conftest can load the driver."""
+    """Register the plugin, before a conftest can load the driver."""
     from xlogmem.check.plugin import Checks
 
     early_config.pluginmanager.register(Checks(), "xlogmem-check")

@@ -17,7 +17,7 @@ __all__ = ["as_text", "merged", "resolved"]
 
 
 def resolved(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of the engine, with places in place of numbers; in the process that has them."""
+    """Return a record of the engine with places instead of numbers, in the process that has the places."""
     place, declared = place_in(stack_of(record["site"])), place_in(stack_of(record["declared"]))
     return {"kind": record["kind"], "name": record["name"], "tag": record["tag"],
             "stream": Stream(record["stream"], record["stream_kind"]).name,
@@ -26,7 +26,7 @@ def resolved(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The omissions of all processes, those of the same places as one."""
+    """Merge the omissions of all processes: those of the same places become one."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
         for record in document["omissions"]:
@@ -39,7 +39,7 @@ def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """A paragraph."""
+    """Format an omission as a paragraph."""
     place = Frame(**record["place"]) if record["place"] else None
     declared = Frame(**record["declared"]) if record["declared"] else None
     what = "AUDIT outside: work on tracked memory that no `use` declares"

@@ -35,8 +35,8 @@ class Outcome:
 
 
 def run(command: list[str], environment: dict[str, str], record: str | None = None) -> Outcome:
-    """Run a command with these variables more, and collect what its Python processes found; what their engines were fed
-    goes to a file.
+    """Run a command with these additional variables, and collect the findings of its Python processes; the input of
+    their engines goes to a file.
 
     Raises
     ------
@@ -60,13 +60,14 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
 
 
 def copy_traces(folder: Path, file: IO[str]) -> None:
-    """The traces of all processes, one after the other."""
+    """Copy the traces of all processes, one after the other."""
     for trace in sorted(folder.glob("*.trace")):
         file.write(f"== process {trace.stem}\n{trace.read_text('utf-8', 'surrogateescape')}")
 
 
 def waited_for(program: subprocess.Popen[bytes]) -> int:
-    """Its status.  Ctrl-C is meant for the program, which gets it too; what it has found is still reported."""
+    """Wait for a program, and return its status.  Ctrl-C is meant for the program, which gets it too; the program's
+    findings are still reported."""
     while True:
         try:
             return program.wait()
@@ -75,8 +76,8 @@ def waited_for(program: subprocess.Popen[bytes]) -> int:
 
 
 def environment(on_gpu: bool | None, pools: str) -> tuple[dict[str, str], str]:
-    """The variables for a check on the GPU or on the simulated driver (None: on a GPU if there is one), and where that
-    is in words; for `pools` see `gpu.pools`.
+    """Return the variables for a check on the GPU or on the simulated driver (None: on a GPU if there is one), and the
+    place of the check in words; for `pools` see `gpu.pools`.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """NVIDIA's nvdisasm: finding it, and listing a kernel's machine code with it.
 
-It comes with the CUDA toolkit and with Triton, not with the driver: where there is none, the check does without.
+nvdisasm comes with the CUDA toolkit and with Triton, not with the driver: where there is none, the check does without.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RENAMED = {110: 101}                                    # of CUDA 13; earlier re
 
 @functools.cache
 def find() -> str | None:
-    """The path of nvdisasm: the one that the environment names, else the first one that is there."""
+    """Return the path of nvdisasm: the path that the environment names, else the first that is there."""
     return next((path for path in _places() if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
@@ -46,7 +46,7 @@ def _places() -> Iterator[str]:
 
 
 def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
-    """Without importing it; a module that was put into `sys.modules` by hand may have none."""
+    """Return the spec of a module without importing it; a module put into `sys.modules` by hand may have none."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -65,7 +65,7 @@ def _found_by_pathfinder() -> Iterator[str]:
 
 
 def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
-    """nvdisasm's listing of each code, given with the SM that it is for (90 of sm_90); None where it cannot be had.
+    """Return nvdisasm's listing of each code, given with the code's SM (90 of sm_90); None where there is no listing.
 
     Several processes run at a time, and no threads: a program is checked to its end, when Python starts none any more.
     """
@@ -85,7 +85,7 @@ def listing(code: bytes, sm: int) -> str | None:
 
 
 class Run:
-    """nvdisasm, and what it prints of one code into a file."""
+    """A process of nvdisasm, which prints the listing of one code into a file."""
 
     def __init__(self, program: str | None, code: tuple[bytes, int], file: Path) -> None:
         self.program, (text, self.sm), self.file = program, code, file

@@ -14,8 +14,8 @@ __all__ = ["Access", "Finding", "Stream", "merged", "resolved"]
 class Stream:
     """The stream on which an operation is queued, or the host.
 
-    `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is where the program
-    made it; `library` is the file's name of a library that has made it for itself.
+    `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is the place
+    where the program made the stream; `library` is the file name of a library that has made the stream for itself.
     """
 
     number: int
@@ -41,8 +41,8 @@ class Stream:
 class Access:
     """One of the two operations of a finding.
 
-    `role` is what it did: read, write, use (a kernel of which it is not known), alloc, free.  `stack` has the innermost
-    frames, the innermost first.
+    `role` is the kind of access: read, write, use (a kernel of which the kind is not known), alloc, free.  `stack` has
+    the innermost frames, the innermost first.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Access:
 
 @dataclass(frozen=True)
 class Finding:
-    """Two operations that nothing puts in order, or in the wrong one.
+    """Two operations that nothing orders, or that are in the wrong order.
 
-    `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` what the two did, as in write/read.
-    `of_driver` says that it is wrong on the driver's pool alone, which the check has put in the place of a library's.
+    `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` the two roles, as in write/read.
+    `of_driver`: the pair is wrong on the driver's pool alone, which the check has put in the place of a library's.
     `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
     `count` is how often these two places met.
     """
@@ -93,7 +93,7 @@ class Finding:
 
 
 def resolved(record: dict[str, Any]) -> Finding:
-    """A record of the engine, with the frames in place of the numbers; in the process that has them."""
+    """Return a record of the engine as a finding with frames instead of numbers, in the process that has the frames."""
     block = record["block"]
     return Finding(
         record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
@@ -113,7 +113,7 @@ def stack_of(number: int) -> tuple[Frame, ...]:
 
 
 def from_json(record: dict[str, Any]) -> Finding:
-    """The end of `Finding.as_json`."""
+    """Inverse of `Finding.as_json`."""
     def stack(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
         return tuple(Frame(**frame) for frame in frames)
 
@@ -127,7 +127,7 @@ def from_json(record: dict[str, Any]) -> Finding:
 
 
 def merged(documents: list[dict[str, Any]]) -> list[Finding]:
-    """The findings of all processes, those of the same places as one, the certain ones first."""
+    """Merge the findings of all processes: those of the same places become one, and certain findings come first."""
     found: dict[tuple[object, ...], Finding] = {}
     for document in documents:
         for record in document["findings"]:

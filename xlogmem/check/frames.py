@@ -1,4 +1,4 @@
-"""Lines of programs, and which of a stack's belong to the program itself."""
+"""Lines of programs, and the choice of those in a stack that belong to the program itself."""
 from __future__ import annotations
 
 import linecache
@@ -30,7 +30,7 @@ class Frame:
 
 
 def place_in(stack: tuple[Frame, ...]) -> Frame | None:
-    """The innermost line that belongs to the program itself, and to no library; else the innermost at all."""
+    """Return the innermost line that belongs to the program itself, and to no library; else the innermost line."""
     for frame in stack:
         if is_of_program(frame.file):
             return frame
@@ -46,7 +46,7 @@ def is_of_program(file: str) -> bool:
 
 
 def shortened(file: str) -> str:
-    """Relative to the working directory, if that is shorter."""
+    """Return the path relative to the working directory, if that is shorter."""
     try:
         return str(Path(file).resolve().relative_to(Path.cwd()))
     except ValueError:

@@ -27,22 +27,22 @@ class FrontEnd(Protocol):
     name: str                               # of the driver, as in "on the simulated driver"
 
     def report(self) -> Report:
-        """All that was found since the beginning, or since `clear`."""
+        """Return everything found since the beginning, or since `clear`."""
 
     def clear(self) -> None:
-        """Forget what was found so far."""
+        """Forget everything found so far."""
 
     def stop(self) -> None:
-        """From here on calls have no places in the program: the interpreter ends."""
+        """Find no more places in the program for calls: the interpreter ends."""
 
     def hooks(self) -> int:
-        """The address of the table of xlogmem/check/hooks.hpp."""
+        """Return the address of the table of xlogmem/check/hooks.hpp."""
 
     def audit(self, wanted: bool) -> None:
         """Turn the noting of omissions on or off."""
 
     def record(self, file: str | None) -> None:
-        """Write what the engine is fed to this file, from here on until None."""
+        """Write the engine's input to this file, from here on until None."""
 
     def is_lost(self) -> bool:
         """True if this is a forked child whose parent had initialised the driver: the child has none."""
@@ -138,7 +138,8 @@ class Real:
 
 
 def begin() -> FrontEnd:
-    """The front end of this process, from its start on; where no command has chosen one, the GPU's if there is one."""
+    """Return the front end of this process, from its start on; where no command has chosen one, the GPU's if there is a
+    GPU."""
     chosen = os.environ.get("XLOGMEM_CHECK_GPU")
     on_gpu = chosen == "1" if chosen else os.environ.get("XLOGMEM_SIMULATE") != "1" and gpu.is_there()
     return Real() if on_gpu else Simulated()

@@ -54,7 +54,7 @@ def cupti_path() -> str:
 
 
 def injection() -> dict[str, str]:
-    """The variables by which the driver loads the check into each process that initialises it.
+    """Return the variables by which the driver loads the check into each process that initialises it.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def library() -> ctypes.CDLL:
 
 
 def read_codes(library: ctypes.CDLL) -> str | None:
-    """Read the machine code of the kernels that findings depend on; what the findings lack where it cannot be read."""
+    """Read the machine code of the kernels that findings depend on; returns a note if some of it cannot be read."""
     count = library.xcheck_find_codes()
     if not count:
         return None
@@ -116,7 +116,7 @@ def read_codes(library: ctypes.CDLL) -> str | None:
 
 
 def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:
-    """The code of each kernel that is to be read, and the number of its architecture."""
+    """Yield the code of each kernel that is to be read, and the number of its architecture."""
     size, sm = ctypes.c_size_t(), ctypes.c_uint()
     for index in range(count):
         address = library.xcheck_code(index, ctypes.byref(size), ctypes.byref(sm))

@@ -1,7 +1,7 @@
 """``with xlogmem.check.ignore("reason"):`` leaves out findings of the block.
 
-A finding belongs to the block if one of its two operations was called from there.  Which lines those are follows from
-the text of the program; a block that left out nothing is reported, as a suppression is.
+A finding belongs to the block if one of its two operations was called from there.  The text of the program
+gives the lines of the block; a block that left out nothing is reported, as a suppression is.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Ignored", "as_json", "ignore", "left_out", "merged"]
 
 @dataclass
 class Ignored:
-    """A block that was entered: of these lines."""
+    """A block that was entered, with its lines."""
 
     reason: str
     file: str
@@ -38,14 +38,14 @@ _entered: dict[tuple[str, int], Ignored] = {}
 
 
 class ignore:                                           # as Python's own context managers are called
-    """Leave out of the check what is found between operations of this block and others.
+    """Leave out of the check the findings between operations of this block and others.
 
-    Without a check it does nothing.
+    Without a check the block has no effect.
 
     Parameters
     ----------
     reason : str
-        Why that is right.
+        The reason why that is right.
     """
 
     def __init__(self, reason: str) -> None:
@@ -67,7 +67,7 @@ class ignore:                                           # as Python's own contex
 
 @functools.cache
 def lines_of_block(file: str, line: int) -> tuple[int, int]:
-    """The innermost ``with`` statement around a line; the line alone where there is no text to look at."""
+    """Return the lines of the innermost ``with`` statement around a line; the line alone where there is no text."""
     text = "".join(linecache.getlines(file))
     try:
         tree = ast.parse(text)
@@ -79,7 +79,7 @@ def lines_of_block(file: str, line: int) -> tuple[int, int]:
 
 
 def left_out(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
-    """The findings that no block ignores, and how many were left out."""
+    """Return the findings that no block ignores, and the number of findings left out."""
     kept, count = [], 0
     for finding in findings:
         fitting = next((one for one in _entered.values() if one.fits(finding)), None)
@@ -92,12 +92,12 @@ def left_out(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
 
 
 def as_json() -> list[dict[str, Any]]:
-    """The blocks that were entered so far."""
+    """Return the blocks that were entered so far."""
     return [{"reason": one.reason, "place": f"{one.file}:{one.first}", "used": one.used} for one in _entered.values()]
 
 
 def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ignored blocks of all processes, those of the same place as one."""
+    """Merge the ignored blocks of all processes: those of the same place become one."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
         for record in document["ignored"]:

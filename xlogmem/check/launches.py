@@ -43,17 +43,17 @@ class Launch:
         self.parameters: list[bytes] = [space[place.offset:place.offset + place.size] for place in places]
 
     def value(self, index: int, offset: int = 0, size: int | None = None) -> int:
-        """A parameter as a number, or so many bytes of it from `offset` on."""
+        """Return a parameter as a number, or so many bytes of the parameter from `offset` on."""
         return int.from_bytes(self.parameters[index][offset:None if size is None else offset + size], "little")
 
     def view(self, index: int, offset: int = 0) -> memoryview:
-        """The memory that a parameter points to, up to the end of its allocation: bytes, which may be cast, read and
-        written (``numpy.frombuffer(launch.view(0), numpy.float32)``).
+        """Return the memory that a parameter points to, up to the end of its allocation: bytes, which may be cast, read
+        and written (``numpy.frombuffer(launch.view(0), numpy.float32)``).
 
         Raises
         ------
         ValueError
-            It points to no device memory.
+            The parameter points to no device memory.
         """
         return sim.simulator().view(self.value(index, offset, 8))
 
@@ -77,7 +77,7 @@ def declare(pattern: str, read: Iterable[int], write: Iterable[int], run: Callab
 
 
 def _guarded(run: Callable[[Launch], object]) -> Callable[[object], None]:
-    """An exception cannot pass through the driver: it is printed, as that of a thread would be."""
+    """Wrap a function so that its exceptions are printed, as those of a thread: none can pass through the driver."""
     def call(record: object) -> None:
         try:
             run(Launch(record.contents))  # type: ignore[attr-defined]

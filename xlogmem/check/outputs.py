@@ -1,4 +1,4 @@
-"""Files that a check writes: refused before the program runs, and no reason to lose a finding after it."""
+"""Files that a check writes: refused before the program runs; a later failure to write one loses no finding."""
 from __future__ import annotations
 
 import json
@@ -36,7 +36,7 @@ def refuse(files: dict[str, str | None], command: list[str]) -> None:
 
 
 def written(file: str, write: Callable[[IO[str]], None]) -> str:
-    """Write a file of text; the reason if that failed, and nothing otherwise."""
+    """Write a file of text; returns the reason if that failed, and an empty text otherwise."""
     try:
         with open(file, "w", encoding="utf-8", errors="surrogateescape") as opened:
             write(opened)

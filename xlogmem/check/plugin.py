@@ -22,7 +22,7 @@ class Checks:
 
     @pytest.fixture
     def no_races(self) -> None:
-        """The test fails if anything is found for certain, under ``--races=report`` too."""
+        """Fail the test if anything is found for certain, under ``--races=report`` too."""
 
     def taken(self) -> list[Finding]:
         """Return the findings since they were last cleared, without the ignored ones, and clear them."""

@@ -25,7 +25,7 @@ CAUSES = {
     "write/reuse": "its next owner may have the memory while it is still being written",
     "free/reuse": "its next owner may have the memory before it is freed",
 }
-# The library's own pool orders less, but what it does not order does no harm here.
+# The library's own pool orders less, but work that it does not order does no harm here.
 OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
 
 
@@ -61,7 +61,7 @@ def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
 
 
 def as_text(finding: Finding) -> str:
-    """A paragraph."""
+    """Format a finding as a paragraph."""
     cause = CAUSES.get(finding.pair) if finding.kind == "race" else None
     title = finding.pair if finding.kind == "race" else finding.kind
     lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title}{f': {cause}' if cause else ''}"]
@@ -98,7 +98,7 @@ def summary(findings: Iterable[Finding], suppressed: int) -> str:
 
 
 def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
-    """For the services that show findings beside the code; https://docs.oasis-open.org/sarif/sarif/v2.1.0."""
+    """Format findings for services that show them beside the code; https://docs.oasis-open.org/sarif/sarif/v2.1.0."""
     def location(frame: Frame | None) -> list[dict[str, Any]]:
         if frame is None:
             return []

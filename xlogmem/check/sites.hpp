@@ -91,7 +91,7 @@ inline PyCodeObject* code_of(const Frame* frame) {
     return executable && PyCode_Check(executable) ? reinterpret_cast<PyCodeObject*>(executable) : nullptr;
 }
 
-// The offset of the instruction that it is at; 0 where that is not in the code object.
+// The offset of the frame's current instruction; 0 where the instruction is not in the code object.
 inline int offset_of(const Frame* frame, const PyCodeObject* code) {
     auto at = frame->instruction - code->co_code_adaptive;
     return at >= 0 && at < Py_SIZE(code) * 2 ? int(at) : 0;
@@ -104,7 +104,7 @@ inline Stack stack_of(const PyThreadState* thread) {
     return stack;
 }
 
-// With the GIL: is a frame what it is thought to be? In a version of Python that is not known yet it may not be.
+// With the GIL. True if a frame has the layout above: in a version of Python that is not known yet it may not.
 inline bool works() {
     PyFrameObject* expected = PyEval_GetFrame();
     if (!expected) return false;
@@ -135,13 +135,13 @@ class Sites {
         return stacks_.size();
     }
 
-    // A copy; empty for a number that was not given.
+    // A copy of the stack; empty for a number that was not given.
     Stack at(std::uint32_t number) {
         std::lock_guard<xlogmem_mutex> guard(lock);
         return number && number <= stacks_.size() ? *stacks_[number - 1] : Stack{};
     }
 
-    // With the GIL. Before it was called, or if it says no, no stack has a number.
+    // With the GIL. Before this has returned true, no stack has a number.
     bool start() { return can_read_ = works(); }
 
   private:
@@ -154,7 +154,7 @@ class Sites {
     std::unordered_multimap<std::uint64_t, Known> known_;  // by the hash
 
     std::uint32_t number_of(const Stack& stack) {
-        // What this thread wanted lately: a loop has a few places.
+        // Stacks that this thread looked up lately: a loop has a few places.
         static thread_local std::array<Known, 64> lately;
         if (!stack.depth) return 0;
         Known& known = lately[stack.hash % lately.size()];

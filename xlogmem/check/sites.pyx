@@ -1,5 +1,5 @@
 # cython: autotestdict=False
-"""Places in Python programs: numbers for stacks, and what they stand for."""
+"""Places in Python programs: numbers for stacks, and the frames of each number."""
 # Reading the stack through Python's objects takes several microseconds, and the GIL, which the callers mostly do not
 # have: hence sites.hpp.
 
@@ -49,12 +49,12 @@ take_at_forks(&xlogmem_sites().lock, LEAF_LOCK)
 
 
 def start():
-    """Whether stacks can be read: see sites.hpp.  In a version of Python that is not known they have no numbers."""
+    """Return true if stacks can be read: see sites.hpp.  In an unknown version of Python stacks have no numbers."""
     return xlogmem_sites().start()
 
 
 def site_of_caller():
-    """The number of the calling thread's stack; see `frames_at`."""
+    """Return the number of the calling thread's stack; see `frames_at`."""
     return xlogmem_site_of_caller()
 
 
@@ -64,12 +64,12 @@ def address_of_function():
 
 
 def site_count():
-    """How many stacks have a number."""
+    """Return the number of stacks that have a number."""
     return xlogmem_sites().size()
 
 
 def frames_at(uint32_t number):
-    """The innermost frames of a stack, the innermost first, as a list of `Frame`; none for 0.
+    """Return the innermost frames of a stack, the innermost first, as a list of `Frame`; none for 0.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def frames_at(uint32_t number):
 
 
 def json_of(uint32_t number):
-    """The same as JSON, `[file, line, function]` for each frame.  No code of Python runs meanwhile, nor a handler of a
-    signal."""
+    """Return the same as JSON, `[file, line, function]` for each frame.  No code of Python runs meanwhile, nor a
+    handler of a signal."""
     cdef Stack stack = xlogmem_sites().at(number)
     cdef list frames = [json_of_frame(<object>stack.places[i].code, stack.places[i].instruction)
                         for i in range(stack.depth)]
@@ -102,7 +102,7 @@ cdef object frame_of(object code, int instruction):
 
 
 def time_calls(size_t count):
-    """Nanoseconds that finding the caller's number takes, the mean of so many calls."""
+    """Return the mean time of so many calls that find the caller's number, in nanoseconds."""
     cdef uint64_t sum = 0
     cdef size_t _
     before = perf_counter_ns()

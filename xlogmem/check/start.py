@@ -20,8 +20,8 @@ __all__ = ["begin", "found", "watch"]
 def begin(folder: str) -> None:
     """Check this process from here on, and write its findings to a file in the folder when the interpreter ends.
 
-    What the interpreter frees while it ends is not a finding that a program could do anything about: this comes first,
-    so that its handler runs after all of the program's, and nothing after it counts.
+    A program could do nothing about findings of frees that the interpreter makes while it ends: so this call comes
+    first, its handler runs after all of the program's, and nothing after the handler counts.
     """
     front_end = watch()
     with suppress(FileNotFoundError):                   # the program has ended, and this process goes on
@@ -30,7 +30,7 @@ def begin(folder: str) -> None:
 
 
 def watch() -> FrontEnd:
-    """From here on the driver feeds the engine, its calls have places, and xlogmem's runtimes report what they know."""
+    """Begin the check: the driver feeds the engine, calls have places, and xlogmem's runtimes report what they know."""
     front_end = front_ends.begin()
     report_to_check(front_end.hooks())
     front_end.audit(os.environ.get("XLOGMEM_AUDIT") == "1")
@@ -38,12 +38,12 @@ def watch() -> FrontEnd:
 
 
 def found(report: Report) -> list[findings.Finding]:
-    """The findings of a report, with their places."""
+    """Return the findings of a report, with their places."""
     return [findings.resolved(one) for one in report.findings]
 
 
 def places() -> Iterator[str]:
-    """The places in the program by their numbers, as lines ``NUMBER FILE:LINE FUNCTION``."""
+    """Yield the places in the program by their numbers, as lines ``NUMBER FILE:LINE FUNCTION``."""
     for number in range(1, sites.site_count() + 1):
         place = place_in(findings.stack_of(number))
         if place is not None:
@@ -54,8 +54,8 @@ class Ending:
     """The end of this process, and of children that it forks.
 
     A child may use the driver if its parent has not initialised it.  One of `multiprocessing`, forked or from a fork
-    server, ends with `os._exit`, which runs no function of `atexit`; when it begins it drops what its parent
-    had registered in that module for the end, and calls what is to be called after a fork.
+    server, ends with `os._exit`, which runs no function of `atexit`; when it begins it drops the functions
+    that its parent had registered in that module for the end, and calls those that are registered for after a fork.
     """
 
     LAST = -1000                                        # of the priorities in multiprocessing
@@ -76,7 +76,7 @@ class Ending:
             workers.register_after_fork(self, Ending.in_worker)
 
     def record(self) -> None:
-        """Each process has a trace of its own."""
+        """Record a trace of this process, which no other process writes to."""
         if "XLOGMEM_CHECK_RECORD" in os.environ:
             self.front_end.record(str(self.folder / f"{self.process}.trace"))
 
@@ -86,7 +86,7 @@ class Ending:
         Finalize(None, self.write, exitpriority=self.LAST)
 
     def write(self) -> None:
-        """One file for each process; a child whose parent had the driver has nothing to say."""
+        """Write one file for each process; a child whose parent had the driver has nothing to write."""
         if os.getpid() == self.process:
             write(self.front_end, self.folder)
 

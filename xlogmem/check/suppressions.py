@@ -2,7 +2,7 @@
 
     [[suppress]]
     reason = "the library's own pool orders this"       # required
-    kind = "write/free"                                 # what the report calls it; without it, any
+    kind = "write/free"                                 # as in the report; without it, any
     file = "*/site-packages/somelib/*"                  # a pattern; of either place
     function = "Pool.*"
     operation = "cuMemFreeAsync"
@@ -11,7 +11,7 @@
     first = {operation = "cuMemset*"}                   # the same keys, of the one place
     then = {library = "libsome.so*"}                    # … and of the other one
 
-known.toml beside this module lists what is known of libraries, and applies to each check.
+known.toml beside this module lists known findings in libraries, and applies to each check.
 """
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Suppression:
 
 
 def fits(access: Access, patterns: dict[str, str]) -> bool:
-    """True if the operation is one of these; of its stack, if one frame is."""
+    """True if the operation fits these patterns; of its stack, if one frame does."""
     if not fnmatchcase(access.name, patterns.get("operation", "*")):
         return False
     if not fnmatchcase(access.stream.library, patterns.get("library", "*")):
@@ -73,12 +73,12 @@ def shipped() -> list[Suppression]:
 
 
 def loaded(file: str) -> list[Suppression]:
-    """The entries of a file.
+    """Return the entries of a file.
 
     Raises
     ------
     ValueError
-        It is not such a file; the text says where.
+        The file is not of this kind; the text says where.
     """
     try:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
@@ -118,7 +118,7 @@ def are_patterns(table: dict[str, Any]) -> bool:
 
 
 def applied(suppressions: list[Suppression], findings: list[Finding]) -> tuple[list[Finding], int]:
-    """The findings that no entry fits, and how many were left out."""
+    """Return the findings that no entry fits, and the number of findings left out."""
     kept = []
     for finding in findings:
         fitting = next((one for one in suppressions if one.fits(finding)), None)

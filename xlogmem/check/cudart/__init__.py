@@ -11,14 +11,14 @@ _libraries: dict[int, ctypes.CDLL] = {}
 
 
 def prepare() -> None:
-    """From here on the process's libcudart.so.12 and .13 are these: whatever loads one by its name gets it."""
+    """Load these as the process's libcudart.so.12 and .13: code that loads one by its name gets it."""
     for major in MAJORS:
         _libraries[major] = ctypes.CDLL(_path(major))
 
 
 def loaded(major: int) -> ctypes.CDLL:
-    """The library for programs of this major version of CUDA.  Modules that are loaded from here on find its functions
-    without naming it."""
+    """Return the library for programs of this major version of CUDA.  Modules that are loaded from here on find the
+    library's functions without naming it."""
     _libraries[major] = ctypes.CDLL(_path(major), mode=ctypes.RTLD_GLOBAL)
     return _libraries[major]
 

@@ -75,7 +75,7 @@ def _searches() -> bool:
 
 
 def prepare(hooks: dict[str, str]) -> None:
-    """From here on libraries are prepared, and those that are imported already."""
+    """Prepare libraries from here on, and those that are imported already."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(hooks))
     for name, hook in hooks.items():
@@ -84,7 +84,7 @@ def prepare(hooks: dict[str, str]) -> None:
 
 
 def prepare_simulated() -> None:
-    """From here on kernels are launched that the simulated driver does not know, and libraries are prepared."""
+    """From here on launch kernels that the simulated driver does not know, and prepare libraries."""
     sim.simulator().launch_unknown()
     if not _searches():
         cudart.prepare()

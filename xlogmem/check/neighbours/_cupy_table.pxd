@@ -1,5 +1,5 @@
-# What stands in the table of this module: CuPy's signatures. The value that stands for an exception is not part of what
-# is compared when it is put in place, so it is that of CuPy 14's own runtime.pxd.
+# The table of this module: CuPy's signatures. The value that stands for an exception is not compared when a function is
+# put in place, so it is that of CuPy 14's own runtime.pxd.
 from libc.stdint cimport intptr_t
 
 cpdef deviceSynchronize()

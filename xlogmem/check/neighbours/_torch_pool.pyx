@@ -1,5 +1,5 @@
 # cython: autotestdict=False
-"""What PyTorch's library says of its pools when it calls others: see torch_pool/pieces.hpp."""
+"""Reports of PyTorch's pools, from calls that its library makes of others: see torch_pool/pieces.hpp."""
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 
@@ -17,16 +17,17 @@ take_at_forks(&pieces().lock, LEAF_LOCK)
 
 
 def watch_pieces(size_t hooks):
-    """Whether pieces of PyTorch's own pool are reported from here on, to the front end's table at this address."""
+    """Report pieces of PyTorch's own pool from here on, to the front end's table at this address; true if possible."""
     return start_pieces(hooks)
 
 
 def expect_stream(size_t handle):
-    """The thread's next allocation is for this stream, whichever is current."""
+    """Set the stream of the thread's next allocation, whichever stream is current."""
     set_stream(handle)
 
 
 def defer(int change, bint of_graph=False):
-    """A private pool is in use from here on (1), or no more (-1): of a block that is freed meanwhile it is not known
-    for which streams PyTorch waits.  Of a graph's pool frees mean nothing: the graph goes on using the memory."""
+    """Note that a private pool is in use from here on (1), or no more (-1): for a block that is freed meanwhile it is
+    not known which streams PyTorch waits for.  Frees of a graph's pool mean nothing: the graph goes on using the
+    memory."""
     add_deferring(change, of_graph)

@@ -1,8 +1,8 @@
 """CuPy: its settings, and an allocator that leaves every array to the driver.
 
 CuPy's own pool hands memory out again without a call of the driver, so that the check would not see where the life of
-an array begins and ends.  What a pool means is kept: memory belongs to the stream that was current when it was
-allocated, and is freed on it.
+an array begins and ends.  The pool's rule is kept: memory belongs to the stream that was current when the memory
+was allocated, and is freed on this stream.
 """
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["before", "prepare"]
 
 
 def before() -> None:
-    """Kernels as PTX, which says what they read and write; a cache that has no others; no kernels of CUB, which bring a
-    runtime of their own."""
+    """Set CuPy up: kernels as PTX, which shows their reads and writes; a cache that has no others; no kernels of CUB,
+    which bring a runtime of their own."""
     os.environ.setdefault("CUPY_COMPILE_WITH_PTX", "1")
     os.environ.setdefault("CUPY_ACCELERATORS", "")
     os.environ.setdefault("CUPY_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xlogmem-check-cupy-{os.getuid()}"))

@@ -13,7 +13,7 @@ Allocator = Callable[[int], Any]
 
 
 def use(cupy: ModuleType, allocator: Allocator) -> None:
-    """CuPy allocates with this from here on, until the program sets another one, which the report notes."""
+    """Let CuPy allocate with this from here on, until the program sets another allocator, which the report notes."""
     set_allocator = cupy.cuda.set_allocator
 
     def set_other(allocator: Allocator | None = None) -> None:

@@ -9,7 +9,7 @@ __all__ = ["prepare"]
 
 
 def prepare(cupy: ModuleType) -> None:
-    """A hook for all of its allocations.  A piece goes back to the arena of the stream for which it was allocated."""
+    """Install a hook for all allocations.  A piece goes back to the arena of the stream that it was allocated for."""
     streams: dict[int, int] = {}
 
     class Reporting(cupy.cuda.MemoryHook):              # type: ignore[misc,name-defined]

@@ -1,6 +1,6 @@
 """CuPy on a GPU: its arrays are allocated by the driver, where the check sees each allocation and each free.
 
-What a program forgets to wait for stays what it was; what CuPy's own pool does wrong is not seen then.
+A program's missing waits stay the same; errors of CuPy's own pool are not seen then.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """CuPy's runtime module: NVIDIA's runtime is linked into it, and its functions stand in a table, where ours
-(`_cupy_table`) take their places.  One that has another signature is not replaced."""
+(`_cupy_table`) take their places.  A function with another signature is not replaced."""
 from __future__ import annotations
 
 import sys

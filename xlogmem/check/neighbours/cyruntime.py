@@ -1,7 +1,7 @@
 """cuda.bindings.runtime: NVIDIA's runtime is linked into it, and its functions stand in a table, where ours take their
 places.
 
-`signatures` has those that ours were written for: an entry with another one is left as it is.
+`signatures` has the signatures that ours were written for: an entry with another signature is left as it is.
 """
 from __future__ import annotations
 

@@ -11,5 +11,5 @@ def note(text: str) -> None:
 
 
 def notes() -> list[str]:
-    """Each once, in the order in which they came up."""
+    """Return the notes, each once, in the order in which they came up."""
     return list(_notes)

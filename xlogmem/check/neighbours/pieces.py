@@ -13,7 +13,7 @@ __all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_p
 
 
 class Rules(NamedTuple):
-    """Rules of a pool: `piece` for how it hands out a piece, `end` for how it gets one back."""
+    """Rules of a pool: `piece` for pieces that the pool hands out, `end` for pieces that it gets back."""
 
     piece: int
     end: int

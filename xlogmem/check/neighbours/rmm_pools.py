@@ -1,6 +1,6 @@
 """RMM on a GPU: its own pools are made of the driver's, where the check sees each allocation and each free.
 
-What a program forgets to wait for stays what it was; what RMM's pools do wrong is not seen then.
+A program's missing waits stay the same; errors of RMM's pools are not seen then.
 """
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ _kept: list[object] = []                                # the names, and what th
 
 
 def signature_of(capsule: object) -> str:
-    """The C type of an entry, without the names of the module's own structures: objects are objects, and a structure of
-    optional arguments has the layout that its function's signature gives it."""
+    """Return the C type of an entry, without the names of the module's own structures: objects are objects, and a
+    structure of optional arguments has the layout that its function's signature gives it."""
     text = _name(capsule).decode()
     text = re.sub(r"struct __pyx_opt_args_\w+ \*", "optional *", text)
     text = re.sub(r"struct __pyx_obj_\w+ \*", "PyObject *", text)
@@ -27,7 +27,7 @@ def signature_of(capsule: object) -> str:
 
 
 def replace(module: ModuleType, name: str, function: int) -> None:
-    """From now on modules that import this C function get the one at this address.  Both have the same signature."""
+    """Give modules that import this C function from now on the function at this address, of the same signature."""
     table: dict[str, object] = module.__pyx_capi__
     text = ctypes.create_string_buffer(_name(table[name]))
     _kept.extend((text, table[name]))
@@ -35,6 +35,6 @@ def replace(module: ModuleType, name: str, function: int) -> None:
 
 
 def address_of(capsule: object) -> int:
-    """The address of an entry's function."""
+    """Return the address of an entry's function."""
     address: int = _pointer(capsule, _name(capsule))
     return address

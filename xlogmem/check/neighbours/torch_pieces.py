@@ -25,7 +25,7 @@ def prepare(torch: ModuleType) -> None:
         return
     core, memory, graph = torch._C, torch.cuda.memory, torch.cuda.graphs.CUDAGraph
     core._cuda_cudaCachingAllocator_raw_alloc = on_its_stream(core._cuda_cudaCachingAllocator_raw_alloc)
-    # A MemPool's come by way of the one module, those of the graphs of torch.compile by way of the other.
+    # The calls of a MemPool come by way of the one module, those of torch.compile's graphs by way of the other.
     for module, of_graph in ((core, True), (memory, False)):
         for name, change in PRIVATE_POOLS.items():
             if hasattr(module, name):
@@ -35,7 +35,7 @@ def prepare(torch: ModuleType) -> None:
 
 
 def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
-    """An allocation that names its stream."""
+    """Wrap an allocation that names its stream."""
     @functools.wraps(allocate)
     def call(size: int, stream: int) -> Any:
         _torch_pool.expect_stream(stream)

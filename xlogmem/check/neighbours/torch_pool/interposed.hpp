@@ -1,8 +1,8 @@
-// Calls that a library makes of functions in others, or of its own exported ones, led to ours.
+// Leads calls that a library makes of functions in others, or of its own exported functions, to ours.
 //
-// They go by a table of addresses (the GOT), which the dynamic linker fills in as the library's relocations say. What
-// compilers and linkers make of a call differs (lazily bound or not, with a PLT or without one, in memory that is read-only
-// afterwards), the table does not.
+// Such calls go by a table of addresses (the GOT), which the dynamic linker fills in as the library's relocations say.
+// Compilers and linkers make different code for a call (lazily bound or not, with a PLT or without one, in memory that
+// is read-only afterwards), but the same table.
 #pragma once
 
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ constexpr unsigned kJump = R_AARCH64_JUMP_SLOT, kData = R_AARCH64_GLOB_DAT;
 
 class Library {
   public:
-    // A loaded one, by the end of its path.
+    // A loaded library, by the end of its path.
     explicit Library(const char* name) {
         wanted_ = name;
         dl_iterate_phdr(
@@ -44,7 +44,7 @@ class Library {
     bool is_loaded() const { return handle_; }
     void* function(const char* symbol) const { return handle_ ? dlsym(handle_, symbol) : nullptr; }
 
-    // From here on the library's calls of this function come to ours. False: it makes none in this way.
+    // Leads the library's calls of this function to ours from here on. False: the library makes none in this way.
     bool lead(const char* symbol, void* ours) const {
         std::vector<void**> places = places_of(symbol);
         for (void** place : places) write(place, ours);

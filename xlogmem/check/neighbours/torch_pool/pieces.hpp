@@ -1,9 +1,9 @@
-// What PyTorch's caching allocator hands out and gets again, piece by piece, as the check's hooks want it.
+// Reports the pieces that PyTorch's caching allocator hands out and gets again, for the check's hooks.
 //
-// PyTorch's library says to its profiler, for each block, how many bytes it has handed out or got again. That call goes
-// to another library, and has had the same signature since 1.9: it is led here (interposed.hpp). It is made under the
-// allocator's lock, so that the order of what is reported is that in which the allocator has done it. What it does not
-// say is known from other calls of the same library, in the same thread:
+// PyTorch's library reports to its profiler, for each block, how many bytes it has handed out or got again. That call
+// goes to another library, and has had the same signature since 1.9: the call is led here (interposed.hpp). It is made
+// under the allocator's lock, so the reports have the order of the allocator's actions. The rest is known from other
+// calls of the same library, in the same thread:
 //
 //     the stream         getCurrentCUDAStream, which an allocation calls first, and without the lock
 //     record_stream      of a block that other streams have used, an event is recorded on each of these when it is freed,
@@ -11,10 +11,10 @@
 //     the context        that was current at the device's first allocation, which called the driver. A thread that takes
 //                        or returns memory which the pool has needs none, as autograd's, and may have that of another device
 //
-// Of a graph's private pool a free says nothing: the graph goes on using what its owner has dropped.
+// A free of a graph's private pool says nothing: the graph goes on using memory that its owner has dropped.
 //
-// The lock is a mutex: its depth in this thread says that an event is the allocator's. The place in the program is found
-// before a lock is taken, because that may take the GIL, and a thread with the GIL may wait for the lock.
+// The lock is a mutex: its depth in this thread shows that an event is the allocator's. The place in the program is
+// found before a lock is taken, because the search may take the GIL, and a thread with the GIL may wait for the lock.
 #pragma once
 
 #include "mutex.hpp"
@@ -87,7 +87,7 @@ inline Pieces& pieces() {
     return only;
 }
 
-// -- what is called in the place of others ----------------------------------------------------------------------------
+// -- functions that are called in the place of others -----------------------------------------------------------------
 
 inline RawStream current_stream(std::int8_t device) {
     RawStream found = pieces().current_stream(device);
@@ -174,7 +174,7 @@ bool lead(const Library& library, const char* symbol, Function* ours, Function*&
     return theirs && library.lead(symbol, reinterpret_cast<void*>(ours));
 }
 
-// From here on pieces are reported. False: this version of PyTorch does not show them.
+// Reports pieces from here on. False: this version of PyTorch does not show them.
 inline bool watch_pieces(std::size_t hooks) {
     Pieces& all = pieces();
     Library library("libc10_cuda.so");
