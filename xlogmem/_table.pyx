@@ -1,14 +1,14 @@
 """The C table: the core for callers without the GIL.
 
-``include/xlogmem.h`` is the promise to its callers, and says what each function does.  Nothing here knows RMM; its
-binding (``xlogmem.rmm``) is one that keeps to the header.
+``include/xlogmem.h`` is the promise to its callers, and documents each function.  Nothing here knows RMM; RMM's binding
+(``xlogmem.rmm``) is a caller that keeps to the header.
 
 Threads of C++ programs may hold locks of their own, so nothing here takes the GIL, finalizers least of all.  Work that
 needs it (dropping a runtime, writing to the log) is deferred: the interpreter's main thread runs it as a pending call,
 or the next `open` does.
 
 Streams come as bare handles.  They become opaque, unless the program named another discipline, because the caller
-enqueues work that is not recorded.  Which registration a handle means is found by `_foreign`.
+enqueues work that is not recorded.  `_foreign` finds the registration that a handle means.
 """
 
 __all__ = ["table"]

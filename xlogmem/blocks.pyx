@@ -1,7 +1,7 @@
 """Runtimes, blocks, and their identities, as Python objects.
 
-Thin shells.  They check what they are given, call one of `_core`'s operations, without the GIL unless it can be done at
-once, and turn a failure into an exception; the rules are there.
+Thin shells.  They check their arguments, call one operation of `_core`, without the GIL unless it can be done at once,
+and turn a failure into an exception; the rules are in `_core`.
 """
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "PeakSpan", "Runtime", "enter_scope",

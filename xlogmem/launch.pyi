@@ -12,7 +12,7 @@ __all__ = ["LaunchRecorder", "use"]
 ADVICE: str
 explanations: list[Callable[[Core], str | None]]
 
-# Anything that names memory: see `use`.  What does not is refused at the call.
+# Anything that names memory: see `use`.  The call refuses other objects.
 _Trackable: TypeAlias = object
 _What: TypeAlias = object
 

@@ -1,11 +1,11 @@
 """Wrappers for launches: `use`, and the `LaunchRecorder` behind it.
 
-A recorder collects what one launch touches, has the core prepare it before the launch, and files it afterwards.  It
-turns objects into block identities and knows nothing of waits and events.
+A recorder collects the blocks that one launch touches, has the core prepare the launch before it is queued, and files
+it afterwards.  The recorder turns objects into block identities and knows nothing of waits and events.
 
-A use comes with every launch, so what nearly all programs write, streams and blocks of one runtime, is as cheap as an
-empty context manager: no dictionary of arguments, recorders and windows that were used before, one call of the core on
-entry and one on exit, both with the GIL where nothing has to wait (core/at_once.pxi).
+Every launch comes with a use, so the arguments that nearly all programs write, streams and blocks of one runtime, make
+it as cheap as an empty context manager: recorders and windows are reused, arguments need no dictionary, and the core is
+called once on entry and once on exit, both times with the GIL where nothing has to wait (core/at_once.pxi).
 """
 
 from cpython.ref cimport PyObject

@@ -1,12 +1,12 @@
-# Memory of other libraries that is tracked until its owner ends.
+# Adopted memory of other libraries, tracked until its owner ends.
 #
-# The owner is not held.  When it ends, or is closed, the block is dropped like one whose handle is gone: pushed on a
-# list, which the next operation drains.  Until then the block is in the index, and the library may have handed out the
-# address again: a lookup that finds an ended adoption finds nothing.
+# The runtime does not hold the owner.  When the owner ends, or is closed, the block is dropped like a block whose
+# handle is gone: it is pushed on a list, which the next operation drains.  Until then the block is in the index, and
+# the library may have handed out the address again: a lookup that finds an ended adoption finds nothing.
 #
-# The library goes on working with the memory and does not record that.  So its stream counts as opaque for the block,
-# as a consumer's does: uses elsewhere come after what is queued there, and it waits for them before it goes on, so
-# that what it does with the bytes once the owner is gone comes after all uses.
+# The library goes on working with the memory and does not record its work.  So its stream counts as opaque for the
+# block, as a consumer's does: uses elsewhere come after the work queued there, and the stream waits for them before it
+# goes on.  So the library's work on the bytes once the owner is gone comes after all uses.
 
 import weakref
 
@@ -22,7 +22,7 @@ from xlogmem._foreign.named cimport Extent
 
 @cython.final
 cdef class Adoption:
-    """A block that ends with an object.  Called by the weak reference to that object."""
+    """A block that ends with an object; the weak reference to that object calls this."""
     cdef object core                        # a weak reference
     cdef object owner                       # a weak reference, which calls this
     cdef Block* block
@@ -35,7 +35,8 @@ cdef class Adoption:
 
 
 cdef int end_adoption(Adoption adoption) except -1:
-    """In a finalizer: once, no driver call, no lock.  A runtime that is going frees its blocks itself."""
+    """Drop the block of an adoption, once.  Runs in a finalizer: no driver call, no lock.  A runtime that ends frees
+    its blocks itself."""
     cdef object core = adoption.core()
     if adoption.ended or core is None or (<Core>core).adoptions is None:
         return 0
@@ -45,7 +46,8 @@ cdef int end_adoption(Adoption adoption) except -1:
 
 
 cdef bint adoption_has_ended(dict adoptions, uint64_t generation) except -1:
-    """Also if the owner says that it was closed, which ends its memory and not the object."""
+    """True if the adoption has ended, also because the owner says that it was closed: that ends the owner's memory, not
+    the object."""
     cdef Adoption adoption = adoptions.get(generation)
     if adoption is None:
         return False
@@ -56,7 +58,8 @@ cdef bint adoption_has_ended(dict adoptions, uint64_t generation) except -1:
 
 
 cdef bint ended_adoption_is_kept(Core core, uint64_t generation) except -1:
-    """Whether a window, a capture or a failure puts the free off; else it was carried out, or another thread is at it.
+    """True if a window, a capture or a failure puts the free off; else it was carried out, or another thread is
+    carrying it out.
     """
     cdef Adoption adoption = core.adoptions.get(generation)
     cdef bint kept = False
@@ -69,7 +72,7 @@ cdef bint ended_adoption_is_kept(Core core, uint64_t generation) except -1:
 
 
 cdef int forget_ended(Core core) except -1:
-    """Adoptions whose blocks are freed by now."""
+    """Remove the adoptions whose blocks are freed by now."""
     cdef Adoption adoption
     for generation, item in list(core.adoptions.items()):
         adoption = <Adoption>item
@@ -79,8 +82,8 @@ cdef int forget_ended(Core core) except -1:
 
 
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1:
-    """Track memory as long as its owner lives; `home` is where its library works.  Inside a tracked block it is that
-    block."""
+    """Track memory as long as its owner lives; `home` is the stream on which its library works.  Memory inside a
+    tracked block resolves to that block."""
     cdef Adoption adoption
     cdef DeviceBlock handle = adopt_range(core, extent.first, bytes_of(extent), home, None, None)
     forget_ended(core)

@@ -1,7 +1,7 @@
 # `Core`: the parts of a runtime, and the way to them from other rooms.
 #
-# It finds what an argument names (streams, blocks by handle, identity or address) and turns failures into exceptions.
-# The operations that users call are `Runtime`'s, in runtime.pxi.
+# It resolves arguments (streams, blocks by handle, identity or address) and turns failures into exceptions.  The
+# operations that users call are `Runtime`'s, in runtime.pxi.
 
 import warnings
 
@@ -73,9 +73,9 @@ cdef class Core:
     Parameters
     ----------
     stream_pool : StreamPool
-        Its streams are the ones that this core knows.  A pool serves one core.
+        The pool of the streams that this core knows.  A pool serves one core.
     resource : DeviceMemoryResource
-        Where the bytes come from.
+        The resource that provides the bytes.
     policy : {"adaptive", "precise", "lazy"}
         When a commit records an event at once.
     """
@@ -110,8 +110,8 @@ cdef class Core:
         use_caches(&self.state)
 
     def __del__(self):
-        """What was dropped is freed while the resource is whole.  One that is written in Python and refers to its
-        runtime is in a cycle with it, and the collector empties it before `__dealloc__`."""
+        """Free dropped blocks while the resource is whole.  A resource that is written in Python and refers to its
+        runtime is in a cycle with the runtime, and the collector empties the resource before `__dealloc__`."""
         cdef bint more
         self.owners_live = (<PyObject*>self).ob_refcnt == 1         # else a collector is at it, and may end them first
         self.adoptions = None                           # no owner ends anything here any more
@@ -126,7 +126,8 @@ cdef class Core:
             self.drop_owners()
 
     def __dealloc__(self):
-        """No handle is left: blocks that are still live were dropped, failed to be freed, or are the C table's."""
+        """Free everything.  No handle is left: blocks that are still live were dropped, failed to be freed, or belong
+        to the C table."""
         cdef bint more = False
         if kept_whole:
             kept_whole.pop(<size_t><void*>self, None)
@@ -145,7 +146,7 @@ cdef class Core:
 
     # ------------------------------------------------------------------------------------------ failures
     cdef int fail(self, Failure* failure, str what) except -1:
-        """Raise what an operation reported."""
+        """Raise the failure that an operation reported."""
         self.drop_owners()
         if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
             what += described(self, failure.generation, f", generation {failure.generation}")
@@ -158,7 +159,7 @@ cdef class Core:
         raise_failure(failure, what, &self.state.marks)
 
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1:
-        """Raise the first, with the others as its notes; of these an interrupt is raised too."""
+        """Raise the first failure, with the others as its notes; an interrupt among these is raised too."""
         cdef size_t i
         try:
             raise_failure(&failures[0][0], what, &self.state.marks)
@@ -174,7 +175,7 @@ cdef class Core:
         return 0
 
     def _wait_for_pending(self):
-        """For a budget that this runtime shares with another one, which is out of it."""
+        """Wait for pending frees on behalf of another runtime that has exhausted a budget which both share."""
         with nogil:
             wait_for_pending(&self.state)
         self.drop_owners()
@@ -187,7 +188,7 @@ cdef class Core:
         return 0
 
     cdef int warn_of_eviction(self) except -1:
-        """Once: what the resource did to a block that was live."""
+        """Warn, once, that the resource handed out memory of a live block."""
         self.state.has_evicted.store(False)
         warnings.warn(
             f"{self.resource!r} handed out memory of a live block, {self.state.evicted_nbytes} bytes at "
@@ -198,20 +199,21 @@ cdef class Core:
 
     # ------------------------------------------------------------------------------------------ streams
     cdef Stream stream_of(self, object stream):
-        """The handle of a stream argument: a foreign one is registered on first use; None is the pool's default."""
+        """Return the handle of a stream argument: a foreign stream is registered on first use; None means the pool's
+        default."""
         if stream is None:
             return self.stream_pool.default
         return self.streams.find(stream)
 
     cdef Stream stream_for_use(self, object stream):
-        """The same for a stream on which blocks are used, which may be on another device."""
+        """Return the handle of a stream on which blocks are used; it may be on another device."""
         if stream is None:
             return self.stream_pool.default
         return self.streams.find_for_use(stream)
 
     cdef Stream owned_stream(self, object handle):
-        """The registration of a stream that is known to live on: an own stream, a default stream, one whose owner is
-        held here or can be found.  None for another handle."""
+        """Return the registration of a stream that is known to stay alive: an own stream, a default stream, or a stream
+        whose owner is held here or can be found.  None for another handle."""
         cdef Stream own
         if not isinstance(handle, int) or handle <= PER_THREAD:
             return self.stream_of(handle)
@@ -223,7 +225,8 @@ cdef class Core:
         return self.stream_of(handle) if handle is not None else None
 
     cdef Stream writer_of(self, DeviceBlock block):
-        """Where the newest use that wrote the block was filed; None without one, or if its stream was unregistered."""
+        """Return the stream on which the newest write of the block was filed; None if there is none, or if its stream
+        was unregistered."""
         cdef OrderState* order = self.state.order
         cdef StreamState* found = NULL
         cdef uint64_t writer = 0
@@ -242,7 +245,7 @@ cdef class Core:
 
     # ------------------------------------------------------------------------------------------ blocks
     cdef bint find(self, uint64_t ptr, Found* found) noexcept:
-        """The live block that contains an address.  Its stream may be deleted as soon as the lock is released."""
+        """Find the live block that contains an address.  Its stream may be deleted as soon as the lock is released."""
         cdef bint there
         if self.state.order.lock.try_lock():
             there = find_by_address_locked(&self.state, ptr, found)
@@ -255,7 +258,7 @@ cdef class Core:
         return there
 
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept:
-        """As `find`; its stream has one handle more, which the caller takes off again."""
+        """Find a block as `find` does.  Its stream gets one more handle, which the caller removes again."""
         cdef bint there
         with nogil:
             self.state.order.lock.lock()
@@ -266,7 +269,7 @@ cdef class Core:
         return there
 
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept:
-        """The live block that contains an address, or else the first one that begins above it, up to the last."""
+        """Find the live block that contains an address, or else the first that begins above it, up to `last`."""
         cdef bint there
         with nogil:
             self.state.order.lock.lock()
@@ -275,9 +278,9 @@ cdef class Core:
         return there
 
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
-        """What an argument names: TRACKED or READ_ONLY_HERE and the identity in `found`, UNTRACKED, NOTHING, SEVERAL,
-        or BEYOND, where `found` has the block in which an array begins, and `extent` its bytes.  Blocks of other
-        runtimes are refused; whether a block is alive is the operation's question."""
+        """Resolve an argument: TRACKED or READ_ONLY_HERE, with the identity in `found`; UNTRACKED, NOTHING, SEVERAL; or
+        BEYOND, with the block in which an array begins in `found`, and the array's bytes in `extent`.  Blocks of other
+        runtimes are refused; the operation checks if a block is alive."""
         cdef DeviceBlock block
         cdef BlockId identity
         if isinstance(what, DeviceBlock):
@@ -311,7 +314,7 @@ cdef class Core:
         return self.resolve_named(what, found, extent, where)
 
     cdef Resolved resolve_named(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
-        """`resolve` for what is not xlogmem's: `extent` has the memory that it names."""
+        """Resolve an argument of a type that is not xlogmem's; `extent` gets the memory that it names."""
         if isinstance(what, (list, tuple, dict)):
             return SEVERAL
         if not name_memory(what, where, extent):
@@ -319,7 +322,7 @@ cdef class Core:
         return self.find_extent(extent, found)
 
     cdef int label(self, Allocation* wanted, str tag) except -1:
-        """The tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
+        """Set the tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
         if tag is not None:
             wanted.tag = label_of_tag(tag)
             encode_for_check(wanted.tag)
@@ -328,7 +331,7 @@ cdef class Core:
         return 0
 
     cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED:
-        """The block in which the memory begins."""
+        """Find the block in which the memory begins."""
         if self.state.dropped.load() != NULL:           # its library may have handed out the address again
             with nogil:
                 drain_by_itself(&self.state)
@@ -340,7 +343,7 @@ cdef class Core:
         return READ_ONLY_HERE if extent.read_only else TRACKED
 
     cdef bint has_ended(self, uint64_t generation) except -1:
-        """Whether a block is foreign memory whose owner is gone: what has its address now is something else."""
+        """True if a block is foreign memory whose owner is gone: other memory may have its address now."""
         return bool(self.adoptions) and adoption_has_ended(self.adoptions, generation)
 
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream):
@@ -354,8 +357,8 @@ cdef class Core:
         return identity
 
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1:
-        """Inside a window on the block: a consumer gets it, until it releases the export (NULL: until the block is
-        freed).
+        """Export a block to a consumer, until the consumer releases the export (NULL: until the block is freed).
+        Called inside a window on the block.
 
         A stream without a known owner is not used again: a block whose export is released there is freed by a blocking
         reap.
@@ -379,15 +382,15 @@ cdef class Core:
         return 0
 
     cdef int cover_export(self, Stream consumer) except -1:
-        """After the window of an export on this stream."""
+        """Fence an export on this stream, after the window of the export."""
         with nogil:
             fence_export(&self.state, consumer.state)
         return 0
 
-    # ------------------------------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------------------------------ properties
     @property
     def lost(self):
-        """Whether the device was lost to an error after which only a new process helps."""
+        """True if the device was lost to an error after which only a new process helps."""
         return self.state.marks.load() & LOST != 0
 
     @property
@@ -412,7 +415,7 @@ cdef class Core:
 
     @property
     def pending_bytes(self):
-        """Bytes that were freed, and whose free the device has not completed: it is queried, without a wait."""
+        """Freed bytes whose free the device has not completed.  The device is queried, without a wait."""
         return self._bytes(True)[1]
 
     @property
@@ -422,10 +425,10 @@ cdef class Core:
 
     @property
     def peak_bytes(self):
-        """The most bytes that were live at a time, since the runtime was made or `reset_peak_bytes` was called.
+        """The peak of live bytes since the runtime was made or `reset_peak_bytes` was called.
 
-        With a pool, what streams keep in caches for further allocations counts too: at most ``stream_cache_size`` for
-        each stream.
+        With a pool, memory that streams keep in caches for further allocations counts too: at most
+        ``stream_cache_size`` for each stream.
         """
         cdef uint64_t peak
         with nogil:
@@ -433,7 +436,7 @@ cdef class Core:
         return peak
 
     def reset_peak_bytes(self):
-        """Begin anew to look for the peak, from what is live now.  Thread-safe; scopes go on."""
+        """Restart the peak from the bytes that are live now.  Thread-safe; scopes go on."""
         with nogil:
             begin_peak(&self.state, NULL)
 
@@ -450,11 +453,11 @@ cdef class Core:
         return figures.live_bytes, pending
 
     def counters(self):
-        """What the runtime has done since it was made, as a dictionary of counts.
+        """Counts of the runtime's operations since it was made, as a dictionary.
 
-        ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` counts orderings that were needed and held
-        already, ``covered`` those that an event recorded before was enough for.  ``cached`` counts the allocations that
-        got memory which the same stream had freed, without a call of the resource.
+        ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` counts needed orderings that held already,
+        ``covered`` those for which an event recorded before was enough.  ``cached`` counts the allocations that got
+        memory which the same stream had freed, without a call of the resource.
         """
         cdef OrderState* order = self.state.order
         cdef OrderCounters ordered

@@ -1,5 +1,5 @@
-# Blocks of no bytes: there is nothing to track, order, or free, and neither the resource nor the driver is called.  A
-# handle of one has no core, which keeps it out of all paths that look at a tracked block.
+# Blocks of no bytes: there is nothing to track, order, or free, and neither the resource nor the driver is called.  The
+# handle of such a block has no core, which keeps it out of all paths that look at a tracked block.
 
 from libc.stdint cimport uint64_t
 
@@ -28,14 +28,14 @@ cdef void end_nothing(Block* _, void* __, uint64_t ___) noexcept:
 
 
 cdef bint is_empty(DeviceBlock block) except -1:
-    """Whether the block has no bytes; raises for one that was never allocated."""
+    """True if the block has no bytes; raises if it was never allocated."""
     if block.block == NULL:
         raise StreamMisuseError("the block was never allocated")
     return block.core is None
 
 
 cdef bint is_empty_of(DeviceBlock block, Core core) except -1:
-    """Whether it is a live block of no bytes of this runtime."""
+    """True if the block is a live block of no bytes of this runtime."""
     if block.block != nothing or block.stream.ordering is not core.ordering:
         return False
     if block.owned.item == NULL:

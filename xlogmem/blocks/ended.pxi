@@ -1,10 +1,10 @@
-# Runtimes that ended while something of theirs could not be freed.
+# Runtimes that ended while some of their memory could not be freed.
 #
-# A finalizer may run inside any capture, so it must not wait for the whole context: that would end the capture.  What
-# needs such a wait, or the end of a capture, is kept in a list of the process.  Calls that may wait finish it: a
-# blocking reap on the same device, and the making of the next runtime there.  At the exit nothing is done.
+# A finalizer may run inside any capture, so it must not wait for the whole context: that would end the capture.
+# Remains that need such a wait, or the end of a capture, are kept in a list of the process.  Calls that may wait finish
+# them: a blocking reap on the same device, and the creation of the next runtime there.  Nothing is done at exit.
 #
-# A pool may be finalized before its runtime or after it.  It does not wait either: the remains have the pool.
+# A pool may be finalized before its runtime or after it.  The pool does not wait either: the remains have the pool.
 
 import warnings
 
@@ -31,7 +31,7 @@ cdef dict kept_whole = {}                   # resources of runtimes that a colle
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs what the state refers to
 cdef class Remains:
-    """What an ended runtime has left: blocks, and what they are freed with."""
+    """The remains of an ended runtime: its blocks, and the objects needed to free them."""
     cdef CoreState state
     cdef Ordering ordering
     cdef DeviceMemoryResource resource
@@ -44,14 +44,14 @@ cdef class Remains:
 
 
 cdef int keep_whole(Core core) except -1:
-    """A collector ends a runtime that has something left: it must not empty the resource before the remains have it, if
-    that, or one below it, is written in Python."""
+    """Keep the resource of a runtime that a collector ends and that has memory left: the collector must not empty the
+    resource before the remains have it, if the resource, or one below it, is written in Python."""
     kept_whole[<size_t><void*>core] = core.resource
     return 0
 
 
 cdef int keep_remains(Core core) except -1:
-    """Of a runtime that goes now."""
+    """Keep the remains of a runtime that ends now."""
     cdef Remains remains = Remains.__new__(Remains)
     remains.ordering = core.ordering
     remains.resource = core.resource
@@ -65,8 +65,8 @@ cdef int keep_remains(Core core) except -1:
 
 
 cdef int finish_ended(Context context) except -1:
-    """Free what ended runtimes of this device have left.  The host may wait for the whole context.  What fails is for
-    `warn_of_ended`: a constructor that calls this has to go on."""
+    """Free the remains of ended runtimes of this device.  The host may wait for the whole context.  `warn_of_ended`
+    reports failures: a constructor that calls this has to go on."""
     cdef Remains remains
     cdef bint more
     for address in list(kept_whole):
@@ -85,7 +85,7 @@ cdef int finish_ended(Context context) except -1:
 
 
 cdef int warn_of_ended(Context context) except -1:
-    """Say what failed when a blocking reap tried to free what ended runtimes have left, once for each failure."""
+    """Warn, once for each failure, if a blocking reap failed to free the remains of ended runtimes."""
     cdef Remains remains
     cdef char[512] text
     for remains in [remains for remains in ended if (<Remains>remains).ordering.context is context]:
@@ -98,7 +98,8 @@ cdef int warn_of_ended(Context context) except -1:
 
 
 cdef int finish_kept_whole(Context context, object address) except -1:
-    """A runtime that its resource refers to lives on while the resource is kept; here it ends while that is whole."""
+    """Finish a runtime that its resource refers to.  It lives on while the resource is kept; here it ends while the
+    resource is whole."""
     cdef Core core
     cdef bint more
     if address not in kept_whole:                       # it ended meanwhile
@@ -114,7 +115,7 @@ cdef int finish_kept_whole(Context context, object address) except -1:
 
 
 def report_to_check(size_t address):
-    """Runtimes that are made from now on report to the table at this address: cpp/engine/hooks.hpp."""
+    """Have runtimes that are made from now on report to the table at this address: see cpp/engine/hooks.hpp."""
     set_hooks(address)
 
 
@@ -122,27 +123,28 @@ recording = None                            # what is being recorded, for the me
 
 
 def record_history(bint recorded, history=None):
-    """Whether runtimes write what they do into the ring of `_history`.  When this returns to nothing, none does.
-    `history` has `lines_of_block` and `beginnings_of_blocks`; see `xlogmem.history.Recording`."""
+    """Switch the recording of operations into the ring of `_history` on or off, for all runtimes.  When a call that
+    switches it off returns, no runtime writes events.  `history` has `lines_of_block` and `beginnings_of_blocks`; see
+    `xlogmem.history.Recording`."""
     global recording
     recording = history if recorded else None
     switch_history(recorded)
 
 
 cdef str recorded_lines(uint64_t generation):
-    """Where a block was allocated and freed, a line each, if a history is being recorded."""
+    """Return where a block was allocated and freed, a line each, if a history is being recorded."""
     known = recording
     return known.lines_of_block(generation) if known is not None else ""
 
 
 def unfinished_runtimes():
-    """How many runtimes of this process ended and have something left, which a later call has to free."""
+    """Count the ended runtimes of this process that have memory left, which a later call has to free."""
     return len(ended) + len(kept_whole)
 
 
 cdef int drop_owners_of(CoreState* core) except -1:
-    """Drop the owners of adopted memory that the last operations freed.  Never under the lock: a finalizer may do
-    anything."""
+    """Drop the owners of adopted memory that the last operations freed.  Never called under the lock: a finalizer may
+    do anything."""
     cdef vector[void*] owners
     cdef size_t i
     if not core.has_pending_decrefs:
@@ -159,7 +161,7 @@ cdef int drop_owners_of(CoreState* core) except -1:
 
 
 cdef int delete_tables(CoreState* core) except -1:
-    """The tables go: nothing refers to them."""
+    """Delete the tables; nothing refers to them."""
     cdef size_t i
     if core.order != NULL:
         end_calls(core)

@@ -21,8 +21,9 @@ cdef ReleasedExports* released_exports = make_new[ReleasedExports]()  # never de
 
 
 cdef void release_export(Export* export) noexcept nogil:
-    """For deleters: any thread, with or without the GIL, at any time; no lock, no driver call, no wait.  The main
-    thread of the interpreter collects, or the next call that needs memory; at its end the process frees everything."""
+    """Release an export.  For deleters, which call this on any thread, with or without the GIL, at any time: no lock,
+    no driver call, no wait.  The main thread of the interpreter collects the export, or the next call that needs memory
+    does; at its end the process frees everything."""
     push(released_exports.exports, export)
     if process_is_closing():
         return
@@ -38,7 +39,7 @@ cdef int collect_pending(void* _) noexcept:
 
 
 cdef inline int collect_exports() except -1:
-    """File the uses of released exports, and drop their blocks.  With the GIL."""
+    """File the uses of released exports, and drop their blocks.  Called with the GIL."""
     return collect_released() if released_exports.exports.load() != NULL else 0
 
 

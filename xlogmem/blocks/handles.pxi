@@ -15,7 +15,7 @@ from xlogmem.streams cimport core_of
 
 
 class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python do by themselves
-    """How a use touches a block."""
+    """How a use accesses a block."""
 
     READ = 1                        # as AccessFlags in _core
     WRITE = 2
@@ -23,17 +23,17 @@ class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python 
 
     @property
     def reads(self):
-        """Whether the block's contents matter to the use."""
+        """True if the use depends on the block's contents."""
         return bool(self.value & 1)
 
     @property
     def writes(self):
-        """Whether the use changes the block's contents."""
+        """True if the use changes the block's contents."""
         return bool(self.value & 2)
 
 
 class BlockState(enum.Enum):
-    """Whether a block is alive."""
+    """The state of a block."""
 
     LIVE = "live"
     RETIRED = "retired"             # freed by its owner while in use; the memory is still there
@@ -44,7 +44,7 @@ class BlockState(enum.Enum):
 @cython.final
 @cython.no_gc
 cdef class BlockId:
-    """The identity of a block: copyable, comparable, and does not keep the memory.
+    """The identity of a block.  It can be copied and compared, and does not keep the memory.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ cdef class BlockId:
     generation : int
         A number that no other block of this process has.
     alloc_stream : Stream or None
-        Where the block was allocated; None for memory adopted without a stream.
+        The stream of the allocation; None for memory adopted without a stream.
     device_id, device_ordinal : int
         The device; the second name is the older one.
     """
@@ -100,22 +100,22 @@ cdef class DeviceBlock:
     Attributes
     ----------
     ptr : int
-        Device address.  Aligned to at least 256 bytes where xlogmem allocated it; of adopted memory as it came.  0 of a
-        block of no bytes.
+        Device address.  Memory that xlogmem allocated is aligned to at least 256 bytes; adopted memory has the
+        alignment that it came with.  0 for a block of no bytes.
     nbytes : int
         Size in bytes, as requested.
     generation : int
         Identity: no other block of this process has this number.
     stream : Stream or None
-        Where it was allocated; None for memory adopted without a stream.
+        The stream of the allocation; None for memory adopted without a stream.
     tag : str or None
         The label given to the allocation.
     core : Core or None
-        The runtime that tracks it; None: it has no bytes, and nothing is tracked.
+        The runtime that tracks the block; None if it has no bytes, because nothing is tracked then.
 
     Notes
     -----
-    Thread-safe.  A block of no bytes is named like others and orders nothing.  A finalizer makes no driver call: the
+    Thread-safe.  A block of no bytes is passed like others and orders nothing.  A finalizer makes no driver call: the
     free is queued by the next call to the runtime, or by `DeviceRuntime.reap_pending`.
     """
 
@@ -123,7 +123,7 @@ cdef class DeviceBlock:
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
 
     def __reduce__(self):
-        """Refused.  What other processes may open by CUDA IPC is made for that from the start."""
+        """Raise TypeError.  Memory that other processes may open by CUDA IPC has to be allocated for that."""
         below = "" if self.core is None else f" of {type(self.core.resource).__name__}"
         raise TypeError(f"a block{below} cannot be copied, nor be pickled for another process: it owns its memory, "
                         "which is not made for CUDA IPC. Send what is in it through the host, or allocate from "
@@ -137,7 +137,7 @@ cdef class DeviceBlock:
             free_handle(self.core, self, stream)
 
     def close(self, stream=None):
-        """Free the block unless that was done, or another handle owns it; see `DeviceRuntime.deallocate`.
+        """Free the block unless it was freed, or another handle owns it; see `DeviceRuntime.deallocate`.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ cdef class DeviceBlock:
             pass
 
     def __enter__(self):
-        """The block, which is closed at the end of the ``with`` statement."""
+        """Return the block, which is closed at the end of the ``with`` statement."""
         if self.owned.item == NULL:
             if self.block == NULL:
                 raise StreamMisuseError("the block was never allocated")
@@ -169,16 +169,16 @@ cdef class DeviceBlock:
     def synchronize(self):
         """Wait on the host until every use that was recorded is complete.
 
-        Work that may be enqueued without a record counts as well: what is enqueued so far on the stream of a block that
-        no other one has used, on an opaque stream, or on that of a consumer.  What is inside a `use` that is not closed
-        does not count.
+        Work that may be enqueued without a record counts as well: all work enqueued so far on the stream of a block
+        that no other stream has used, on an opaque stream, or on the stream of a consumer.  Launches inside a `use`
+        that is not closed do not count.
 
         Raises
         ------
         UseAfterFreeError
             The block was freed.
         StreamMisuseError
-            A stream that has to be waited for is capturing a graph.
+            A stream that the host has to wait for is capturing a graph.
         DriverError
             The driver refused, or work on the device has failed.
 
@@ -193,11 +193,11 @@ cdef class DeviceBlock:
 
     @property
     def ready(self):
-        """Whether all that `synchronize` waits for is complete: queried, without a wait.
+        """True if all work that `synchronize` waits for is complete.  The device is queried, without a wait.
 
-        One query for each stream that the host is not ordered after; an event is recorded where there is none.  False
-        where it cannot be queried: on a stream without a known owner, and on another thread's default stream.  Errors
-        are those of `synchronize`.
+        Makes one query for each stream that the host is not ordered after, and records an event where there is none.
+        False where no query is possible: on a stream without a known owner, and on another thread's default stream.
+        Errors are those of `synchronize`.
         """
         if self.core is not None:
             return handle_is_ready(self)
@@ -207,7 +207,8 @@ cdef class DeviceBlock:
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface, of the bytes (``"|u1"``).
 
-        It names a stream that is ordered, at this moment, after all uses; see `Buffer.__cuda_array_interface__`.
+        The interface names a stream that is ordered, at this moment, after all uses; see
+        `Buffer.__cuda_array_interface__`.
         """
         if self.core is None:
             is_empty(self)
@@ -240,7 +241,7 @@ cdef class DeviceBlock:
 
     @property
     def align(self):
-        """The alignment of `ptr` that is guaranteed, in bytes."""
+        """The guaranteed alignment of `ptr`, in bytes."""
         return 256
 
     @property
@@ -265,7 +266,8 @@ cdef class DeviceBlock:
 
     @property
     def frontier(self):
-        """What the next user would be ordered after: ``{(kind, stream id): position}``.  For tests and debugging."""
+        """The positions that the next user would be ordered after: ``{(kind, stream id): position}``.  For tests and
+        debugging."""
         cdef OrderState* order
         cdef vector[Entry] entries
         cdef StreamState* source

@@ -1,5 +1,5 @@
-# Blocks begin and end, as Python calls it: arguments are checked, the core does it at once or without the GIL, and a
-# handle owns the block until it is freed.
+# Allocation, free and adoption as Python calls them: arguments are checked, the core carries out the operation at once
+# or without the GIL, and a handle owns the block until it is freed.
 
 import time
 
@@ -39,7 +39,7 @@ from xlogmem.resources.base cimport Allocation, start_call_on
 
 
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
-    """A handle that has no block yet."""
+    """Make a handle that has no block yet."""
     cdef DeviceBlock handle = DeviceBlock.__new__(DeviceBlock)
     handle.core = core
     handle.stream = stream
@@ -49,7 +49,7 @@ cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
 
 cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, size_t nbytes, uint64_t generation,
                              bint owns) noexcept:
-    """The block itself may be another one by now."""
+    """Fill a handle from plain values: the structure itself may hold another block by now."""
     handle.block = block
     handle.ptr = ptr
     handle.nbytes = nbytes
@@ -62,8 +62,8 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
 
 
 cdef void drop_block(Block* block, void* core, uint64_t generation) noexcept:
-    """The last handle is gone: the next operation frees the block, unless the cache of its stream takes it.  The block
-    may be another one by now, if it was freed through the C table."""
+    """Drop the block of the last handle: the next operation frees the block, unless the cache of its stream takes it.
+    The structure may hold another block by now, if the block was freed through the C table."""
     cdef int depth = (<Core>core).state.resource.stack_depth
     cdef PyObject* kind
     cdef PyObject* error
@@ -80,7 +80,8 @@ cdef void drop_block(Block* block, void* core, uint64_t generation) noexcept:
 
 
 cdef void keep_stack_of_drop(CoreState* core, Block* block, int depth) noexcept:
-    """No handle names the block, but an allocation may evict it meanwhile: hence the lock."""
+    """Keep the stack of a drop.  No handle refers to the block, but an allocation may evict it meanwhile: hence the
+    lock."""
     cdef Label* stack = label_of_stack(depth)
     core.order.lock.lock()
     if block.state != FREED:
@@ -105,7 +106,7 @@ cdef size_t parse_bytes_wanted(object nbytes) except? 0:
 
 
 cdef inline Stream stream_for(Core core, object stream):
-    """`Core.stream_of`, in short for what it is mostly given."""
+    """Do as `Core.stream_of`, with a short way for the usual arguments."""
     if (type(stream) is Stream and (<Stream>stream).ordering is core.ordering and (<Stream>stream).state != NULL
             and not (<Stream>stream).state.remote):
         return <Stream>stream
@@ -144,7 +145,7 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
 
 
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1:
-    """Raise what an allocation reported."""
+    """Raise the failure that an allocation reported."""
     cdef bint is_foreign = failure.kind == PYTHON_RAISED
     try:
         core.fail(failure, f"allocating {nbytes} bytes on {stream!r}")
@@ -176,8 +177,8 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
 
 
 cdef Stream stream_for_free(Core core, DeviceBlock block, object stream):
-    """Where a block is freed.  None: on its home, after all that is queued by now on the stream that was named, which
-    is on another device."""
+    """Return the stream on which a block is freed.  None: the block is freed on its home, after all work that is queued
+    by now on the named stream, which is on another device."""
     cdef Stream given
     if type(stream) is Stream and (<Stream>stream).ordering is core.ordering:
         return stream_for(core, stream)
@@ -205,7 +206,8 @@ cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
 
 # ---------------------------------------------------------------------------------------------- adopt
 cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple options):
-    """The memory that an object names, or so many bytes from there; `options` are those of `adopt_range`."""
+    """Adopt the memory that an object names, or `nbytes` bytes from its address; `options` are those of
+    `adopt_range`."""
     cdef Extent extent
     stream, owner, tag = options
     refuse_several(what, "adopt each of them")
@@ -228,8 +230,9 @@ cdef object bytes_of(Extent* extent):
 
 
 cdef int adopt_after_ended(Core core, Range* memory, Found* found, Failure* failure) except -1:
-    """`adopt`, and whose owner is gone is not adopted with what it had: that is freed first.  If another thread is
-    freeing it right now, this one waits; if a window or a capture keeps it, the range is contested."""
+    """Adopt a range.  An ended adoption of the same memory is not adopted again: its block is freed first.  If another
+    thread is freeing that block right now, this thread waits; if a window or a capture keeps the block, the range is
+    contested."""
     cdef int failed
     while True:
         with nogil:

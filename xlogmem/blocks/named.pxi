@@ -1,17 +1,18 @@
-# Arguments that are no blocks: their parts, and the memory of each.
+# Arguments that are not blocks: their parts, and the memory of each part.
 
 from xlogmem._foreign.named cimport Extent
 
 
 cdef object contents_of(object what):
-    """An iterator over what is in a list, a tuple or a dict (its values); None: it is none of these."""
+    """Return an iterator over the items of a list or tuple, or the values of a dict; None for anything else."""
     if isinstance(what, (list, tuple)):
         return iter(what)
     return iter(list(what.values())) if isinstance(what, dict) else None
 
 
 cdef object for_each(object what, object function, const char* where):
-    """What the function returns for one thing, or for each in nested lists, tuples and dicts, in the same arrangement.
+    """Call the function for one object, or for each object in nested lists, tuples and dicts; return the results in the
+    same arrangement.
     """
     Py_EnterRecursiveCall(where)
     try:
@@ -27,14 +28,14 @@ cdef object for_each(object what, object function, const char* where):
 
 
 cdef int refuse_several(object what, str advice) except -1:
-    """Raise for what may consist of several blocks."""
+    """Raise if an argument may consist of several blocks."""
     if resolver_of(what) is not None or isinstance(what, (list, tuple, dict)):
         raise TypeError(f"{type(what).__name__} may consist of several blocks: {advice}")
     return 0
 
 
 cdef str describe_beyond(Found* found, Extent* extent):
-    """Where an array is that begins in a block and is not inside of it."""
+    """Describe the place of an array that begins in a block and is not inside it."""
     return (f"its elements take bytes {extent.first:#x} to {extent.last:#x}, and the block of generation "
             f"{found.generation} that it begins in has {found.nbytes} bytes, {found.ptr:#x} to "
             f"{found.ptr + found.nbytes - 1:#x}")

@@ -1,4 +1,4 @@
-# Spans of time, in which the most bytes that were live at a time are looked for: see core/peaks.pxi.
+# Peaks of live bytes during spans of time: see core/peaks.pxi.
 
 cimport cython
 
@@ -10,7 +10,8 @@ from xlogmem._core cimport begin_peak, end_peak, peak_of
 @cython.final
 @cython.no_gc_clear                      # the core has its address until `end`
 cdef class PeakSpan:
-    """From now on until `end`, or until it is dropped: `peak_bytes` is the most that was live in it."""
+    """A span of time that begins now and lasts until `end`, or until the span is dropped; `peak_bytes` is the peak of
+    live bytes in it."""
 
     cdef Core core                          # None: it has ended
     cdef uint64_t peak
@@ -24,7 +25,7 @@ cdef class PeakSpan:
         self.end()
 
     def end(self):
-        """Look no longer.  A second call does nothing."""
+        """End the span.  A second call does nothing."""
         cdef Core core = self.core
         if core is not None:
             with nogil:
@@ -33,7 +34,7 @@ cdef class PeakSpan:
 
     @property
     def peak_bytes(self):
-        """In bytes."""
+        """The peak of live bytes in the span."""
         cdef Core core = self.core
         cdef uint64_t peak
         if core is None:

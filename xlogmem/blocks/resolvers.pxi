@@ -1,6 +1,6 @@
 # Resolvers: how `use` finds the memory of objects that are not blocks, addresses or arrays.
 #
-# Libraries register one for their types (`xlogmem.cudf` does); an object with a resolver is read by that alone.
+# Libraries register a resolver for their types (`xlogmem.cudf` does); the resolver alone reads an object that has one.
 
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
@@ -10,7 +10,7 @@ cdef dict resolvers = {}                    # by type
 
 
 def register_resolver(kind, resolver):
-    """Say how `use` finds the memory of objects of a type, and of its subclasses.
+    """Register a function by which `use` finds the memory of objects of a type, and of its subclasses.
 
     Parameters
     ----------
@@ -23,9 +23,9 @@ def register_resolver(kind, resolver):
 
     Notes
     -----
-    Meant for types whose attributes have side effects, or which are made of several blocks: an object with a resolver
-    is not queried for anything else.  The resolver runs while the use is recorded, before the waits are queued.  Parts
-    may have parts as deep as calls may be (``sys.getrecursionlimit()``); then `use` raises RecursionError.
+    Meant for types whose attributes have side effects, or which are made of several blocks: `use` queries nothing else
+    of an object with a resolver.  The resolver runs while the use is recorded, before the waits are queued.  Parts may
+    be nested as deep as calls may be (``sys.getrecursionlimit()``); beyond that `use` raises RecursionError.
     Thread-safe.
 
     Raises
@@ -44,7 +44,7 @@ def register_resolver(kind, resolver):
 
 
 cdef object resolver_of(object what):
-    """The resolver of an object; None if it names its memory itself."""
+    """Return the resolver of an object; None if the object names its memory itself."""
     cdef PyObject* found
     if not resolvers or isinstance(what, (int, DeviceBlock)):
         return None

@@ -1,8 +1,8 @@
 # `Runtime`: the operations, as Python calls them.
 #
-# Each checks what it is given, calls one operation of `_core`, with the GIL if that can be done at once and else
-# without it, and turns a failure into an exception.
-# `DeviceRuntime` (runtime.py) is this class with its parts put together.
+# Each operation checks its arguments, calls one operation of `_core` (with the GIL if it can be done at once, else
+# without it) and turns a failure into an exception.  `DeviceRuntime` (runtime.py) is this class with its parts put
+# together.
 
 cimport cython
 
@@ -34,9 +34,9 @@ cdef class Runtime(Core):
     Parameters
     ----------
     stream_pool : StreamPool
-        Its streams are those of this runtime.  A pool serves one runtime.
+        The pool of this runtime's streams.  A pool serves one runtime.
     resource : DeviceMemoryResource
-        Where the bytes come from.
+        The resource that provides the bytes.
     policy : {"adaptive", "precise", "lazy"}
         When a commit records an event at once.
     """
@@ -66,8 +66,8 @@ cdef class Runtime(Core):
         DriverError
             The driver refused.
         OutOfDeviceMemoryError
-            There is no memory left, also after pending frees were waited for and the resource was trimmed.  If a wait
-            for the whole context might release more, which would end graph captures, the text says so.
+            No memory is left, even after the host waited for pending frees and the resource was trimmed.  If a wait for
+            the whole context, which would end graph captures, might release more, the text says so.
         StreamMisuseError
             The stream belongs to another runtime, was unregistered, or is capturing a graph.
         DeviceLostError
@@ -76,8 +76,8 @@ cdef class Runtime(Core):
         Warns
         -----
         RuntimeWarning
-            The resource handed out memory of a live block, whose handle is stale from then on.  Once for a runtime;
-            ``counters()["evictions"]`` has how many there were.
+            The resource handed out memory of a live block, whose handle is stale from then on.  Warned once for each
+            runtime; ``counters()["evictions"]`` counts all of them.
 
         Notes
         -----
@@ -96,8 +96,8 @@ cdef class Runtime(Core):
         block : DeviceBlock
             A block of this runtime.
         stream : stream, optional
-            Where the free is queued; the default is the stream of the allocation, or its successor if that was
-            unregistered.
+            The stream on which the free is queued; the default is the stream of the allocation, or its successor if
+            that stream was unregistered.
 
         Raises
         ------
@@ -108,11 +108,11 @@ cdef class Runtime(Core):
 
         Notes
         -----
-        While a window is open on the block the free is carried out by the last close; the state is ``RETIRED`` until
-        then.  On a stream that is capturing, it is carried out by the first call after the capture; into a pool it is
-        carried out at once, because that makes no driver call.  For adopted memory the owner is dropped instead, once
-        the stream, or without one the host, is ordered after every use.
-        Thread-safe; the GIL is released where the driver may have to wait.
+        While a window is open on the block, the last close carries out the free; the state is ``RETIRED`` until then.
+        On a stream that is capturing, the first call after the capture carries it out; a free into a pool is carried
+        out at once, because it makes no driver call.  For adopted memory the owner is dropped instead, once the stream,
+        or without one the host, is ordered after every use.  Thread-safe; the GIL is released where the driver may have
+        to wait.
         """
         if block.core is self:
             free_handle(self, block, stream)
@@ -127,14 +127,15 @@ cdef class Runtime(Core):
         Parameters
         ----------
         ptr : object
-            The memory: anything that `use` takes and that says how many bytes it has, or a device address.  Nested
-            lists, tuples and dicts of these are adopted one by one.
+            The memory: any object that `use` takes and that gives its size, or a device address.  Nested lists, tuples
+            and dicts of these are adopted one by one.
         nbytes : int, optional
-            Bytes, from the address of `ptr`; required for an address.  The default is what the object says.
+            Bytes, from the address of `ptr`; required for an address.  The default is the size that the object gives.
         stream : stream, optional
-            Where the owner's work on the memory was queued so far: the first use elsewhere is ordered after that.
-            Without one the memory has to be ready on every stream.  It cannot be known from the memory: everything
-            that was queued on the stream so far counts, and nothing that was queued elsewhere.
+            The stream on which the owner's work on the memory was queued so far: the first use elsewhere is ordered
+            after that work.  Without a stream the memory has to be ready on every stream.  The memory itself does not
+            show where work was queued: all work that was queued on this stream so far counts, and no work that was
+            queued elsewhere.
         owner : object, optional
             Held until the handle is freed or dropped and every use is ordered before the stream's further work (without
             a stream: complete).  The default is the object that names the memory; for an address nothing is held.
@@ -150,10 +151,10 @@ cdef class Runtime(Core):
         Raises
         ------
         TypeError, ValueError
-            This is host memory, or no memory, or a range that makes no sense; or its size is not known.
+            The argument is host memory, or no memory, or a range that makes no sense; or its size is not known.
         StreamMisuseError
-            The range overlaps a tracked block in part, or is on another device.  If one of several is refused, those
-            before it are released again.
+            The range overlaps a tracked block in part, or is on another device.  If one of several is refused, the ones
+            adopted before it are released again.
 
         Notes
         -----
@@ -172,15 +173,15 @@ cdef class Runtime(Core):
         Parameters
         ----------
         blocking : bool
-            Wait on the host for every free that is queued (default), or only query which are complete.  Blocks whose
-            export was released without a stream are freed too, and what runtimes of this device had left when they
-            ended: for those the host waits for the whole context.
+            Wait on the host for every queued free (default), or only query which frees are complete.  A blocking call
+            also frees blocks whose export was released without a stream, and the remains of ended runtimes of this
+            device: for these the host waits for the whole context.
 
         Raises
         ------
         DriverError
-            A stream could not be waited for, or a free inside another call failed and still does.  Every stream was
-            visited; what failed stays pending and is tried again by the next call.  Further failures are notes of the
+            A wait for a stream failed, or a free inside another call failed and still does.  Every stream was visited;
+            whatever failed stays pending, and the next call tries it again.  Further failures are notes of the
             exception.
 
         Notes
@@ -226,10 +227,10 @@ cdef class Runtime(Core):
 
     @property
     def ready(self):
-        """Whether all that `synchronize` waits for is complete: queried, without a wait.
+        """True if all work that `synchronize` waits for is complete.  The device is queried, without a wait.
 
-        One query for each stream, none after the first that is not.  False where it cannot be queried.  Errors are
-        those of `synchronize`.
+        Makes one query for each stream, and none after the first stream that is not complete.  False where no query is
+        possible.  Errors are those of `synchronize`.
         """
         cdef Failure failure
         cdef bint ready = False
@@ -253,15 +254,15 @@ cdef class Runtime(Core):
         Returns
         -------
         BlockId or None
-            None also for what has no elements, and for an array that is not inside of one block.  For nested lists,
+            None also for an object without elements, and for an array that is not inside one block.  For nested lists,
             tuples and dicts: identities in the same arrangement.
 
         Raises
         ------
         TypeError, ValueError
-            This is host memory, or no memory.
+            The argument is host memory, or no memory.
         StreamMisuseError
-            It is a block of another runtime.
+            The argument is a block of another runtime.
 
         Notes
         -----
@@ -285,7 +286,7 @@ cdef class Runtime(Core):
         return self.identity_at(address, found.generation)
 
     cdef BlockId identity_at(self, uint64_t address, uint64_t generation):
-        """Of the block that contains an address, if it is the one of this generation (0: any)."""
+        """Return the identity of the block that contains an address, if the block has this generation (0: any)."""
         cdef Found found
         if not self.find_held(address, &found):
             return None
@@ -300,20 +301,20 @@ cdef class Runtime(Core):
 
     # ------------------------------------------------------------------------------------------ streams
     def register_stream(self, stream, *, str discipline=None):
-        """The handle of a foreign stream, which is registered on first use.
+        """Return the handle of a foreign stream, which is registered on first use.
 
         Parameters
         ----------
         stream : object
             An int (the ``CUstream``), or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings: anything
-            with ``__cuda_stream__``.  The object is held while the stream is registered; one that only names a stream
-            that it does not own (an ``ExternalStream``) counts as an int.
+            with ``__cuda_stream__``.  The object is held while the stream is registered; an object that only names a
+            stream that it does not own (an ``ExternalStream``) counts as an int.
         discipline : {"ordinary", "opaque", "sealed"}, optional
             See `Stream.discipline`.  The default is ordinary, and opaque for the legacy and the per-thread default
-            streams.  A registered stream changes its discipline and stays the same registration; what the old
-            discipline allowed is waited for all the same.  Other streams are ordered after the work on a stream that
-            became opaque as far as a block was used there, or will be freed there; it waits for them (the hand-back)
-            from the next use on.
+            streams.  A registered stream changes its discipline and stays the same registration; waits still cover all
+            work that the old discipline allowed.  Other streams are ordered after the work on a stream that became
+            opaque as far as a block was used there, or will be freed there; the opaque stream waits for them (the
+            hand-back) from the next use on.
 
         Returns
         -------
@@ -334,10 +335,10 @@ cdef class Runtime(Core):
 
         Notes
         -----
-        Every argument that is a stream is registered this way.  A registration is identified by the driver's id of the
-        stream: a handle that the driver reused is another stream.  Handles 0 and 1 are the legacy default stream;
-        handle 2 is a different stream in every thread.  Streams whose only reference is xlogmem's are unregistered in
-        time.  Thread-safe.
+        Every argument that is a stream is registered this way.  The driver's id of the stream identifies a
+        registration: a handle that the driver reused is another stream.  Handles 0 and 1 are the legacy default stream;
+        handle 2 is a different stream in every thread.  Streams whose only reference is xlogmem's are eventually
+        unregistered.  Thread-safe.
         """
         if discipline is not None:
             with nogil:
@@ -354,7 +355,8 @@ cdef class Runtime(Core):
         stream : object
             The stream.
         successor : stream, optional
-            Where the blocks that were allocated there are freed from now on; the default is the pool's default stream.
+            The stream on which the blocks that were allocated on `stream` are freed from now on; the default is the
+            pool's default stream.
 
         Raises
         ------
@@ -370,7 +372,8 @@ cdef class Runtime(Core):
         self.streams.unregister(self.streams.known_as(stream), self.stream_of(successor))
 
     def stream_count(self):
-        """How many streams the tables hold: the registered ones, and unregistered ones that are still waited for."""
+        """Count the streams that the tables hold: registered streams, and unregistered streams that waits still
+        need."""
         cdef size_t count
         with nogil:
             self.state.order.lock.lock()
@@ -382,23 +385,23 @@ cdef class Runtime(Core):
     def record_block_use(self, block, stream):
         """File work of unknown access that is queued already and was not prepared.
 
-        It counts as a write: later readers and writers are ordered after it, and so is the free.  Nothing protects the
-        work itself; use `use` for that.
+        The work counts as a write: later readers and writers are ordered after it, and so is the free.  Nothing
+        protects the work itself; use `use` for that.
 
         Parameters
         ----------
         block : object
-            What `use` takes for one block.
+            Anything that `use` takes for one block.
         stream : stream
-            Where the work is queued.
+            The stream of the work.
 
         Raises
         ------
         UseAfterFreeError
             The block was freed.  While a window keeps its memory, the work is filed all the same.
         StreamMisuseError
-            This is not memory of the runtime, or the stream was unregistered or is capturing a graph: then nothing is
-            filed.
+            The argument is not memory of the runtime, or the stream was unregistered or is capturing a graph: then
+            nothing is filed.
         """
         self._file(block, stream, UNKNOWN_ACCESS)
 
@@ -421,11 +424,11 @@ cdef class Runtime(Core):
         self.drop_owners()
 
     def _stream_for_use(self, stream):
-        """The handle of a stream on which blocks are used; it may be on another device."""
+        """Return the handle of a stream on which blocks are used; it may be on another device."""
         return self.stream_for_use(stream)
 
     cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED:
-        """The one block that an argument names, or NOTHING."""
+        """Find the one block that an argument names, or return NOTHING."""
         cdef Extent extent
         cdef Resolved resolved
         refuse_several(what, "name it in use(), or give one block")
@@ -437,6 +440,6 @@ cdef class Runtime(Core):
         return TRACKED if resolved == READ_ONLY_HERE else resolved
 
     def _generation_of(self, what):
-        """The generation of the one block that an argument names, 0 for nothing to touch."""
+        """Return the generation of the one block that an argument names; 0 if there is nothing to touch."""
         cdef Found found
         return found.generation if self._identify(what, &found) == TRACKED else 0

@@ -1,9 +1,9 @@
 # Scopes: the default tag of allocations; scopes.py has the public interface.
 #
 # A scope belongs to a context (`contextvars`), so each thread and each task has its own.  While no scope is open in the
-# process, an allocation looks at a number, and no further.  Generators end their scopes in any order, in the contexts
-# of their callers; tasks go on with what was open where they were made.  So a context has the scopes themselves, and
-# those that have ended do not count.
+# process, an allocation reads one number and nothing more.  Generators end their scopes in any order, in the contexts
+# of their callers; tasks go on with the scopes that were open where they were made.  So a context has the scopes
+# themselves, and scopes that have ended do not count.
 
 cimport cython
 
@@ -31,7 +31,7 @@ cdef OpenScope innermost_open(OpenScope scope):
 
 
 def enter_scope(str tag not None):
-    """Open a scope in this context; `leave_scope` takes what is returned."""
+    """Open a scope in this context; pass the returned scope to `leave_scope`."""
     global open_scopes
     cdef OpenScope scope = OpenScope()
     scope.tag = tag
@@ -43,7 +43,7 @@ def enter_scope(str tag not None):
 
 
 def leave_scope(OpenScope scope not None):
-    """The end of `enter_scope`, once, in any context."""
+    """End a scope of `enter_scope`; called once, in any context."""
     global open_scopes
     scope.is_open = False
     open_scopes -= 1
@@ -51,7 +51,7 @@ def leave_scope(OpenScope scope not None):
 
 
 cdef str tag_or_scope(str tag):
-    """The tag that an allocation names, else that of the scope in its context; None without both."""
+    """Return the tag that an allocation names, else the tag of the scope in its context; None without both."""
     cdef OpenScope scope
     if tag is not None or open_scopes == 0:
         return tag
@@ -60,6 +60,6 @@ cdef str tag_or_scope(str tag):
 
 
 cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted) except -1:
-    """`Core.label`, with the tag of a handle or of the scope."""
+    """Call `Core.label` with the tag of a handle or of the scope."""
     handle.tag = tag_or_scope(handle.tag)
     return core.label(wanted, handle.tag)

@@ -25,9 +25,9 @@ cdef dict DISCIPLINES = {ORDINARY: "ordinary", OPAQUE: "opaque", SEALED: "sealed
 
 
 def survey(Core core not None, list pools):
-    """Totals, blocks, streams and the figures of pools of this runtime, all of one moment: a dictionary.
+    """Return totals, blocks, streams and the figures of pools of this runtime, all of one moment, as a dictionary.
 
-    In one acquisition of the lock, without the GIL and without a driver call; see `Snapshot`.
+    They are read in one acquisition of the lock, without the GIL and without a driver call; see `Snapshot`.
     """
     cdef OrderState* order = core.state.order
     cdef Survey found
@@ -60,7 +60,7 @@ def survey(Core core not None, list pools):
 
 
 cdef tuple fields_of_block(Survey* survey, Seen* seen):
-    """Those of `BlockRecord`, in its order."""
+    """Return the fields of `BlockRecord`, in its order."""
     cdef SeenUser* user
     cdef dict readers = {}
     cdef dict writers = {}
@@ -74,12 +74,12 @@ cdef tuple fields_of_block(Survey* survey, Seen* seen):
 
 
 cdef tuple fields_of_stream(SeenStream* stream):
-    """Those of `StreamRecord`, in its order."""
+    """Return the fields of `StreamRecord`, in its order."""
     return (stream.number, stream.handle, DISCIPLINES[stream.discipline], stream.alive, stream.pending_bytes)
 
 
 cdef void forget_survey(Survey* survey) noexcept nogil:
-    """Release its references."""
+    """Release the references of a survey."""
     cdef size_t i
     for i in range(survey.blocks.size()):
         release(survey.blocks[i].tag)
@@ -91,7 +91,7 @@ cdef object number_of(uint64_t stream):
 
 
 def runtime_of(what not None):
-    """The runtime that a stream, a block or the identity of one belongs to; None where it cannot be said."""
+    """Return the runtime that a stream, a block or a block's identity belongs to; None where it is not known."""
     if isinstance(what, DeviceBlock) and (<DeviceBlock>what).core is not None:
         return (<DeviceBlock>what).core
     stream = what if isinstance(what, Stream) else (
@@ -101,7 +101,8 @@ def runtime_of(what not None):
 
 # ---------------------------------------------------------------------------------------------- for messages
 cdef str described(Core core, uint64_t generation, str name):
-    """A name, and in parentheses size, tag and stream of a block that is not freed; nothing of another one."""
+    """Return a name, and in parentheses size, tag and stream of a block that is not freed; an empty text for any other
+    block."""
     cdef OrderState* order = core.state.order
     cdef Seen seen
     cdef bint found
@@ -122,7 +123,7 @@ cdef str words_of(size_t nbytes, object tag, object stream):
 
 
 cdef object stale_handle(DeviceBlock block):
-    """The error for a handle that owns no memory any more."""
+    """Make the error for a handle that owns no memory any more."""
     cdef str words = words_of(block.nbytes, block.tag, block.stream.id if block.stream is not None else None)
     return UseAfterFreeError(block.generation, f"use-after-free on generation {block.generation} ({words}): "
                                                "the block was freed, or this handle never owned it"
@@ -130,8 +131,9 @@ cdef object stale_handle(DeviceBlock block):
 
 
 cdef int explain_shortage(Core core, object error, bint is_foreign) except -1:
-    """An allocation found no memory: add what there is, and which tags have it.  What cannot be queried is left out.
-    The exception of a resource in Python keeps its text; if it is raised again and again it has one note."""
+    """Add to the error of an allocation that found no memory the figures of memory in use, and the tags that have it.
+    Figures that cannot be queried are left out.  The exception of a resource in Python keeps its text; if the same
+    exception is raised again and again, it has one note."""
     if not is_foreign:
         error.args = (f"{error}; {figures_of_shortage(core)}",)
     elif not hasattr(error, "__notes__"):
@@ -153,7 +155,8 @@ cdef str figures_of_shortage(Core core):
 
 
 cdef list rows_by_line(Core core, object known):
-    """Tags, and in place of blocks without one the lines that allocated them, as far as the history has these."""
+    """Sum up by tag; blocks without a tag count under the lines that allocated them, as far as the history has these
+    lines."""
     cdef dict rows = {}
     blocks = [fields for fields in survey(core, [])["blocks"] if not fields[5]]         # adopted
     begun = known.beginnings_of_blocks([fields[3] for fields in blocks if fields[2] is None])
@@ -167,14 +170,14 @@ cdef list rows_by_line(Core core, object known):
 
 
 def live_by_tag(Core core not None):
-    """Tag, live bytes and blocks, the largest first.  Thread-safe; no driver call."""
+    """Return tag, live bytes and blocks, the largest first.  Thread-safe; no driver call."""
     cdef Figures figures
     cdef uint64_t pending
     return tags_and_totals(core, &figures, &pending)
 
 
 cdef list tags_and_totals(Core core, Figures* figures, uint64_t* pending):
-    """`live_by_tag`, and the totals of the same moment."""
+    """Return `live_by_tag`, and the totals of the same moment."""
     cdef OrderState* order = core.state.order
     cdef Tally tally
     cdef list rows = []

@@ -26,7 +26,7 @@ from xlogmem.resources.base cimport GuardTable, settle
 
 
 cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
-    """Live bytes become pending.  Frees share a marker until a fence is due behind them; True if it is."""
+    """Move live bytes to pending.  Frees share a marker until a fence is due behind them.  True if the fence is due."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t weight = 1 + nbytes // <size_t>BYTES_PER_FREE
     cdef vector[Marker]* markers
@@ -48,8 +48,8 @@ cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t n
 
 
 cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil:
-    """A marker without frees.  Older ones that one fence covers are coalesced, on the newer position: the host can only
-    see them complete together.  So there are no more than the stream has fences."""
+    """Add a marker without frees.  Older markers that one fence covers are coalesced, at the newer position: the host
+    can only see them complete together.  So a stream has no more markers than fences."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef Marker new
@@ -69,8 +69,8 @@ cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil
 
 
 cdef int fence_behind_frees_unlocks(CoreState* core, StreamState* home) except -1 nogil:
-    """Record a fence right behind a number of frees, while the stream is known to live: what is queued there later is
-    not waited for with them.  A failure is ignored; a fence is recorded when it is needed."""
+    """Record a fence right behind a number of frees, while the stream is known to be alive, so that a wait for them
+    does not cover later work there.  A failure is ignored; a fence is recorded when it is needed."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef Failure ignored
@@ -114,8 +114,8 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
 
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil:
     """Release pending bytes.  Blocking: wait on the host for each stream's newest free first.  Otherwise: only those
-    whose free is complete.  Every stream is visited; what failed stays pending and is reported.  `with_guard`: so is
-    what a guard has found, and before all else."""
+    whose free is complete.  Every stream is visited; bytes whose wait failed stay pending, and the failure is reported.
+    `with_guard`: report the findings of a guard too, before all else."""
     cdef OrderState* order = core.order
     cdef StreamState* home
     cdef Failure failure
@@ -156,7 +156,7 @@ cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* 
 
 
 cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
-    """What a guard of the memory has found.  Without the lock."""
+    """Report the findings of a guard of the memory.  Called without the lock."""
     cdef GuardTable* guard = core.resource.guard
     cdef Failure failure
     if guard != NULL and mark_lost_if_sticky(core, guard.reap(guard.self, blocking, &failure), &failure):
@@ -167,8 +167,8 @@ cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) e
 
 
 cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Failure* failure) except -1 nogil:
-    """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on.  A look polls only
-    what has a fence: a record would wait for a full queue."""
+    """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on.  LOOK polls only
+    positions that a fence covers: recording a fence would wait for a full queue."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t oldest
     if how != LOOK:
@@ -188,8 +188,8 @@ cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Fa
 
 
 cdef bint look(CoreState* core) except -1 nogil:
-    """Release what the device has completed, before figures are given.  Without a wait; what cannot be queried stays
-    pending.  Whether bytes were released."""
+    """Release what the device has completed, before figures are given.  Does not wait; bytes that cannot be queried
+    stay pending.  True if bytes were released."""
     cdef OrderState* order = core.order
     cdef uint64_t before
     cdef Failure failure
@@ -212,7 +212,7 @@ cdef bint look(CoreState* core) except -1 nogil:
 
 
 cdef bint reap_fenced(CoreState* core) except -1 nogil:
-    """Wait on the host for the frees that have a fence right behind them, and for no later work.  Whether bytes were
+    """Wait on the host for the frees that have a fence right behind them, and for no later work.  True if bytes were
     released.  The context is current."""
     cdef OrderState* order = core.order
     cdef uint64_t before, position
@@ -236,8 +236,8 @@ cdef bint reap_fenced(CoreState* core) except -1 nogil:
 
 
 cdef int wait_for_pending(CoreState* core) except -1 nogil:
-    """For another runtime, which is out of a budget that both share: wait on the host for the frees of this one.  What
-    fails stays pending, and is for this one's own reap to report."""
+    """Wait on the host for the frees of this runtime, on behalf of another runtime that has exhausted a shared budget.
+    Frees whose wait fails stay pending, and this runtime's own reap reports them."""
     cdef OrderState* order = core.order
     cdef bint before
     cdef Failure ignored
@@ -262,7 +262,7 @@ cdef int wait_for_pending(CoreState* core) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- lookup and end
 cdef inline void fill_found_locked(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
-    """What a lookup found, as plain data."""
+    """Fill in the result of a lookup, as plain data."""
     check(order.lock.held(), "the lock is held")
     found.ptr = base
     found.generation = known.generation
@@ -286,7 +286,7 @@ cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) no
 
 
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil:
-    """The block that contains an address, or else the first that begins above it, up to the last."""
+    """Find the block that contains an address, or else the first that begins above it, up to `last`."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* above
@@ -300,7 +300,7 @@ cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* 
 
 
 cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
-    """The structure in a slot, which is never moved."""
+    """Return the structure in a slot; it is never moved."""
     cdef Block* block
     core.order.lock.lock()
     block = core.blocks[slot]
@@ -309,10 +309,10 @@ cdef Block* block_at(CoreState* core, uint32_t slot) noexcept nogil:
 
 
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil:
-    """Free what is left.  First for finalizers of an object that handles in the same cycle may still refer to: what was
-    dropped.  Then, when no handle of a block, a stream or a recorder exists any more, everything.  Returns whether
-    something has to be put off: what waits for the end of a capture, or, unless the caller `may_sync`, for the whole
-    context."""
+    """Free the remaining blocks.  The first call, from the finalizer of an object to which handles in the same cycle
+    may still refer, frees the dropped blocks.  The second, when no handle of a block, a stream or a recorder exists any
+    more, frees everything.  True if a free has to be put off: it waits for the end of a capture or, unless the caller
+    `may_sync`, for the whole context."""
     cdef bint before
     cdef bint more = False
     cdef Failure ignored
@@ -342,7 +342,8 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
 
 
 cdef int drop_live_blocks(CoreState* core) except -1 nogil:
-    """What callers of the C table did not free, or on a stream that could not be identified: nothing names it now."""
+    """Defer the free of each live block: callers of the C table did not free it, or freed it on a stream that could not
+    be identified.  Nothing refers to these blocks now."""
     cdef size_t i
     core.order.lock.lock()
     for i in range(core.blocks.size()):
@@ -353,7 +354,7 @@ cdef int drop_live_blocks(CoreState* core) except -1 nogil:
 
 
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil:
-    """What is left after `tear_down` gets another place: nothing else refers to it."""
+    """Move the state that remains after `tear_down` to `target`: nothing else refers to it."""
     target.order = core.order
     target.resource = core.resource
     target.live_bytes = core.live_bytes

@@ -1,7 +1,7 @@
-# Blocks begin: memory from the resource, or foreign memory that is adopted.
+# How blocks begin: memory from the resource, or adopted foreign memory.
 #
-# The allocation entry is a position taken after the resource's call and after the waits for the memory, so whatever
-# covers it covers the allocation.
+# The allocation entry is a position taken after the resource's call and after the waits for the memory, so anything
+# that covers it covers the allocation.
 
 from libc.stdio cimport snprintf
 
@@ -28,7 +28,8 @@ from xlogmem.resources.base cimport start_call
 
 
 cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept nogil:
-    """A live block in an empty slot; its allocation entry is a new position of the stream (NULL: it has none)."""
+    """Make a live block in an empty slot; its allocation entry is a new position of the stream (no entry if the stream
+    is NULL)."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = given.stream
     cdef Block* block
@@ -71,7 +72,7 @@ cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept
 
 
 cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
-    """Into the address index."""
+    """Insert the block into the address index."""
     check(core.order.lock.held(), "the lock is held")
     cdef Tracked* entry = insert(&core.index, block.ptr)
     entry.generation = block.generation
@@ -82,7 +83,7 @@ cdef inline void link_locked(CoreState* core, Block* block) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- allocate
 cdef uint64_t new_identity() noexcept nogil:
-    """`new_generation`, for a block of no bytes, which is in no table."""
+    """Return `new_generation()` for a block of no bytes, which is in no table."""
     return new_generation()
 
 
@@ -117,7 +118,7 @@ cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* 
 
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil:
-    """`allocate` on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
+    """Allocate on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
     its device itself."""
     cdef OrderState* order = core.order
     cdef int failed
@@ -139,7 +140,7 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
 
 
 cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogil:
-    """The block of memory that the resource has just handed out."""
+    """Make the block for memory that the resource has just handed out."""
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     evict_overlapping_locked(core, made.ptr, made.nbytes)
@@ -156,7 +157,7 @@ cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogi
 
 
 cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) noexcept nogil:
-    """The stream cannot be unregistered while a call uses its handle."""
+    """Mark the stream busy: it cannot be unregistered while a call uses its handle."""
     cdef int failed = 0
     order.lock.lock()
     if stream.alive:
@@ -168,14 +169,14 @@ cdef int begin_call(OrderState* order, StreamState* stream, Failure* failure) no
 
 
 cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
-    """The end of `begin_call`."""
+    """End what `begin_call` began."""
     order.lock.lock()
     stream.busy -= 1
     order.lock.unlock()
 
 
 cdef inline int get_bytes_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Memory that may be used on the stream from now on.  Returns with the lock held, failed or not."""
+    """Get memory that may be used on the stream from now on.  Returns with the lock held, on failure too."""
     cdef int failed
     if core.resource.frontiers != NULL:
         core.order.lock.lock()
@@ -187,15 +188,16 @@ cdef inline int get_bytes_locks(CoreState* core, Allocation* wanted, Failure* fa
 
 
 cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Out of memory: wait on the host for the frees that are queued, have the resource release what it keeps, and try
-    once more.  What only a wait for the whole context would release stays: that would end captures elsewhere."""
+    """Out of memory: wait on the host for the queued frees, have the resource release the memory that it keeps, and try
+    once more.  Memory that only a wait for the whole context would release stays: such a wait would end captures
+    elsewhere."""
     cdef vector[Failure] failures
     cdef Failure ignored
     cdef size_t i
     cdef int failed = 0
     cdef bint before = forbid_context_sync(True)
-    # What is complete already helps a budget, and not an allocator that knows it; later work on streams that have
-    # fences behind their frees need not be waited for.
+    # Frees that are complete already help a budget, but not an allocator that knows of them.  Where streams have fences
+    # behind their frees, the wait need not cover their later work.
     if (failure.kind == OUT_OF_BUDGET and look(core)) or reap_fenced(core):
         core.order.lock.lock()
         drop_exception_locked(core, failure)
@@ -229,12 +231,12 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
 
 
 cdef inline bint never_fits(Failure* failure) noexcept nogil:
-    """Whether a budget would refuse it however much is freed."""
+    """True if a budget would refuse the request however much is freed."""
     return failure.kind == OUT_OF_BUDGET and failure.budget.requested > failure.budget.limit
 
 
 cdef int advise_reap_unlocks(CoreState* core, Failure* failure) except -1 nogil:
-    """Out of memory, and a reap that waits for the whole context may help: say so."""
+    """Add to an out-of-memory error that a reap, which waits for the whole context, may help."""
     check(core.order.lock.held(), "the lock is held")
     cdef char[256] text
     if failure.kind not in (DRIVER_FAILED, RESOURCE_FAILED) or not is_out_of_memory(failure):
@@ -249,8 +251,8 @@ cdef int advise_reap_unlocks(CoreState* core, Failure* failure) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- collisions
 cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes) noexcept nogil:
-    """The resource handed out addresses that count as live: the old blocks are the corrupt ones.  They leave the
-    accounting without a free, so that their handles are stale and the new owner is safe."""
+    """Evict live blocks at addresses that the resource has handed out again: the old blocks are the corrupt ones.  They
+    leave the accounting without a free, so that their handles are stale and the new owner is safe."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
@@ -263,8 +265,8 @@ cdef void evict_overlapping_locked(CoreState* core, uint64_t ptr, size_t nbytes)
 
 
 cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
-    """Remove a live block from the index and the accounting, without a free.  A warning of the first is left to the
-    next allocation that ends with the GIL: usually this one."""
+    """Remove a live block from the index and the accounting, without a free.  The next allocation that ends with the
+    GIL, usually this one, warns of the first eviction."""
     check(core.order.lock.held(), "the lock is held")
     cdef Allocation lost
     core.counters.evictions += 1
@@ -286,8 +288,8 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- adopt
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil:
-    """Track foreign memory without owning it: a range inside a tracked block is that block, one that overlaps a block
-    in part is refused (failure BLOCK_IS_CONTESTED).  Makes no driver call but for drained frees."""
+    """Track foreign memory without owning it: a range inside a tracked block resolves to that block; a range that
+    overlaps a block in part is refused (failure BLOCK_IS_CONTESTED).  Makes no driver call but for drained frees."""
     cdef OrderState* order = core.order
     cdef Scope scope
     cdef int failed
@@ -302,7 +304,7 @@ cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) 
 
 
 cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* failure) noexcept nogil:
-    """The bookkeeping of `adopt`; changes nothing if it refuses."""
+    """Do the bookkeeping of `adopt`; change nothing if it fails."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base = 0, following = 0
     cdef Tracked* below

@@ -1,16 +1,16 @@
 # Fast paths that keep the GIL: operations that wait for nothing.
 #
-# To release the GIL and take it again costs more than preparing a use, and where many threads do it they queue up for
-# the GIL.  So an operation that certainly waits for nothing is done with the GIL: the lock is free (it is tried, never
-# waited for), finalizers have left nothing, no stream has to wait, and the resource finds the memory by itself.
+# Releasing and taking the GIL costs more than preparing a use, and many threads that do so queue up for the GIL.  So an
+# operation that certainly waits for nothing keeps the GIL: the lock is free (it is tried, never waited for), finalizers
+# have left nothing, no stream has to wait, and the resource finds the memory by itself.
 #
-# One driver call is made with the GIL: the query whether a stream captures, which reads what the driver knows and
-# queues nothing.  It might have to wait for another call on the same stream that a full queue keeps.  So it is made
-# with the GIL only while no window is open on the stream, in which a thread may be launching, and no call of ours is in
-# flight there.  On the default streams it is not: their state depends on other streams.
+# One driver call is made with the GIL: the query of a stream's capture status, which reads the driver's state and
+# queues nothing.  The query might have to wait for another call on the same stream that a full queue blocks.  So it is
+# made with the GIL only while the stream has no open window, in which a thread may be launching, and no call of ours is
+# in flight there.  It is not made with the GIL on the default streams: their state depends on other streams.
 #
-# Every function here returns NOT_AT_ONCE without having changed anything, and then the ordinary operation follows,
-# without the GIL.  That also says what is wrong.  The callers have the GIL: these functions are not `nogil`.
+# Every function here that returns NOT_AT_ONCE has changed nothing; the ordinary operation then follows, without the
+# GIL, and reports any error.  The callers have the GIL: these functions are not `nogil`.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -24,18 +24,19 @@ cdef enum:
 
 
 cdef inline bint is_work_left(CoreState* core) noexcept nogil:
-    """Whether the ordinary operation would do something else first, or fail."""
+    """True if the ordinary operation would do other work first, or fail."""
     return core.abandoned.load() != NULL or is_lost(core) or process_was_forked() or (
         core.dropped.load() != NULL and not drain_at_once(core))
 
 
 cdef inline bint is_quiet(StreamState* stream) noexcept nogil:
-    """Whether no other thread is known to be inside a call on the stream.  Without the lock: it may come to be."""
+    """True if no other thread is known to be inside a call on the stream.  Read without the lock: another thread may
+    enter a call afterwards."""
     return <bint>stream.alive and stream.windows == 0 and stream.busy == 0 and <size_t>stream.handle > PER_THREAD
 
 
 cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) except -1:
-    """DONE: nothing stands against using the stream now, and it does not capture."""
+    """Return DONE if nothing prevents a use of the stream now, and the stream is not capturing."""
     cdef bint capturing = False
     if is_work_left(core) or not is_quiet(stream):
         return NOT_AT_ONCE
@@ -48,13 +49,14 @@ cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) e
 
 
 cdef inline bint wants_context(Failure* failure) noexcept nogil:
-    """Whether the driver may answer once the device's context is current in this thread."""
+    """True if the driver may answer once the device's context is current in this thread."""
     return failure.code in (cy.CUDA_ERROR_INVALID_CONTEXT, cy.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 
 
 # ---------------------------------------------------------------------------------------------- uses
 cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1:
-    """`prepare`.  UNFINISHED: the stream, or the host, has to wait, and `prepare_rest` follows without the GIL."""
+    """Do as `prepare`.  UNFINISHED: the stream, or the host, has to wait, and `prepare_rest` follows without the
+    GIL."""
     cdef OrderState* order = core.order
     cdef int done = NOT_AT_ONCE
     if window.requests.size() <= core.most_at_once or open_recorded(core, window):
@@ -77,7 +79,7 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
 
 
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    """The rest of `prepare_at_once`: queue the waits of a window that is open, or wait until it may open."""
+    """Do the rest of `prepare_at_once`: queue the waits of an open window, or wait until the window may open."""
     cdef Scope scope
     cdef int failed = enter_context(core.order.context, &scope, failure)
     cdef bint entered = not failed
@@ -96,7 +98,7 @@ cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except 
 
 
 cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failure* failure) except -1 nogil:
-    """`failed`: the waits cannot be queued, and the window closes."""
+    """Queue the waits of an open window.  If that fails, or cannot be done (`failed`), the window closes."""
     cdef OrderState* order = core.order
     cdef Failure other
     cdef bint more
@@ -111,10 +113,10 @@ cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failu
     return failed
 
 
-# ---------------------------------------------------------------------------------------------- what was dropped
+# ---------------------------------------------------------------------------------------------- dropped blocks
 cdef bint drain_at_once(CoreState* core) noexcept nogil:
-    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False: there are others,
-    or many; they are on the list."""
+    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False if there are others,
+    or many; these stay on the list."""
     cdef Block* block
     cdef Block* following
     cdef size_t freed = 0
@@ -137,13 +139,13 @@ cdef bint drain_at_once(CoreState* core) noexcept nogil:
 
 
 cdef inline bint is_just_dropped(CoreState* core, Block* block) noexcept nogil:
-    """Whether nothing but the drop has happened to the block: no free of it failed, or waits for a window."""
+    """True if nothing but the drop has happened to the block: no free of it failed, or waits for a window."""
     return block.state == LIVE and not (block.windows or block.pins or block.adopted)
 
 
 # ---------------------------------------------------------------------------------------------- memory
 cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1:
-    """`allocate`, where the resource has memory at hand that the stream is ordered after."""
+    """Allocate where the resource has memory at hand that the stream is ordered after."""
     cdef FrontierTable* frontiers = core.resource.frontiers
     cdef StreamCache* cache = <StreamCache*>wanted.stream.cache.load()
     cdef int done = NOT_AT_ONCE
@@ -167,7 +169,7 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
 
 
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1:
-    """`free_block` into a resource that keeps frontiers, which makes no driver call at all."""
+    """Free into a resource that keeps frontiers, which makes no driver call at all."""
     cdef bint freed
     if core.resource.frontiers == NULL or is_work_left(core) or not core.order.lock.try_lock():
         return NOT_AT_ONCE

@@ -1,22 +1,23 @@
 # Operations of the C table on a stream that has a cache, where the cache misses.
 #
 # The cache has the stream that the handle means, and a pool often has memory that the stream is ordered after.  Then
-# one acquisition of the lock is enough, and no context: the only driver call is the caller's query whether the stream
-# captures.  Where more is needed nothing is done, and the ordinary way follows.
+# one acquisition of the lock is enough, and no context is needed: the only driver call is the caller's query of the
+# stream's capture status.  If more is needed, these functions do nothing, and the ordinary way follows.
 
 from xlogmem._base.cpp cimport check
 from xlogmem.resources.base cimport FrontierTable, start_call_on
 
 
 cdef inline StreamState* stream_of_cache_locked(CoreState* core, StreamCache* cache, size_t handle) noexcept nogil:
-    """The stream that the handle means; NULL if the cache was closed, and may be another stream's by now."""
+    """Return the stream that the handle means; NULL if the cache was closed, in which case it may belong to another
+    stream by now."""
     check(core.order.lock.held(), "the lock is held")   # with which caches are opened and closed
     return cache.stream if cache.handle == handle and cache.stream.alive else NULL
 
 
 cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
                              Block** result) noexcept nogil:
-    """A block in memory that the pool has at hand, on the stream with this handle, which does not capture."""
+    """Allocate a block in memory that the pool has at hand, on the stream with this handle, which is not capturing."""
     cdef FrontierTable* frontiers = core.resource.frontiers
     cdef bint done = False
     cdef StreamState* stream

@@ -1,4 +1,4 @@
-# Caches are opened, emptied and closed; all with the runtime's lock.
+# Opening, emptying, closing and counting of caches; all with the runtime's lock.
 #
 # The first allocations of a size on a stream come from the pool and are counted; from then on memory of that size is
 # cached there (`caches.pxi`).  Cached memory goes back to the pool with the position behind its free.
@@ -9,7 +9,7 @@ from xlogmem._order cimport ALLOCATED, SEALED, advance
 
 
 cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) noexcept nogil:
-    """The pool has handed out memory on this stream: is it of a size that is allocated there often?"""
+    """Count an allocation from the pool on this stream, to learn which sizes are allocated there often."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = open_cache_locked(core, stream) if nbytes <= LARGEST_CACHED else NULL
     cdef Block* replaced = NULL
@@ -32,8 +32,8 @@ cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) 
 
 
 cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexcept nogil:
-    """The cache of a stream; NULL where there can be none: the handle of another thread's default stream means another
-    stream, and a stream that may be destroyed is needed by what it cached."""
+    """Return the cache of a stream; NULL if it can have none: the handle of another thread's default stream means
+    another stream, and cached memory needs its stream, so a stream that may be destroyed has no cache."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     cdef size_t i
@@ -58,7 +58,8 @@ cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexce
 
 
 cdef void add_cache(CoreState* core) noexcept nogil:
-    """One more cache, for the next stream that wants one.  Without the lock: forks take its lock from now on."""
+    """Add a cache for the next stream that wants one.  Called without the lock.  Forks take the lock of the cache from
+    now on."""
     cdef StreamCache* cache = make_new[StreamCache]()
     take_at_forks(&cache.cache_lock, LEAF_LOCK)
     core.order.lock.lock()
@@ -68,7 +69,7 @@ cdef void add_cache(CoreState* core) noexcept nogil:
 
 
 cdef Block* take_cached(CoreState* core, StreamCache* cache, CachedSize* size, Block* others) noexcept nogil:
-    """All cached memory of a size, in front of a list.  With both locks."""
+    """Move all cached memory of a size to the front of a list.  Called with both locks."""
     cdef Block* block = size.newest
     while block != NULL:
         size.newest = block.next_cached
@@ -82,7 +83,8 @@ cdef Block* take_cached(CoreState* core, StreamCache* cache, CachedSize* size, B
 
 
 cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
-    """A list of blocks that were cached, with the position that the next owner of each has to be ordered after."""
+    """Return a list of cached blocks to the pool, each with the position that its next owner has to be ordered
+    after."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Dependency]* frontier = &core.freed_frontier
     cdef Allocation freed
@@ -104,14 +106,15 @@ cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 cdef inline uint64_t next_position(StreamState* stream, uint64_t position) noexcept nogil:
-    """The first position that was taken after the free, of a stream without unrecorded work its newest use."""
+    """Return the first position that was taken after the free; for a stream without unrecorded work, that of its newest
+    use."""
     if stream.discipline == SEALED:
         return position
     return position + 1 if stream.count > position else advance(stream)
 
 
 cdef Block* take_all_cached(CoreState* core, StreamCache* cache) noexcept nogil:
-    """With the runtime's lock, as the functions below."""
+    """Take everything out of a cache.  Called with the runtime's lock, like the functions below."""
     cdef Block* cached = NULL
     cdef size_t i
     cache.cache_lock.lock()
@@ -123,7 +126,7 @@ cdef Block* take_all_cached(CoreState* core, StreamCache* cache) noexcept nogil:
 
 
 cdef bint empty_caches_of_locked(void* of, StreamState* stream) noexcept nogil:
-    """All that a stream (NULL: every stream) has cached goes to the pool.  Whether there was anything."""
+    """Return to the pool everything that a stream (NULL: every stream) has cached.  True if there was anything."""
     cdef CoreState* core = <CoreState*>of
     cdef bint found = False
     cdef Block* cached
@@ -139,7 +142,7 @@ cdef bint empty_caches_of_locked(void* of, StreamState* stream) noexcept nogil:
 
 
 cdef void close_cache_of_locked(void* of, StreamState* stream) noexcept nogil:
-    """The stream has no cache any more: what it allocates and frees takes positions again."""
+    """Close the cache of a stream: its allocations and frees take positions again."""
     cdef CoreState* core = <CoreState*>of
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     cdef Block* cached
@@ -166,7 +169,7 @@ cdef void close_cache_of_locked(void* of, StreamState* stream) noexcept nogil:
 
 
 cdef void use_caches(CoreState* core) noexcept nogil:
-    """At the beginning of a runtime: streams have caches, if the resource lets some memory stand in for other."""
+    """Enable caches when a runtime begins, if blocks of the resource can take each other's place (it has a grain)."""
     cdef OrderState* order = core.order
     if core.resource.frontiers == NULL or core.resource.frontiers.grain == 0:
         return
@@ -179,7 +182,7 @@ cdef void use_caches(CoreState* core) noexcept nogil:
 
 
 cdef void stop_caches_locked(CoreState* core) noexcept nogil:
-    """At its end there are none any more."""
+    """Close all caches when a runtime ends."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(core.caches.size()):
@@ -190,7 +193,7 @@ cdef void stop_caches_locked(CoreState* core) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- figures
 cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil:
-    """The figures of the tables and of all caches, at one moment: for that all caches are stopped."""
+    """Collect the figures of the tables and of all caches at one moment: all caches are stopped for that."""
     check(core.order.lock.held(), "the lock is held")
     hold_caches_locked(core)
     add_up_locked(core, figures)
@@ -198,7 +201,7 @@ cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil:
 
 
 cdef void hold_caches_locked(CoreState* core) noexcept nogil:
-    """Until `release_caches_locked` no cache changes."""
+    """Stop all caches: none changes until `release_caches_locked`."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(core.caches.size()):
@@ -206,7 +209,7 @@ cdef void hold_caches_locked(CoreState* core) noexcept nogil:
 
 
 cdef void release_caches_locked(CoreState* core) noexcept nogil:
-    """The end of `hold_caches_locked`."""
+    """Let all caches go on after `hold_caches_locked`."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(core.caches.size()):
@@ -214,7 +217,7 @@ cdef void release_caches_locked(CoreState* core) noexcept nogil:
 
 
 cdef void add_up_locked(CoreState* core, Figures* figures) noexcept nogil:
-    """While the caches are stopped."""
+    """Add up the figures of the tables and of all caches.  Called while the caches are stopped."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache
     cdef size_t i
@@ -230,7 +233,7 @@ cdef void add_up_locked(CoreState* core, Figures* figures) noexcept nogil:
 
 
 cdef uint64_t count_cached_of_locked(void* of, void* pool) noexcept nogil:
-    """Allocations that this pool (NULL: whichever the caches are in front of) knows nothing of."""
+    """Count the allocations that this pool (NULL: the pool behind the caches) knows nothing of."""
     cdef CoreState* core = <CoreState*>of
     cdef uint64_t count = core.cached_allocations
     cdef size_t i

@@ -5,19 +5,19 @@
 # takes it again, under the lock of the cache: no lock of the runtime, no search, no driver call.  No other stream can
 # have touched the memory meanwhile, and a stream is ordered after itself.
 #
-# What an allocation takes from a cache is a *local* block: it has a generation and an address, and only the cache knows
-# it.  It has no frontier and is not in the address index.  Any operation that comes with the runtime's lock and needs
-# the block (a use, a free elsewhere, an export, a lookup) brings it in first, and from then on it is like others.
+# An allocation takes a *local* block from a cache: it has a generation and an address, and only the cache knows it.  It
+# has no frontier and is not in the address index.  Any operation that comes with the runtime's lock and needs the block
+# (a use, a free elsewhere, an export, a lookup) brings it in first; from then on it is an ordinary block.
 #
-# `Block.cache` says whose lock guards the identity of a block: NULL, the runtime's; else that cache's.  It changes with
-# both held.  The lock of a cache is a leaf, taken with the runtime's lock or without.
+# `Block.cache` says which lock guards the identity of a block: the runtime's if it is NULL, else that cache's.  It
+# changes with both locks held.  The lock of a cache is a leaf, taken with the runtime's lock or without.
 #
-# Positions.  None is taken here.  A free reads how many positions its stream has taken.  The next one was, or will be,
-# taken after that, so a fence that covers it is recorded after everything that was queued before the free.
+# Positions.  A cache takes none.  A free reads how many positions its stream has taken.  The next position was, or will
+# be, taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
-# What is cached is no reserve.  Before a pool expands, or says what it has, all caches are emptied into it; before it
-# makes a stream wait, the cache of that stream.  The cache of a stream is closed before the stream is unregistered or
-# changes its discipline.
+# Cached memory is no reserve.  Before a pool expands or reports its figures, all caches are emptied into it; before it
+# makes a stream wait, the cache of that stream is.  The cache of a stream is closed before the stream is unregistered
+# or changes its discipline.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -34,7 +34,7 @@ cdef enum:
 
 
 cdef inline size_t in_grains(CoreState* core, size_t nbytes) noexcept nogil:
-    """What the pool has handed out for a request; blocks of one such size can take each other's place."""
+    """Return the size that the pool hands out for a request; blocks of one such size can take each other's place."""
     cdef size_t grain = core.resource.frontiers.grain
     return (nbytes + grain - 1) & ~(grain - 1)
 
@@ -44,14 +44,14 @@ cdef inline CachedSize* cached_size_of(StreamCache* cache, size_t nbytes) noexce
 
 
 cdef inline CachedPlace* places_of(StreamCache* cache, uint64_t ptr) noexcept nogil:
-    """Where a block of this address may be listed."""
+    """Return the places where a block of this address may be listed."""
     return &cache.places[(<uint32_t>((ptr >> 8) * <uint32_t>2654435761) >> 24) * CACHE_WAYS]
 
 
 # ---------------------------------------------------------------------------------------------- without that lock
 cdef bint may_allocate_at(size_t handle) except -1 nogil:
-    """Whether the stream with this handle does not capture, as far as can be said without a context.  Before memory
-    is taken: what was taken is not returned."""
+    """True if the stream with this handle is not capturing, as far as can be known without a context.  Called before
+    memory is taken, because memory that was taken is not returned."""
     cdef bint capturing = False
     cdef Failure ignored
     return not stream_is_capturing(<cy.CUstream>handle, &capturing, &ignored) and not capturing
@@ -59,8 +59,8 @@ cdef bint may_allocate_at(size_t handle) except -1 nogil:
 
 cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
                               Block** result) except -1 nogil:
-    """A local block in memory that the stream with this handle, which does not capture, has freed.  If that cannot be
-    had like this, for whatever reason, nothing is done."""
+    """Take a local block in memory that the stream with this handle, which is not capturing, has freed.  False, with
+    nothing done, if the cache cannot provide it, for whatever reason."""
     cdef Block* block
     if wanted.tag != NULL or has_deferred_work(core):
         return allocate_recorded(core, cache, handle, wanted, result)
@@ -74,7 +74,7 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
 
 
 cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted) noexcept nogil:
-    """With the lock of the cache."""
+    """Take the newest cached block of the size, as a local block.  Called with the lock of the cache."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
     cdef size_t nbytes = in_grains(core, wanted.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
@@ -100,8 +100,9 @@ cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle
 
 
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
-    """Free a local block of this generation (0: of any) on its own stream, which NULL means too.  If it is none, or
-    the cache has enough, or another thread is there, nothing is done: finalizers, which call this too, do not wait."""
+    """Free a local block of this generation (0: of any) on its own stream (NULL means this stream too).  False, with
+    nothing done, if the block is not such a block, the cache has enough, or another thread holds its lock: finalizers,
+    which call this too, do not wait."""
     cdef StreamCache* cache = block.cache.load()
     cdef bint done
     if has_deferred_work(core):
@@ -117,14 +118,14 @@ cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, St
 
 cdef inline bint may_cache(CoreState* core, StreamCache* cache, Block* block, uint64_t generation,
                            StreamState* stream) noexcept nogil:
-    """Of `free_into_cache`.  With the lock of the cache."""
+    """True if `free_into_cache` may cache the block.  Called with the lock of the cache."""
     return (block.cache.load() == cache and block.state == LOCAL
             and (generation == 0 or block.generation == generation)
             and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
 
 
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
-    """The same by address, on the stream with this handle."""
+    """Free a local block, given its address, on the stream with this handle."""
     cdef Block* block
     if has_deferred_work(core):
         return free_at_recorded(core, cache, handle, ptr)
@@ -137,7 +138,7 @@ cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle,
 
 
 cdef inline Block* cached_at(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
-    """The local block at an address, if the cache takes it; else NULL.  With the lock of the cache."""
+    """Return the local block at an address, if the cache takes it; else NULL.  Called with the lock of the cache."""
     cdef CachedPlace* places = places_of(cache, ptr)
     cdef size_t i
     if cache.handle == handle:
@@ -149,7 +150,7 @@ cdef inline Block* cached_at(CoreState* core, StreamCache* cache, size_t handle,
 
 
 cdef inline bint has_room(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """Whether the cache takes one more block of this size."""
+    """True if the cache takes one more block of this size."""
     cdef size_t nbytes = in_grains(core, block.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
     return (size.nbytes == nbytes and size.count < CACHED_OF_A_SIZE
@@ -157,7 +158,7 @@ cdef inline bint has_room(CoreState* core, StreamCache* cache, Block* block) noe
 
 
 cdef inline void cache_local(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """A local block is freed: its memory is cached."""
+    """Free a local block: its memory is cached."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
     cache.live_bytes -= block.nbytes
     cache.live_blocks -= 1
@@ -180,7 +181,8 @@ cdef inline void put_in(CoreState* core, StreamCache* cache, Block* block) noexc
 
 # ---------------------------------------------------------------------------------------------- in and out
 cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
-    """A local block of this generation (0: of any) becomes like others.  False if it is not local, or another one."""
+    """Make a local block of this generation (0: of any) an ordinary one.  False if the block is not local, or has
+    another generation."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = block.cache.load()
     cdef bint found = False
@@ -194,8 +196,9 @@ cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) no
 
 
 cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """With both locks.  The allocation entry is the position of the free before: whatever the owner has queued since is
-    unrecorded, and raised as for every fresh block."""
+    """Make a local block an ordinary one.  Called with both locks.  Its allocation entry is the position of the
+    previous free: any work that the owner has queued since is unrecorded, and the entry is raised as for every fresh
+    block."""
     check(core.order.lock.held() and cache.cache_lock.held(), "both locks are held")
     cdef Entry* entry
     unlist(core, cache, block)
@@ -218,7 +221,7 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
 
 
 cdef void unlist(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """The block is not the cache's any more.  With both locks."""
+    """Remove the block from the cache.  Called with both locks."""
     cdef CachedPlace* places = places_of(cache, block.ptr)
     cdef size_t i
     for i in range(CACHE_WAYS):
@@ -230,8 +233,8 @@ cdef void unlist(CoreState* core, StreamCache* cache, Block* block) noexcept nog
 
 
 cdef bint bring_in_all_locked(CoreState* core) noexcept nogil:
-    """Before a lookup by address says that there is nothing: all local blocks become like others.  Whether there were
-    any."""
+    """Make all local blocks ordinary ones, before a lookup by address reports that it found nothing.  True if there
+    were any."""
     check(core.order.lock.held(), "the lock is held")
     cdef bint found = False
     cdef size_t i
@@ -256,8 +259,8 @@ cdef bint settle_all_of_locked(CoreState* core, StreamCache* cache) noexcept nog
 
 
 cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
-    """A free into the pool: the memory goes to the cache of its stream, if no other stream has used it and the size is
-    allocated often.  Entries of that stream stand for work that itself is ordered after."""
+    """Cache the memory of a free into the pool, if no other stream than its own has used it and the size is allocated
+    often.  Entries of that stream stand for work that the stream itself is ordered after."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = <StreamCache*>home.cache.load()
     cdef uint64_t position
@@ -287,7 +290,7 @@ cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) n
 
 
 cdef inline bint is_used_at_home_only(Block* block, uint64_t* newest) noexcept nogil:
-    """Whether all of the frontier is the home's own; its newest position."""
+    """True if all entries of the frontier are the home's own; `newest` gets the newest position."""
     cdef size_t i
     newest[0] = 0
     for i in range(block.frontier.size()):
@@ -298,7 +301,7 @@ cdef inline bint is_used_at_home_only(Block* block, uint64_t* newest) noexcept n
 
 
 cdef bint list_in(StreamCache* cache, Block* block) noexcept nogil:
-    """The block is the cache's from now on, unless too many have its place.  With both locks."""
+    """Add the block to the cache.  False if other blocks have all of its places.  Called with both locks."""
     cdef CachedPlace* places = places_of(cache, block.ptr)
     cdef size_t i
     for i in range(CACHE_WAYS):

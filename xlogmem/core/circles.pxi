@@ -1,21 +1,23 @@
 # Deadlock detection between waiting launches.
 #
-# A thread that waits closes no window.  So a wait for an *open* window whose thread waits for this one, or is this one,
-# is refused: no order of the launches is right then.  A place in the *queue* is no such reason: a window overtakes one
-# that waits, in the end, for a window of its own thread.
+# A thread that waits closes no window.  So a wait for an *open* window is refused if the window's thread is this thread
+# or waits for it: no order of the launches is right then.  A place in the *queue* is no reason to refuse: a window
+# overtakes another window that waits, in the end, for a window of the overtaking window's thread.
 #
-# A window's thread is known if one thread alone has touched its recorder until it was opened.  A recorder that was
-# made in one thread and opened in another is on its way somewhere: any thread may close it.  So it is no reason to
-# refuse another window, which waits, if for ever with a warning; and what waits for it may be overtaken by all.
+# A window's thread is known if one thread alone has touched its recorder until it was opened.  A recorder that was made
+# in one thread and opened in another is being passed on: any thread may close it.  So it is no reason to refuse another
+# window, which waits instead (if for ever, with a warning); and any window may overtake the windows that wait for it.
 #
 # Python code may run inside a wait (a handler of a signal, a hook of warnings, a resource), and use blocks itself.
-# Then the thread has several windows in the queue, and the inner ones, with the higher tickets, come first.  What it
-# opens there does not depend on the waits that were there before: `inside` is the ticket of the innermost of these.
+# Then the thread has several windows in the queue, and the inner windows, with the higher tickets, come first.  A
+# window that the thread opens there does not depend on the waits around it: `inside` is the ticket of the innermost of
+# these waits.
 #
 # Within a runtime circles are found when a window enters the queue.  A circle may also lead through other runtimes,
-# whose tables another lock guards.  While windows wait in more than one, each notes at times in a table of the process
-# what it waits for.  A note was right at its time, and is right still if the thread that holds the window has been
-# waiting since before: a circle of such notes has no end, and the thread that finds it is refused.
+# whose tables another lock guards.  While windows wait in more than one runtime, each of them notes at times, in a
+# table of the process, the windows that it waits for.  A note was right at its time, and is still right if the thread
+# that holds the noted window has been waiting since before the note: a circle of such notes has no end, and the thread
+# that finds the circle is refused.
 
 from xlogmem._base.cpp cimport check, make_new
 from xlogmem._base.failures cimport WAIT_IS_CIRCULAR
@@ -42,7 +44,7 @@ take_at_forks(&waits.table_lock, LEAF_LOCK)
 
 
 cdef void note_thread(Window* window) noexcept nogil:
-    """Before a window is opened: this thread does it."""
+    """Note, before a window is opened, that this thread opens it."""
     cdef uint64_t thread = current_thread()
     if window.thread != thread:
         window.moved = True
@@ -51,7 +53,7 @@ cdef void note_thread(Window* window) noexcept nogil:
 
 
 cdef uint64_t begin_wait(Window* window) noexcept nogil:
-    """Returns the ticket of the wait around this one; for `end_wait`."""
+    """Begin a wait.  Returns the ticket of the wait around it, for `end_wait`."""
     global innermost_wait
     cdef uint64_t outer = innermost_wait
     innermost_wait = window.ticket
@@ -65,7 +67,7 @@ cdef void end_wait(uint64_t outer) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- within a runtime
 cdef inline bint is_stuck(CoreState* core, Window* window) noexcept nogil:
-    """Found by the last `find_stuck_locked`."""
+    """True if the last `find_stuck_locked` marked the window."""
     return window.search == core.searches
 
 
@@ -76,8 +78,8 @@ cdef inline void mark_stuck(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef bint may_overtake_locked(CoreState* core, Window* window) noexcept nogil:
-    """False if no other window can wait for this window's thread: it has none open and no other one in the queue, and
-    all open ones are of threads that are known."""
+    """False if no other window can wait for this window's thread: the thread has no window open and no other window in
+    the queue, and the threads of all open windows are known."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     cdef bint may = False
@@ -94,8 +96,8 @@ cdef bint may_overtake_locked(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef void find_stuck_locked(CoreState* core, Window* window, bint through_queue) noexcept nogil:
-    """Mark the windows that are not closed, or do not go on, before this one's thread does; with `through_queue` also
-    because of windows that wait longer, or that this thread may have to close."""
+    """Mark the windows that are not closed, or do not go on, before the thread of `window` does; with `through_queue`,
+    also because of windows that wait longer, or that this thread may have to close."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     cdef size_t i, done = 0
@@ -114,14 +116,14 @@ cdef void find_stuck_locked(CoreState* core, Window* window, bint through_queue)
 
 
 cdef inline bint is_of_thread(Window* window, uint64_t thread, bint perhaps) noexcept nogil:
-    """Of an open window."""
+    """True if an open window belongs to this thread or, with `perhaps`, may belong to it."""
     if window.moved:
         return perhaps and window.thread != NO_THREAD
     return window.thread == thread
 
 
 cdef void mark_behind_locked(CoreState* core, Window* stuck, bint through_queue) noexcept nogil:
-    """The windows that wait for this one, and those that its thread has and cannot close while it waits."""
+    """Mark the windows that wait for `stuck`, and those that its thread has and cannot close while it waits."""
     check(core.order.lock.held() and core.windows_lock.held(), "the locks are held")
     cdef Window* other
     cdef size_t i
@@ -140,8 +142,8 @@ cdef void mark_behind_locked(CoreState* core, Window* stuck, bint through_queue)
 
 
 cdef Window* find_circle_locked(CoreState* core, Window* window) noexcept nogil:
-    """An open window that will not be closed while the host waits for it: this thread has it open, or a thread that
-    waits for this one."""
+    """Find an open window that will not be closed while the host waits for it: this thread has it open, or a thread
+    that waits for this thread has."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* found = NULL
     cdef size_t i
@@ -157,8 +159,8 @@ cdef Window* find_circle_locked(CoreState* core, Window* window) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- through other runtimes
 cdef bint refuse_circle_beyond_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Note what the window waits for, and look for a circle through other runtimes.  True: it is refused.  Where the
-    circle leads through the queue, the window passes those that wait longer."""
+    """Note which windows this window waits for, and look for a circle through other runtimes.  True if the window is
+    refused.  Where the circle leads through the queue, the window passes those that wait longer."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* circle = NULL
     cdef vector[Hold] holds
@@ -189,7 +191,7 @@ cdef bint refuse_circle_beyond_locked(CoreState* core, Window* window, Failure* 
 
 
 cdef void find_holds_locked(CoreState* core, Window* window, vector[Hold]* holds) noexcept nogil:
-    """What the window waits for, as other runtimes may know it."""
+    """Collect the windows that this window waits for, as other runtimes may know them."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     cdef Hold* hold
@@ -211,7 +213,7 @@ cdef void find_holds_locked(CoreState* core, Window* window, vector[Hold]* holds
 
 
 cdef void note_holds(Window* window, vector[Hold]* holds) noexcept nogil:
-    """For the other runtimes."""
+    """Note the holds for the other runtimes."""
     check(waits.table_lock.held(), "the lock is held")
     window.holds = holds[0]
     window.noted = tickets.fetch_add(1) + 1
@@ -222,7 +224,7 @@ cdef void note_holds(Window* window, vector[Hold]* holds) noexcept nogil:
 
 
 cdef void forget_wait_locked(CoreState* core, Window* window) noexcept nogil:
-    """The end of a wait."""
+    """Remove the window from the table when its wait ends."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     if not window.is_known:
@@ -238,8 +240,8 @@ cdef void forget_wait_locked(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef bint leads_back(Hold* first, Window* window, bint through_queue) noexcept nogil:
-    """Whether what is held is not given up before this window's thread goes on.  Through the queue it does not matter
-    if a note is old: then a window overtakes others that did not have to be overtaken."""
+    """True if the hold does not end before this window's thread goes on.  Through the queue an old note does no harm:
+    the window then overtakes others that it did not have to overtake."""
     check(waits.table_lock.held(), "the lock is held")
     cdef vector[Window*] found
     cdef Window* other
@@ -262,7 +264,8 @@ cdef bint leads_back(Hold* first, Window* window, bint through_queue) noexcept n
 
 
 cdef void find_waits_of(Hold* hold, uint64_t noted, bint through_queue, vector[Window*]* found) noexcept nogil:
-    """The waits that keep the holder from giving it up; before `noted` only, unless old notes do not matter."""
+    """Find the waits that keep the holder from ending its hold; only those that began before `noted`, unless old notes
+    do not matter."""
     cdef Window* other
     cdef size_t i
     for i in range(waits.windows.size()):

@@ -1,8 +1,8 @@
 # Completion of the work on a block, or on all streams: host waits, and queries.
 #
-# What may be queued without a record counts as well, as it does for the next user: the first fill, work on an opaque
-# stream, that of a consumer.  A wait then covers all that is queued on that stream by now, and a query needs the stream
-# to be idle.  What is inside a window that is still open was not filed, and does not count.
+# Work that may be queued without a record counts as well, as it does for the next user: the first fill, work on an
+# opaque stream, work of a consumer.  A wait then covers all work that is queued on that stream by now, and a query
+# needs the stream to be idle.  A launch inside a window that is still open was not filed, and does not count.
 
 from xlogmem._base.cpp cimport check
 from xlogmem._base.failures cimport BLOCK_IS_STALE, fail_block
@@ -26,7 +26,7 @@ cdef enum:
 
 cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, vector[Dependency]* work,
                              Failure* failure) except -1 nogil:
-    """What the host is not ordered after yet, of the uses of a block whose memory is there."""
+    """Collect the uses of a block that the host is not ordered after yet.  The block's memory must not be freed."""
     check(core.order.lock.held(), "the lock is held")
     cdef Query query
     cdef size_t i
@@ -70,7 +70,8 @@ cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Fail
 
 cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
                        Failure* failure) except -1 nogil:
-    """Whether the uses of a block are complete, without a wait.  What cannot be queried counts as not complete."""
+    """Find out without a wait if the uses of a block are complete.  Work that cannot be queried counts as not
+    complete."""
     cdef OrderState* order = core.order
     cdef vector[Dependency] work
     cdef Scope scope
@@ -106,7 +107,8 @@ cdef int look_at_work_unlocks(CoreState* core, Dependency* work, bint* ready, Fa
 
 # ---------------------------------------------------------------------------------------------- all streams
 cdef inline void fill_all_work(StreamState* stream, Dependency* work) noexcept nogil:
-    """All work on a stream so far; of one that cannot be recorded on, or may be destroyed, what was filed."""
+    """Fill in all work on a stream so far; for a stream that cannot be recorded on, or may be destroyed, the filed
+    work."""
     work.source = stream
     work.kind = WRITTEN
     work.position = stream.count
@@ -116,7 +118,7 @@ cdef inline void fill_all_work(StreamState* stream, Dependency* work) noexcept n
 
 
 cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil:
-    """Return when all work so far is complete, on every stream that is known."""
+    """Return when all work so far is complete, on every known stream."""
     cdef OrderState* order = core.order
     cdef Dependency work
     cdef Scope scope
@@ -138,7 +140,7 @@ cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil:
 
 
 cdef int look_at_streams(CoreState* core, bint* ready, Failure* failure) except -1 nogil:
-    """Whether all work so far is complete, without a wait."""
+    """Find out without a wait if all work so far is complete."""
     cdef OrderState* order = core.order
     cdef Dependency work
     cdef Scope scope

@@ -1,17 +1,19 @@
-# Conflicting windows: two launches on different streams that name one block, one of which writes it.
+# Conflicting windows: two launches on different streams name one block, and one of the two writes it.
 #
-# A launch can be ordered after another one only when that is filed.  So a window that conflicts with an open one waits
-# on the host until that closes (unless its recorder wants it refused, or counted).  Windows that wait are in one
-# queue, in the order in which they came, and a window also waits for conflicting ones that wait longer: readers that
-# keep overlapping do not starve a writer.  What must not wait for ever is on the next page (`core/circles.pxi`).
+# A launch can be ordered after another launch only once the other is filed.  So a window that conflicts with an open
+# window waits on the host until the open window closes (unless its recorder wants the conflict refused, or counted).
+# Windows that wait are in one queue, in the order in which they came, and a window also waits for conflicting ones that
+# wait longer: readers that keep overlapping do not starve a writer.  The next page (`core/circles.pxi`) refuses waits
+# that would never end.
 #
-# Each block lists the windows that wait for it, in the order of the queue.  Whatever takes a window or a place in the
-# queue away goes through the lists of its own blocks, and wakes those that nothing is in the way of any more; behind
-# the first writers of a list nothing can go on, so that is soon done, however many wait.  Beyond that a thread that
-# waits looks up at times: for signals, for recorders that were dropped, for its own blocks and stream, which may be
-# gone, for circles through other runtimes, and for a window that has been open for so long that a warning is due.
+# Each block lists the windows that wait for it, in the order of the queue.  A function that closes a window, or takes
+# it out of the queue, goes through the lists of that window's blocks and wakes the windows that nothing blocks any
+# more.  No window behind the first writers of a list can go on, so the search is short, however many windows wait.
+# Beyond that, a waiting thread looks up at times: for signals, for dropped recorders, for its own blocks and stream,
+# which may be gone, for circles through other runtimes, and for a window that has been open for so long that a warning
+# is due.
 #
-# What it waits for is noted by generation: the slot of a block that is freed meanwhile may get another one.
+# A waiting window notes its blocks by generation: the slot of a block that is freed meanwhile may get another block.
 
 from xlogmem._base.cpp cimport check, larger, milliseconds
 from xlogmem._base.failures cimport (
@@ -40,7 +42,7 @@ cdef atomic[uint64_t] tickets               # of this process: number the waits
 
 
 cdef struct Ahead:
-    # What those that wait longer for a block do with it: as much as says with which of them a window conflicts.
+    # How the windows that wait longer for a block use it: enough to say if a window conflicts with one of them.
     StreamState* stream         # of one of them, NULL: there is none
     StreamState* writer         # of one that writes
     bint several                # streams
@@ -48,12 +50,12 @@ cdef struct Ahead:
 
 
 cdef inline bint is_gone(Wanted* wanted) noexcept nogil:
-    """The block was freed meanwhile."""
+    """True if the block was freed meanwhile."""
     return wanted.block.cache.load() != NULL or wanted.block.generation != wanted.generation
 
 
 cdef void note_wanted(Window* window) noexcept nogil:
-    """What the window is for; `uses` are put together again whenever it tries to open."""
+    """Note the blocks and access that the window wants; `uses` is built anew whenever the window tries to open."""
     cdef Wanted* wanted
     cdef size_t i
     window.wanted.clear()
@@ -65,7 +67,8 @@ cdef void note_wanted(Window* window) noexcept nogil:
 
 
 cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
-    """The first thing wanted by `window` that conflicts with `other`, open or waiting; NULL: they do not conflict."""
+    """Find the first entry of `window.wanted` that conflicts with `other`, open or waiting; NULL if there is no
+    conflict."""
     cdef size_t i, k
     cdef Wanted* wanted
     if window.stream == other.stream:                   # the stream orders them
@@ -85,7 +88,7 @@ cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
 
 
 cdef inline bint may_conflict_with_open(Window* window) noexcept nogil:
-    """By the counts of the blocks: False if it certainly does not."""
+    """False if, by the counts of its blocks, the window conflicts with no open window."""
     cdef size_t i
     cdef Wanted* wanted
     for i in range(window.wanted.size()):
@@ -97,7 +100,7 @@ cdef inline bint may_conflict_with_open(Window* window) noexcept nogil:
 
 
 cdef Window* find_open_locked(CoreState* core, Window* window) noexcept nogil:
-    """An open window that conflicts with this one; the one that was found before, if it still does."""
+    """Find an open window that conflicts with this one; the window that was found before, if it still conflicts."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* found = NULL
     cdef Window* other
@@ -118,13 +121,13 @@ cdef Window* find_open_locked(CoreState* core, Window* window) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- the queue
 cdef inline bint conflicts_with(Waiter* waiter, Window* window, Wanted* wanted) noexcept nogil:
-    """A window that waits for the same block."""
+    """True if a window that waits for the same block conflicts with this one."""
     return (waiter.generation == wanted.generation and waiter.window.stream != window.stream
             and (waiter.access | wanted.access) & WRITE)
 
 
 cdef Window* find_ahead_locked(CoreState* core, Window* window, bint overtaking) noexcept nogil:
-    """A conflicting window that waits longer than this one; `overtaking`: no stuck one."""
+    """Find a conflicting window that waits longer than this one; with `overtaking`, one that is not stuck."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i, k
     cdef Wanted* wanted
@@ -141,7 +144,8 @@ cdef Window* find_ahead_locked(CoreState* core, Window* window, bint overtaking)
 
 
 cdef Window* find_in_the_way_locked(CoreState* core, Window* window) noexcept nogil:
-    """A conflicting window that is open, or waits longer (and not, in the end, for this thread); NULL: none."""
+    """Find a conflicting window that is open, or waits longer (and not, in the end, for this thread); NULL if there is
+    none."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     if window.passes == PASSES_ALL:
@@ -204,7 +208,7 @@ cdef void leave_queue_locked(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef void remove_waiter(vector[Waiter]* waiting, Window* window) noexcept nogil:
-    """Off the list of a block; the others stay in order."""
+    """Remove a window from the list of a block; the others stay in order."""
     cdef size_t i, kept = 0
     for i in range(waiting.size()):
         if waiting[0][i].window != window:
@@ -215,7 +219,7 @@ cdef void remove_waiter(vector[Waiter]* waiting, Window* window) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- waking
 cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogil:
-    """Wake the threads whose windows nothing is in the way of any more, now that this one was closed."""
+    """Wake the threads whose windows nothing blocks any more, now that this window was closed."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.uses.size()):
@@ -224,7 +228,8 @@ cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogi
 
 
 cdef void wake_after_wait_locked(CoreState* core, Window* window) noexcept nogil:
-    """The same, now that this one has left the queue without being opened."""
+    """Wake the threads whose windows nothing blocks any more, now that this window left the queue without being
+    opened."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.wanted.size()):
@@ -233,7 +238,7 @@ cdef void wake_after_wait_locked(CoreState* core, Window* window) noexcept nogil
 
 
 cdef void wake_unblocked_locked(CoreState* core, Block* block) noexcept nogil:
-    """Of those that wait for this block."""
+    """Wake the threads that wait for this block, where nothing blocks their windows any more."""
     check(core.order.lock.held(), "the lock is held")
     cdef Ahead ahead
     cdef Waiter* waiter
@@ -254,7 +259,7 @@ cdef void wake_unblocked_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 cdef inline bint is_behind(Ahead* ahead, Waiter* waiter) noexcept nogil:
-    """Whether the window conflicts with one that waits longer for the block."""
+    """True if the window conflicts with one that waits longer for the block."""
     cdef StreamState* stream = waiter.window.stream
     if waiter.access & WRITE:
         return ahead.several or (ahead.stream != NULL and ahead.stream != stream)
@@ -271,16 +276,16 @@ cdef inline void add_ahead(Ahead* ahead, Waiter* waiter) noexcept nogil:
 
 
 cdef inline bint is_free_elsewhere_locked(CoreState* core, Window* window) noexcept nogil:
-    """Whether a window that is behind no other one for one block is behind none for its other blocks, and conflicts
-    with no open one."""
+    """True if a window that is behind no other window on one block is behind none on its other blocks either, and
+    conflicts with no open window."""
     check(core.order.lock.held(), "the lock is held")
     return find_open_locked(core, window) == NULL and (
         window.wanted.size() == 1 or find_ahead_locked(core, window, False) == NULL)
 
 
 cdef void wake_overtakers_locked(CoreState* core) noexcept nogil:
-    """Those that may be allowed to pass others in the queue: there are some only where threads hold windows and want
-    more."""
+    """Wake windows that may be allowed to pass others in the queue: these exist only where threads hold windows and
+    want more."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* window = core.waiting if core.overtakers else NULL
     while window != NULL:
@@ -291,7 +296,7 @@ cdef void wake_overtakers_locked(CoreState* core) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- before a window opens
 cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """True if the window must not open now; then it is in the queue, or the failure is final."""
+    """True if the window must not open now: either it is in the queue, or the failure is final."""
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     if not window.is_waiting:
@@ -307,7 +312,8 @@ cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* fail
 
 
 cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Window* other, Failure* failure) noexcept nogil:
-    """Put the window in the queue, unless it is there or nothing is in its way; refuse what would wait for ever."""
+    """Put the window in the queue, unless it is there or nothing is in its way; refuse a wait that would never end.
+    True if the window must not open now."""
     check(core.order.lock.held(), "the lock is held")
     if other == NULL:
         if window.is_waiting:
@@ -331,7 +337,7 @@ cdef bint queue_if_blocked_locked(CoreState* core, Window* window, Window* other
 
 
 cdef int fail_contested(Failure* failure, FailureKind kind, Window* window, Window* other) noexcept nogil:
-    """Name both windows, their streams and threads."""
+    """Fill in a failure that names both windows, their streams and threads."""
     cdef Wanted* wanted = find_conflict(window, other)
     fail_block(failure, kind if other.is_open else BLOCK_IS_AWAITED, wanted.generation,
                wanted - window.wanted.data() + 1)
@@ -369,7 +375,8 @@ cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except
 
 
 cdef int query_stream(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    """`refuse_stream` for a stream that has no window yet: it is not unregistered before the query has returned."""
+    """Do as `refuse_stream`, for a stream that has no window yet: the stream is not unregistered before the query
+    returns."""
     cdef int failed = 1
     core.order.lock.lock()
     if not window.stream.alive:
@@ -381,8 +388,8 @@ cdef int query_stream(CoreState* core, Window* window, Failure* failure) except 
 
 
 cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* failure) except -1 nogil:
-    """What nothing wakes a thread for: kept windows of ended threads, circles through other runtimes, signals, and a
-    warning that is due."""
+    """Look for events that wake no thread: kept windows of ended threads, circles through other runtimes, signals, and
+    a warning that is due."""
     cdef Failure seen
     cdef Window* other
     cdef bint refused, late = waited >= <uint64_t>REPORT_AFTER and not process_is_closing()
@@ -406,9 +413,9 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
 
 
 cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:
-    """The thread of a `prepare_block_use` has ended, and no recorder is there that could be dropped.  What was launched
-    is on its stream by now, so it is filed here as work without a window is, and no longer waited for; a
-    `finish_block_use` that comes later says so."""
+    """File the window of a `prepare_block_use` whose thread has ended; it has no recorder that could be dropped.  Its
+    launch is on the stream by now, so it is filed here like work without a window, and no thread waits for it any
+    longer; a `finish_block_use` that comes later reports this."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t position = advance(window.stream)
     cdef size_t i

@@ -1,9 +1,8 @@
 # Deferred work: frees queued by finalizers, and failed frees to retry.
 #
 # A finalizer may run at any allocation, in any thread, inside any capture: it pushes on a lock-free list and does
-# nothing else.  Prepare, record, allocate, adopt, free and reap begin by carrying out what is on the lists (`drain`).
-# If a free that they carry out fails, that is not their failure: it goes back on the list, and the next reap reports
-# it.
+# nothing else.  Prepare, record, allocate, adopt, free and reap begin by carrying out the work on the lists (`drain`).
+# If such a free fails, the operation does not fail: the free goes back on the list, and the next reap reports it.
 
 from xlogmem._base.cpp cimport check, push
 from xlogmem._base.failures cimport (
@@ -20,18 +19,19 @@ from xlogmem._order cimport ALLOCATED, advance, fence_now_unlocks, forbid_contex
 
 
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
-    """For finalizers: the block is freed by the next operation."""
+    """Leave a block to the next operation, which frees it.  For finalizers."""
     push(core.dropped, block)
 
 
 cdef void abandon(CoreState* core, Window* window) noexcept nogil:
-    """A recorder was dropped between prepare and finish; its launch may be queued, so it will be filed."""
+    """Leave a window whose recorder was dropped between prepare and finish to the next operation; its launch may be
+    queued, so the next operation files it."""
     push(core.abandoned, window)
 
 
 cdef int drain(CoreState* core) except -1 nogil:
-    """File abandoned windows, free dropped blocks, try failed frees again.  The context is current.  What only a wait
-    for the whole context could do is put off: this runs at the start of calls that do not say so."""
+    """File abandoned windows, free dropped blocks, try failed frees again.  The context is current.  Frees that need a
+    wait for the whole context are put off: `drain` runs at the start of calls that do not announce such a wait."""
     cdef bint before
     if core.marks.load() & LOST:
         return 0
@@ -43,7 +43,7 @@ cdef int drain(CoreState* core) except -1 nogil:
 
 
 cdef int drain_lists(CoreState* core) except -1 nogil:
-    """`drain` where the host may wait for the context, unless the caller has forbidden it."""
+    """Drain as `drain` does, where the host may wait for the context, unless the caller has forbidden it."""
     if core.abandoned.load() != NULL:
         drain_windows(core)
     if core.dropped.load() != NULL:
@@ -52,14 +52,14 @@ cdef int drain_lists(CoreState* core) except -1 nogil:
 
 
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil:
-    """A window whose recorder was dropped keeps its stream in use until it is filed."""
+    """Drain if a recorder was dropped: its window keeps the stream in use until the window is filed."""
     if core.abandoned.load() != NULL:
         drain_by_itself(core)
     return 0
 
 
 cdef int drain_by_itself(CoreState* core) except -1 nogil:
-    """`drain` outside of an operation."""
+    """Call `drain` outside of an operation."""
     cdef Failure ignored
     cdef Scope scope
     if enter_context(core.order.context, &scope, &ignored):
@@ -70,7 +70,8 @@ cdef int drain_by_itself(CoreState* core) except -1 nogil:
 
 
 cdef int drain_windows(CoreState* core) except -1 nogil:
-    """Taken from the list and filed in one acquisition: no thread finds the list empty and the uses not filed."""
+    """File abandoned windows.  They are taken from the list and filed in one acquisition of the lock: no thread finds
+    the list empty and the uses not filed."""
     cdef OrderState* order = core.order
     cdef Window* window
     cdef Window* following
@@ -99,7 +100,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
 
 
 cdef int drain_blocks(CoreState* core) except -1 nogil:
-    """Free what was dropped; blocks of a home that is capturing stay on the list."""
+    """Free the dropped blocks; those whose home is capturing stay on the list."""
     cdef StreamState* capturing = NULL                  # just found capturing: queried once for all its blocks
     cdef StreamState* home
     cdef Block* block
@@ -129,11 +130,11 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
 
 
 cdef int free_without_its_stream_unlocks(CoreState* core, Block* block, StreamState* stream) except -1 nogil:
-    """A free on an unowned stream was put off: the stream is alive in this call, and may have ended before the free
-    is carried out.  So a fence is recorded now, and the default stream frees the block after that.
+    """Move a free that was put off away from its unowned stream: the stream is alive in this call, and may have ended
+    before the free is carried out.  So a fence is recorded now, and the default stream frees the block after the fence.
 
-    What was queued without a record comes before the free, on every stream: entries are raised for the last time.  If
-    no fence can be recorded, because a graph is being captured there, the block is freed on the stream after all.
+    Unrecorded work on every stream comes before the free: entries are raised for the last time.  If no fence can be
+    recorded, because a graph is being captured there, the block is freed on the stream after all.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -159,7 +160,7 @@ cdef int free_without_its_stream_unlocks(CoreState* core, Block* block, StreamSt
 
 # ---------------------------------------------------------------------------------------------- frees that fail
 cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
-    """A free inside another operation: its failure is not that operation's."""
+    """Free a block inside another operation, which does not fail if the free does."""
     check(core.order.lock.held(), "the lock is held")
     cdef Failure failure
     if block.state == FREED:                            # evicted meanwhile: the bytes have another owner
@@ -171,8 +172,9 @@ cdef int free_deferred_unlocks(CoreState* core, Block* block) except -1 nogil:
 
 
 cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) noexcept nogil:
-    """Back on the list of dropped blocks: the next operation tries again, and the next reap reports it.  What is put
-    off is not a failure: the home or a user's stream captures, or the host would have to wait for the context."""
+    """Put the block back on the list of dropped blocks: the next operation tries again, and the next reap reports the
+    failure.  A free that is put off is not a failure: the home or a user's stream captures, or the host would have to
+    wait for the context."""
     check(core.order.lock.held(), "the lock is held")
     block.state = RETIRED
     defer_free(core, block)
@@ -187,8 +189,8 @@ cdef void requeue_free_locked(CoreState* core, Block* block, Failure* failure) n
 
 # ---------------------------------------------------------------------------------------------- failures to report
 cdef void keep_unreported_locked(CoreState* core, Failure* failure) noexcept nogil:
-    """Raised by the next reap.  A Python exception in it is an owned reference: one that a newer failure replaces is
-    DECREF'd by the next holder of the GIL."""
+    """Keep a failure that the next reap raises.  A Python exception in it is an owned reference: when a newer failure
+    replaces it, the next holder of the GIL DECREFs it."""
     check(core.order.lock.held(), "the lock is held")
     drop_unreported_locked(core)
     core.unreported_failure = failure[0]
@@ -201,7 +203,7 @@ cdef void drop_unreported_locked(CoreState* core) noexcept nogil:
 
 
 cdef void drop_exception_locked(CoreState* core, Failure* failure) noexcept nogil:
-    """`drop_exception` under the lock, where the GIL is not taken."""
+    """Drop an exception, as `drop_exception` does, but under the lock, where the GIL is not taken."""
     check(core.order.lock.held(), "the lock is held")
     if failure.kind == OUT_OF_BUDGET:
         drop_holdings(failure)
@@ -211,7 +213,7 @@ cdef void drop_exception_locked(CoreState* core, Failure* failure) noexcept nogi
 
 
 cdef void defer_decref_locked(CoreState* core, void* owner) noexcept nogil:
-    """Under the lock no Python object may be dropped: the next holder of the GIL does it."""
+    """Leave a DECREF to the next holder of the GIL: under the lock no Python object may be dropped."""
     check(core.order.lock.held(), "the lock is held")
     core.pending_decrefs.push_back(owner)
     core.has_pending_decrefs.store(True)

@@ -1,6 +1,6 @@
-# Memory that other libraries have.
+# Exported memory: memory that other libraries use.
 #
-# A consumer that is given the memory (DLPack, Arrow, the CUDA array interface) may queue unrecorded work on it, on the
+# A consumer that receives the memory (DLPack, Arrow, the CUDA array interface) may queue unrecorded work on it, on the
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
@@ -19,7 +19,7 @@ from xlogmem._order cimport (
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil:
     """A consumer may work on the block on `stream` from now on (NULL: on a stream without a known owner); with a pin
-    until `end_export`, else until the block is freed.  False if it was freed before."""
+    until `end_export`, else until the block is freed.  False if the block was freed before."""
     check(core.order.lock.held(), "the lock is held")
     cdef ExportedStream exported
     cdef size_t i = 0
@@ -48,9 +48,9 @@ cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, 
 
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil:
-    """A consumer released what was exported with a pin.  All work that it queued on its stream so far is filed, so that
-    later users are ordered after it; a free that was requested meanwhile is the next operation's.  Without a known
-    stream (NULL) the pin stays until a blocking reap has waited for the context."""
+    """End an export with a pin, which its consumer released.  All work that the consumer queued on its stream so far is
+    filed, so that later users are ordered after it; the next operation carries out a free that was requested meanwhile.
+    Without a known stream (NULL) the pin stays until a blocking reap has waited for the context."""
     cdef OrderState* order = core.order
     cdef size_t i
     if process_was_forked():
@@ -74,8 +74,8 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
 
 
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil:
-    """Memory was exported on a stream, which is alive and ordered after all uses.  If it is unowned it is not touched
-    again, so what it has now is covered by a fence, whatever the policy."""
+    """Fence an export on a stream that is alive and ordered after all uses.  An unowned stream is not touched again, so
+    a fence covers its work now, whatever the policy."""
     cdef OrderState* order = core.order
     cdef Failure ignored                                # it is recorded when it is needed
     cdef Scope scope
@@ -98,8 +98,8 @@ cdef bint is_exported(Block* block, StreamState* stream) noexcept nogil:
 
 
 cdef void end_exports_of_dead_stream(Block* block, StreamState* dead) noexcept nogil:
-    """No work is queued on an unregistered stream any more: exports there without a pin are over, and its entries stand
-    for all of their work."""
+    """End the exports without a pin on an unregistered stream.  No work is queued there any more, and its entries stand
+    for all work of these exports."""
     cdef size_t i
     if unlikely(dead.unrecorded_until != 0):
         raise_unrecorded(block, dead)
@@ -117,7 +117,7 @@ cdef void end_exports_of_dead_stream(Block* block, StreamState* dead) noexcept n
 
 
 cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
-    """Drop one pin.  A block that was freed meanwhile is left to the next operation, as finalizers leave theirs."""
+    """Drop one pin.  A block that was freed meanwhile is left to the next operation, as by finalizers."""
     check(core.order.lock.held(), "the lock is held")
     block.pins -= 1
     if block.state == RETIRED and block.windows == 0 and block.pins == 0:
@@ -125,9 +125,9 @@ cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 cdef int release_exports_without_stream(CoreState* core, Failure* failure) except -1 nogil:
-    """Exports that were released without a known stream: the host waits for the context, then their blocks may be
-    freed.  It also waits where a pool could not hand out memory for want of that.  Put off while a graph is being
-    captured, and where the host must not wait so.  The context is current."""
+    """Release exports that were returned without a known stream: the host waits for the context, then their blocks may
+    be freed.  The host also waits where a pool could not hand out memory without such a wait.  The wait is put off
+    while a graph is being captured, and where the host must not wait for the context.  The context is current."""
     cdef OrderState* order = core.order
     cdef vector[Block*] blocks
     cdef bint wanted

@@ -1,6 +1,6 @@
 # After a launch: its position is filed in every block, the windows close, retired blocks are claimed for their free.
 #
-# Filing never fails and makes no driver call (`file_window_locked`).  What may need the driver comes after it
+# Filing never fails and makes no driver call (`file_window_locked`).  The work that may need the driver comes after it
 # (`finish_rest`): a fence that is recorded at once, the hand-back, the frees that the last close carries out.
 
 from xlogmem._base.cpp cimport check, unlikely
@@ -31,13 +31,13 @@ from xlogmem.observe._history cimport HANDED_BACK
 
 
 cdef inline bint may_file_plainly(StreamState* stream) noexcept nogil:
-    """Whether what a plain use files needs no closer look at its stream."""
+    """True if filing a plain use needs no closer look at its stream."""
     return stream.alive and stream.discipline != OPAQUE and stream.unrecorded_until == 0
 
 
 cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) noexcept nogil:
-    """What `file_use_locked` does, in short: for plain uses of blocks whose home needs no hand-back, where the new
-    entry takes the place of one that is there.  False: nothing was done."""
+    """File a use as `file_use_locked` does, in short: for plain uses of blocks whose home needs no hand-back, where the
+    new entry replaces an existing one.  False, with nothing done, if the use is not of this kind."""
     cdef Block* block = use.block
     cdef StreamState* home = block.home
     cdef Entry* entry
@@ -65,8 +65,8 @@ cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) 
 
 
 cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
-    """File one use: a write removes its unchanged snapshot, then the new entry is set.  A plain write removes what its
-    stream has filed, which the new entry stands for; what other streams have filed meanwhile stays."""
+    """File one use: a write removes its unchanged snapshot, then the new entry is set.  A plain write removes the
+    entries of its own stream, which the new entry stands for; entries that other streams have filed meanwhile stay."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
@@ -95,10 +95,10 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
 
 
 cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil:
-    """The first use elsewhere of some fresh blocks.  Until now unrecorded work could be queued on their own streams,
-    also inside the window, where the launch is not ordered after it.  So entries there are raised to a new position,
-    one for each stream, and no write removes them.  Sealed streams have no such work, opaque ones are raised always;
-    one that may be destroyed is left as it was when the window opened."""
+    """End the freshness of blocks at their first use elsewhere.  Until now unrecorded work could be queued on their own
+    streams, also inside the window, where the launch is not ordered after it.  So entries there are raised to a new
+    position, one for each stream, and no write removes them.  Sealed streams have no such work; entries of opaque
+    streams are always raised; those of a stream that may be destroyed stay as they were when the window opened."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef Block* block
@@ -121,8 +121,8 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
 
 
 cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcept nogil:
-    """A stream got another discipline while the window was open: its entries may have more unrecorded work behind them
-    than the launch was ordered after, so they stay."""
+    """Keep the entries of a stream whose discipline changed while the window was open: they may have more unrecorded
+    work behind them than the launch was ordered after."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.snapshot.size()):
@@ -131,8 +131,9 @@ cdef void keep_changed_entries_locked(OrderState* order, Window* window) noexcep
 
 
 cdef inline void add_handbacks(Window* window, Use* use) noexcept nogil:
-    """Note for the hand-back the streams whose next work on the block may be unrecorded: an opaque home, and those that
-    it is exported to, unless they may be destroyed.  Now, because the block may be freed once the window is closed."""
+    """Note for the hand-back the streams whose next work on the block may be unrecorded: an opaque home, and the
+    streams that the block is exported to, unless they may be destroyed.  Noted now, because the block may be freed once
+    the window is closed."""
     cdef StreamState* home = resolve_home(use.block)
     cdef size_t i
     if home != NULL and home.discipline == OPAQUE:
@@ -144,7 +145,7 @@ cdef inline void add_handbacks(Window* window, Use* use) noexcept nogil:
 
 
 cdef void add_handback(Window* window, Use* use, StreamState* stream) noexcept nogil:
-    """Once for each stream and launch."""
+    """Note a stream for the hand-back, once for each launch."""
     cdef Dependency entry
     cdef size_t i
     if stream == window.stream or (window.hand_back == HAND_BACK_WRITES and not use.access & WRITE):
@@ -159,7 +160,7 @@ cdef void add_handback(Window* window, Use* use, StreamState* stream) noexcept n
 
 
 cdef inline void take_position_locked(CoreState* core, Window* window) noexcept nogil:
-    """One position for the launch, and whether its fence is recorded at once."""
+    """Take one position for the launch, and decide if its fence is recorded at once."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = window.stream
     cdef Policy policy = core.order.policy
@@ -224,11 +225,11 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
 
 # ---------------------------------------------------------------------------------------------- driver calls
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    """The driver calls that follow a filing: the fence, the hand-back, the claimed frees.
+    """Make the driver calls that follow a filing: the fence, the hand-back, the claimed frees.
 
     A fence that cannot be recorded now is recorded when it is needed.  A free that fails is tried again by the next
-    operation.  Only a hand-back that failed on the stream and on the host is a failure, reported after everything else
-    was done.
+    operation.  Only a hand-back that failed on the stream and on the host is a failure, which is reported after
+    everything else is done.
     """
     cdef OrderState* order = core.order
     cdef Failure ignored
@@ -260,8 +261,8 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 
 cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamState* stream,
                                   Failure* failure) except -1 nogil:
-    """The hand-back: order a stream (`home.source`) after a use on `stream` at `home.position`.  If that cannot be
-    queued the host waits, so that everything queued there later is ordered."""
+    """The hand-back: order a stream (`home.source`) after a use on `stream` at `home.position`.  If that wait cannot be
+    queued the host waits, so that all later work on `home.source` is ordered."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source = home.source
     cdef uint64_t position = home.position
@@ -283,8 +284,8 @@ cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamSta
 # ---------------------------------------------------------------------------------------------- work without a window
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil:
     """File work that is queued already and was not prepared: it removes nothing and keeps the block fresh.  Unknown
-    access counts as written, so that later readers are ordered after it too.  On a retired block it files, then
-    refuses.  What a stream that captures got is not queued before its graph is launched, and is refused, as in
+    access counts as written, so that later readers are ordered after it too.  On a retired block the work is filed,
+    then the call fails.  Work on a capturing stream is not queued before its graph is launched, and is refused, as in
     `prepare`."""
     cdef OrderState* order = core.order
     cdef Block* block
@@ -313,7 +314,7 @@ cdef int record_use(CoreState* core, Request* request, StreamState* stream, Fail
 
 
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil:
-    """The entry of `record_use`; on an unowned stream its fence is recorded at once."""
+    """File the entry of `record_use`; on an unowned stream its fence is recorded at once."""
     check(order.lock.held(), "the lock is held")
     file_access(block, stream, access, advance(stream))
     if order.is_recorded:

@@ -1,8 +1,8 @@
-# Blocks end: where a free waits.
+# How blocks end, and where a free waits.
 #
-# A free comes after every use.  Where the frontier is a single entry of the home, nothing has to be waited for
-# (`has_one_entry_at_home_locked`); else the home waits on the device, or the host waits, for what it is not ordered
-# after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
+# A free comes after every use.  Where the frontier is a single entry of the home, the free waits for nothing
+# (`has_one_entry_at_home_locked`); else the home waits on the device, or the host waits, for the uses that it is not
+# ordered after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
 # (`free_into_pool_locked`).
 
 from xlogmem._base.cpp cimport check, poke, prefetch, unlikely
@@ -27,7 +27,7 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, settle, st
 
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil:
-    """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last one closes.
+    """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last window closes.
     `stack` is the caller's (NULL: not wanted)."""
     cdef Scope scope
     cdef Block* block
@@ -57,10 +57,10 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
 
 
 cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogil:
-    """A block is freed at home, where no call named that stream lately: it is unowned.  The default stream frees
-    the block instead, if entries that fences cover stand for all work there.  They do not where unrecorded work is
-    allowed, the first fill among it; then the home is needed.  An owner relies on the stream that it named, and a pool
-    makes no driver call."""
+    """Move a block from an unowned home, which no call named lately, to the default stream, if entries that fences
+    cover stand for all work on the home.  They do not where unrecorded work is allowed, the first fill among it; then
+    the home is needed.  Adopted blocks stay, because an owner relies on the stream that it named; so do those of a
+    pool, which makes no driver call."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
@@ -100,8 +100,8 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
 
 cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                            Failure* failure) except -1 nogil:
-    """The short way, for callers without a handle: free the block that is allocated there if that makes no stream wait;
-    else nothing is done, and the result is NULL.  The stream is busy and not capturing."""
+    """Free, for callers without a handle, the block that is allocated at `ptr`, if that makes no stream wait; else do
+    nothing, and the result is NULL.  The stream is busy and not capturing."""
     cdef Block* block
     cdef int failed = 0
     result[0] = NULL
@@ -119,13 +119,13 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
 
 
 cdef void keep_stack_of_free(Block* block, Label* stack) noexcept nogil:
-    """The newest one that was requested, if there are several because it failed before."""
+    """Keep the stack of the newest request for a free; there are several if a free failed before."""
     release(block.freed_by)
     block.freed_by = held(stack)
 
 
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
-    """The block that is allocated there; NULL if there is none, or only adopted memory."""
+    """Return the block that is allocated at `ptr`; NULL if there is none, or only adopted memory."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t base
     cdef Tracked* known = floor_of(&core.index, ptr, &base)
@@ -148,8 +148,8 @@ cdef inline bint has_one_entry_at_home_locked(CoreState* core, Block* block) noe
 
 
 cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexcept nogil:
-    """Foreign code has run, perhaps the driver, and has taken the cache.  Under the lock these misses would be waited
-    for one by one."""
+    """Prefetch, after foreign code (perhaps the driver) has evicted these lines from the processor's cache.  Under the
+    lock the thread would wait for the misses one by one."""
     prefetch(core.order)
     prefetch(&core.index)
     prefetch(&core.blocks)
@@ -160,16 +160,16 @@ cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexce
 
 # ---------------------------------------------------------------------------------------------- the free itself
 cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capture, Failure* failure) except -1 nogil:
-    """The order of these steps keeps addresses, entries and accounting consistent.
+    """Free a block now.  The order of the steps keeps addresses, entries and accounting consistent.
 
     1. (lock) the state is FREEING and the block leaves the address index;
     2. (no lock) the home stream, or the host, is ordered after the frontier;
     3. (no lock) the resource gets the bytes: from this call on it may hand the address out again;
     4. (lock) live bytes become pending, with a marker position taken after step 3, and the slot is released.
 
-    On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index in the state that it had
-    (RETIRED if it was claimed).  Into a pool there are no steps: see `free_into_pool_locked`.
-    Adopted memory skips step 3: its owner is dropped once its stream, or the host, is ordered after the frontier.
+    On a failure in 2 or 3 the resource has not taken the bytes: the block returns to the index in its former state
+    (RETIRED if it was claimed).  Into a pool there are no steps: see `free_into_pool_locked`.  Adopted memory skips
+    step 3: its owner is dropped once its stream, or the host, is ordered after the frontier.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -216,7 +216,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
 
 
 cdef void restore_locked(CoreState* core, Block* block, uint8_t state) noexcept nogil:
-    """A free failed: the block lives on."""
+    """Restore a block whose free failed."""
     check(core.order.lock.held(), "the lock is held")
     block.state = state
     link_locked(core, block)
@@ -225,7 +225,7 @@ cdef void restore_locked(CoreState* core, Block* block, uint8_t state) noexcept 
 
 
 cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) noexcept nogil:
-    """The call that returns a block to its resource."""
+    """Fill in the call that returns a block to its resource."""
     start_call_on(freed, block.nbytes, home)
     freed.ptr = block.ptr
     freed.resource_block = block.resource_block
@@ -235,7 +235,7 @@ cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) 
 
 
 cdef inline void settle_block(CoreState* core, Block* block) noexcept nogil:
-    """The bytes of a block that are not pending after its free."""
+    """Settle the bytes of a block that are not pending after its free."""
     if not block.adopted:
         settle(core.resource, block.nbytes)
 
@@ -251,8 +251,8 @@ cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home,
 
 cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck check_capture,
                                 Failure* failure) except -1 nogil:
-    """Order the home of a block that is being freed, or the host, after every use.  The home is busy from now on,
-    failed or not."""
+    """Order the home of a block that is being freed, or the host, after every use.  The home is busy from now on, on
+    failure too."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
@@ -301,12 +301,13 @@ cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState*
 
 
 cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
-    """A free into a resource that keeps frontiers: all of the above in one acquisition, without a driver call, and it
-    cannot fail.
+    """Free into a resource that keeps frontiers: all of the above in one acquisition of the lock, without a driver
+    call.  It cannot fail.
 
-    "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; what that stream
-    is ordered after already is left out.  A sealed home promises that all work is recorded: its entries are enough, and
-    streams that are ordered after those stay so.  A consumer that the block was exported to there promised nothing.
+    "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; entries that this
+    stream is ordered after already are left out.  A sealed home promises that all its work is recorded: the entries are
+    enough, and streams that are ordered after the entries stay so.  A consumer to which the block was exported there
+    has promised nothing.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -348,7 +349,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
 
 # ---------------------------------------------------------------------------------------------- out of the tables
 cdef inline void release_slot_locked(CoreState* core, Block* block) noexcept nogil:
-    """The block is gone: its slot may be used again."""
+    """Release the slot of a freed block: it may be used again."""
     check(core.order.lock.held(), "the lock is held")
     unaccount_locked(core, block)
     block.state = FREED
@@ -363,7 +364,7 @@ cdef void drop_labels(Block* block) noexcept nogil:
 
 
 cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
-    """Out of the accounting of bytes and streams."""
+    """Remove a block from the accounting of bytes and streams."""
     check(core.order.lock.held(), "the lock is held")
     if unlikely(block.adopted):
         if block.owner != NULL:

@@ -2,7 +2,7 @@
 #
 # An entry says "after (stream, position)", for one kind of access.  Entries behind which unrecorded work may stand are
 # raised to a new position of their stream before anything is ordered after them.  `collect_dependencies_locked` turns a
-# frontier into what a stream has to wait for; prepare and free both begin with it.
+# frontier into the dependencies of a stream; prepare and free both begin with it.
 
 from xlogmem._base.cpp cimport check, larger, unlikely
 from xlogmem._order cimport (
@@ -19,7 +19,7 @@ from xlogmem._order cimport (
 
 
 cdef struct Query:
-    # What a stream has to be ordered after, collected for one operation block by block.
+    # The positions that a stream has to be ordered after, collected for one operation block by block.
     StreamState* stream                     # NULL: the host
     uint64_t operation                      # its number: see `OrderState.operations`
     vector[Dependency]* dependencies        # gets what the stream is not ordered after yet
@@ -41,8 +41,8 @@ cdef void set_entry(Block* block, EntryKind kind, uint32_t stream, uint64_t posi
 
 
 cdef inline void file_access(Block* block, StreamState* stream, uint32_t access, uint64_t position) noexcept nogil:
-    """File an entry for work of this access; unknown access counts as written.  So does a read on an opaque stream: its
-    owner may write there later, unrecorded."""
+    """File an entry for work of this access; unknown access counts as written.  So does a read on an opaque stream: the
+    stream's owner may write there later, unrecorded."""
     cdef EntryKind kind = HAS_READ
     if access != READ or stream.discipline == OPAQUE:
         kind = WRITTEN
@@ -52,9 +52,9 @@ cdef inline void file_access(Block* block, StreamState* stream, uint32_t access,
 
 
 cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
-    """The stream has had another discipline (`change_discipline_unlocks`): its own older entries count as
-    `unrecorded_until`.  A read may stand for unrecorded writes, because the stream may have been opaque: these get an
-    entry of their own."""
+    """Raise the entries of a stream that has had another discipline (`change_discipline_unlocks`): its older entries
+    count as `unrecorded_until`.  A read may stand for unrecorded writes, because the stream may have been opaque: these
+    writes get an entry of their own."""
     cdef size_t i
     cdef bint may_have_written = False
     cdef bint has_written = False
@@ -70,7 +70,7 @@ cdef void raise_unrecorded(Block* block, StreamState* stream) noexcept nogil:
 
 
 cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
-    """Remove an entry if it is still what the snapshot says."""
+    """Remove an entry if its position is still that of the snapshot."""
     cdef size_t i
     for i in range(block.frontier.size()):
         if block.frontier[i].stream == seen.stream and block.frontier[i].kind == seen.kind:
@@ -81,7 +81,7 @@ cdef void remove_entry(Block* block, Entry* seen) noexcept nogil:
 
 
 cdef void remove_own_entries(Block* block, uint32_t stream, uint64_t position) noexcept nogil:
-    """A write at this position of the stream comes after all that is filed there before it."""
+    """Remove the stream's entries up to this position: a write there comes after all of them."""
     cdef size_t i = 0
     cdef Entry* entry
     while i < block.frontier.size():
@@ -104,7 +104,8 @@ cdef inline void set_home(Block* block, StreamState* home) noexcept nogil:
 
 
 cdef inline StreamState* resolve_home(Block* block) noexcept nogil:
-    """Where the block will be freed; it moves to the successor of a home that was unregistered."""
+    """Return the stream where the block will be freed; if the home was unregistered, the block moves to its successor
+    first."""
     if unlikely(block.home != NULL and not block.home.alive):
         move_to_successor(block)
     return block.home
@@ -123,8 +124,8 @@ cdef void move_to_successor(Block* block) noexcept nogil:
 
 
 cdef inline void move_home_locked(OrderState* order, Block* block, StreamState* home) noexcept nogil:
-    """Free the block on another stream than before.  Stream order protected the free from unrecorded work on the old
-    home; from now on only entries do, so what may hide there gets one first."""
+    """Change the stream on which the block is freed.  Stream order protected the free from unrecorded work on the old
+    home; from now on only entries do, so work that may be unrecorded there gets an entry first."""
     check(order.lock.held(), "the lock is held")
     resolve_home(block)
     if unlikely(order.discipline_changes != 0):
@@ -133,8 +134,8 @@ cdef inline void move_home_locked(OrderState* order, Block* block, StreamState* 
 
 
 cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noexcept nogil:
-    """Some streams have had another discipline: raise the entries of those that this block has.  An opaque home always
-    has an entry; a home that became opaque may have lost its entry before, and gets one here."""
+    """Raise the block's entries of streams that have had another discipline.  An opaque home always has an entry; a
+    home that became opaque may have lost its entry before, and gets one here."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     cdef StreamState* source
@@ -151,16 +152,16 @@ cdef void raise_changed_disciplines_locked(OrderState* order, Block* block) noex
 
 # ---------------------------------------------------------------------------------------------- dependencies
 cdef inline bint may_have_unrecorded_work(Block* block, StreamState* source) noexcept nogil:
-    """Whether unrecorded work may stand behind an entry of `source`."""
+    """True if unrecorded work may stand behind an entry of `source`."""
     return (source.discipline == OPAQUE
             or (block.fresh and source == block.stream and source.discipline != SEALED)
             or (not block.exports.empty() and is_exported(block, source)))
 
 
 cdef inline bint is_plain(Block* block, StreamState* stream) noexcept nogil:
-    """Whether a use on this stream has nothing to wait for, because all entries are the stream's own: what
-    `collect_dependencies_locked` would find, and nothing that it would change.  False where a home has moved, a
-    discipline has changed or the block is exported, without a closer look."""
+    """True if a use on this stream has nothing to wait for, because all entries are the stream's own: then
+    `collect_dependencies_locked` would find no dependency and change nothing.  False, without a closer look, where a
+    home has moved, a discipline has changed or the block is exported."""
     cdef StreamState* home = block.home
     cdef size_t i
     if unlikely(stream.unrecorded_until != 0 or not block.exports.empty()):
@@ -174,11 +175,12 @@ cdef inline bint is_plain(Block* block, StreamState* stream) noexcept nogil:
 
 
 cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t access, Query* query) noexcept nogil:
-    """What a use of the block has to be ordered after.
+    """Collect the positions that a use of the block has to be ordered after.
 
-    Entries that may have unrecorded work behind them are raised first, once for each source and operation however many
-    blocks share it; that is harmless if the operation fails later.  Entries go into the snapshot, and those that the
-    stream is not ordered after yet into the dependencies: one for each source, with its newest position.
+    Entries that may have unrecorded work behind them are raised first, once for each source and operation, however many
+    blocks share the source; raising is harmless if the operation fails later.  Entries go into the snapshot.  Those
+    that the stream is not ordered after yet also go into the dependencies: one for each source, with its newest
+    position.
     """
     check(order.lock.held(), "the lock is held")
     cdef size_t i
@@ -201,8 +203,8 @@ cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t 
 
 
 cdef inline void raise_entry(Block* block, Entry* entry, StreamState* source, uint64_t operation) noexcept nogil:
-    """Raise an entry to the operation's new position of its stream; not one of a stream that had the index before, and
-    not if all were raised for the last time."""
+    """Raise an entry to the operation's new position of its stream, except an entry of a stream that had the index
+    before, and except where all entries were raised for the last time."""
     if unlikely(is_of_former(source, entry.position) or block.raised):
         return
     claim_scratch(source, operation)
@@ -212,7 +214,7 @@ cdef inline void raise_entry(Block* block, Entry* entry, StreamState* source, ui
 
 
 cdef inline void claim_scratch(StreamState* source, uint64_t operation) noexcept nogil:
-    """The scratch fields of a stream belong to one operation at a time."""
+    """Claim the scratch fields of a stream, which belong to one operation at a time."""
     if source.operation != operation:
         source.operation = operation
         source.raised_to = 0
@@ -221,7 +223,7 @@ cdef inline void claim_scratch(StreamState* source, uint64_t operation) noexcept
 
 cdef void add_dependency_locked(OrderState* order, Query* query, StreamState* source, uint64_t position,
                                 EntryKind kind) noexcept nogil:
-    """The stream has to be ordered after (source, position), unless it is."""
+    """Add a dependency on (source, position), unless the stream is ordered after it."""
     check(order.lock.held(), "the lock is held")
     cdef Dependency new
     cdef Dependency* found

@@ -1,19 +1,19 @@
-# The most bytes that were live at a time, over several spans at once.
+# Peaks of live bytes, over several spans of time at once.
 #
-# The core raises one figure, `CoreState.peak_bytes`.  Whenever a span begins, ends or is looked at, that figure goes
-# into all spans that are open, and begins anew: so spans of different threads may overlap as they like.
+# The core raises one figure, `CoreState.peak_bytes`.  Whenever a span begins, ends or is read, that figure goes into
+# all open spans and starts anew, so spans of different threads may overlap freely.
 
 from xlogmem._base.cpp cimport check, larger
 
 
 cdef inline void raise_peak_locked(CoreState* core) noexcept nogil:
-    """Bytes became live, or were put into a cache, which may hand them out without the lock."""
+    """Raise the peak after bytes became live, or were put into a cache, which may hand them out without the lock."""
     check(core.order.lock.held(), "the lock is held")
     core.peak_bytes = larger(core.peak_bytes, core.live_bytes + core.in_caches)
 
 
 cdef void take_peak_locked(CoreState* core) noexcept nogil:
-    """What was reached since the last call goes into all spans."""
+    """Put the peak since the last call into all spans."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     core.whole_peak = larger(core.whole_peak, core.peak_bytes)
@@ -23,7 +23,7 @@ cdef void take_peak_locked(CoreState* core) noexcept nogil:
 
 
 cdef uint64_t peak_of(CoreState* core, uint64_t* peak) noexcept nogil:
-    """The figure of a span (NULL: of the whole runtime) up to now."""
+    """Return the figure of a span (NULL: of the whole runtime) up to now."""
     cdef uint64_t found
     core.order.lock.lock()
     take_peak_locked(core)
@@ -33,7 +33,7 @@ cdef uint64_t peak_of(CoreState* core, uint64_t* peak) noexcept nogil:
 
 
 cdef void begin_peak(CoreState* core, uint64_t* peak) noexcept nogil:
-    """A new span; NULL: that of the whole runtime begins anew."""
+    """Begin a span; NULL: the span of the whole runtime starts anew."""
     core.order.lock.lock()
     take_peak_locked(core)
     if peak == NULL:
@@ -45,7 +45,7 @@ cdef void begin_peak(CoreState* core, uint64_t* peak) noexcept nogil:
 
 
 cdef void end_peak(CoreState* core, uint64_t* peak) noexcept nogil:
-    """The figure of the span stays what it is."""
+    """End a span: its figure does not change any more."""
     cdef size_t i
     core.order.lock.lock()
     take_peak_locked(core)

@@ -1,8 +1,8 @@
 # Before a launch: one window opens over all its blocks, then the missing waits are queued.
 #
-# What finalizers left is done first, and the capture state of the stream is queried.  Then everything is validated and
-# the windows are opened in one acquisition of the lock, before any wait is queued.  From then on no block of the launch
-# can be freed, so the waits may be queued without the lock.
+# Deferred work of finalizers is done first, and the capture status of the stream is queried.  Then everything is
+# validated and the windows are opened in one acquisition of the lock, before any wait is queued.  From then on no block
+# of the launch can be freed, so the waits may be queued without the lock.
 
 from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
@@ -12,7 +12,7 @@ from xlogmem._order cimport ALLOCATED, order_all_unlocks, refuse_capturing_sourc
 
 # ---------------------------------------------------------------------------------------------- windows in reserve
 cdef Window* take_window(CoreState* core) noexcept nogil:
-    """A window from the reserve, or a new one; empty and closed."""
+    """Take a window from the reserve, or make a new one; it is empty and closed."""
     cdef Window* window
     core.windows_lock.lock()
     if not core.spare_windows.empty():
@@ -71,7 +71,8 @@ cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t gen
 
 cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t operation,
                                    Failure* failure) noexcept nogil:
-    """One use for each block, in the order in which the blocks were first named; nothing else changes."""
+    """Merge requests into one use for each block, in the order in which the blocks were first named; nothing else
+    changes."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Request* request
@@ -111,8 +112,8 @@ cdef inline bint may_be_contested_locked(CoreState* core, Window* window) noexce
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil:
     """Open one window over all blocks of a launch.
 
-    If a wait cannot be queued the windows close as in a cancel.  Waits that were queued stay known, so a second try
-    does not repeat them.
+    If a wait cannot be queued, the windows close as in a cancel.  The waits that were queued stay known, so a second
+    try does not repeat them.
     """
     cdef Scope scope
     cdef int failed
@@ -133,8 +134,8 @@ cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 no
 
 
 cdef bint prepare_plainly(CoreState* core, Window* window) except -1 nogil:
-    """The short way of a launch that has nothing to wait for, on a stream whose handle means the same in every context.
-    False: nothing was done."""
+    """Open the window of a launch that has nothing to wait for, on a stream whose handle means the same in every
+    context.  Returns False, with nothing done, otherwise."""
     cdef bint capturing = False, plain
     cdef Failure ignored
     if (not <bint>window.stream.alive or <size_t>window.stream.handle <= PER_THREAD
@@ -172,8 +173,8 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
 
 
 cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcept nogil:
-    """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  False, and none is
-    open, if one of them is stale or not plain, is named twice or has an open window, or a window waits to be opened:
+    """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  Returns False, with no
+    window opened, if any block is stale, not plain, repeated or already in a window, or if a window waits to be opened:
     `open_uses_locked` then looks closer."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i, k, count = window.requests.size(), slots = core.blocks.size()
@@ -208,7 +209,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
 
 
 cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Validate all requests, then open the windows of their blocks and collect what the launch has to wait for."""
+    """Validate all requests, then open the windows of their blocks and collect the dependencies of the launch."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* stream = window.stream
@@ -252,7 +253,7 @@ cdef inline void open_on(Window* window, Use* use) noexcept nogil:
 
 
 cdef inline void close_on(Use* use) noexcept nogil:
-    """The end of `open_on`."""
+    """Undo `open_on`."""
     use.block.windows -= 1
     if use.access & WRITE:
         use.block.writers -= 1
@@ -260,7 +261,7 @@ cdef inline void close_on(Use* use) noexcept nogil:
 
 cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:
     """Order the launch stream after all dependencies.  A source that a launch had to wait for records its next commits
-    at once, so that the next waits are for less."""
+    at once, so that the next waits cover less work."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     cdef int failed = 0

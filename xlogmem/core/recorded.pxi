@@ -1,9 +1,10 @@
 # Events of a recorded history: see observe/_history.pyx, and docs/history.md for their meaning.
 #
-# Nothing here is on a path that is taken without one.  A runtime has two signs of it.  `marks` is what a call looks at
-# anyway before its own work: there the place of the call in the program is found, without a lock, and quick ways
-# without the runtime's lock go through a twin that writes events.  `watched`, and in the ordering `is_recorded`, is for
-# those that have the lock, or that of a cache: it changes under all of these, so once it is off nothing is written.
+# Nothing here is on a path that runs without a history.  A runtime has two flags for it.  A call reads `marks` anyway
+# before its own work: if the history's mark is set, the call finds its place in the program, without a lock, and fast
+# paths without the runtime's lock go through a twin that writes events.  `watched` (in the ordering, `is_recorded`) is
+# for code that holds the lock, or that of a cache: it changes under all of these locks, so once it is off nothing is
+# written.
 
 from xlogmem._base.cpp cimport check
 from xlogmem._base.failures cimport LOST, is_out_of_memory
@@ -41,7 +42,7 @@ cdef vector[CoreState*] all_cores
 
 # ---------------------------------------------------------------------------------------------- on and off
 cdef void start_calls(CoreState* core) noexcept:
-    """At the beginning of a runtime, and for what one has left."""
+    """Register a core: when a runtime begins, and for the core that a runtime has left behind."""
     cdef size_t i
     for i in range(all_cores.size()):
         if all_cores[i] == core:
@@ -54,7 +55,7 @@ cdef void start_calls(CoreState* core) noexcept:
 
 
 cdef void end_calls(CoreState* core) noexcept:
-    """At its end."""
+    """Remove a core from the list when it ends."""
     cdef size_t i
     for i in range(all_cores.size()):
         if all_cores[i] == core:
@@ -65,7 +66,7 @@ cdef void end_calls(CoreState* core) noexcept:
 
 
 cdef void switch_history(bint is_on) noexcept:
-    """For all runtimes, and those that are made later."""
+    """Switch the history on or off, for all runtimes and those that are made later."""
     global history_is_on
     cdef size_t i
     history_is_on = is_on
@@ -74,9 +75,9 @@ cdef void switch_history(bint is_on) noexcept:
 
 
 cdef void watch(CoreState* core, bint recorded) noexcept:
-    """With the GIL, which guards the list of cores, and waiting for the lock all the same: a thread that has it never
-    needs the GIL.  To try is not enough, because no other thread's try takes a lock from its favourite
-    (cpp/mutex.hpp)."""
+    """Set the flags of a runtime.  The caller has the GIL, which guards the list of cores; this function waits for the
+    lock all the same, because a thread that holds the lock never needs the GIL.  `try_lock` is not enough, because no
+    other thread's `try_lock` takes a lock from its favourite (cpp/mutex.hpp)."""
     core.order.lock.lock()
     hold_caches_locked(core)
     core.watched = (BY_CHECK if hooks != NULL else 0) | (BY_HISTORY if recorded else 0)
@@ -92,14 +93,14 @@ cdef void watch(CoreState* core, bint recorded) noexcept:
 
 # ---------------------------------------------------------------------------------------------- where calls begin
 cdef bint heed_marks(CoreState* core) noexcept nogil:
-    """A call begins: find its place in the program.  Whether the device is lost."""
+    """Find the place in the program of a call that begins.  True if the device is lost."""
     if core.marks.load() & IS_RECORDED:
         find_place()
     return core.marks.load() & LOST
 
 
 cdef bint has_more_than_a_history(CoreState* core) noexcept nogil:
-    """A call begins that has deferred work: find its place.  Whether that work is more than to be recorded."""
+    """Find the place of a call that begins with deferred work.  True if there is more to do than to record."""
     find_place()
     return not is_only_recorded(core)
 
@@ -111,7 +112,7 @@ cdef inline bint is_only_recorded(CoreState* core) noexcept nogil:
 
 cdef bint allocate_recorded(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted,
                             Block** result) noexcept nogil:
-    """`allocate_from_cache`.  Its callers have found the place."""
+    """Do as `allocate_from_cache`, and write the event.  Callers have found the place."""
     cdef Block* block
     if wanted.tag != NULL or not is_only_recorded(core):
         return False
@@ -127,7 +128,7 @@ cdef bint allocate_recorded(CoreState* core, StreamCache* cache, size_t handle, 
 
 
 cdef bint free_recorded(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
-    """`free_into_cache`."""
+    """Do as `free_into_cache`, and write the event."""
     cdef StreamCache* cache = block.cache.load()
     cdef bint done
     if cache == NULL or not is_only_recorded(core):
@@ -143,7 +144,7 @@ cdef bint free_recorded(CoreState* core, Block* block, uint64_t generation, Stre
 
 
 cdef bint free_at_recorded(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
-    """`free_at_into_cache`."""
+    """Do as `free_at_into_cache`, and write the event."""
     cdef Block* block
     if not is_only_recorded(core):
         return False
@@ -157,7 +158,7 @@ cdef bint free_at_recorded(CoreState* core, StreamCache* cache, size_t handle, u
 
 
 cdef inline void note_and_cache(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    """With the lock of the cache."""
+    """Write the event of a free, then cache the block.  Called with the lock of the cache."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
     if core.watched & BY_HISTORY:
         note_block(core, BLOCK_FREED, block, cache.stream)
@@ -187,14 +188,14 @@ cdef inline void fill_block(Draft* event, Block* block) noexcept nogil:
 
 
 cdef void note_block(CoreState* core, EventKind kind, Block* block, StreamState* stream) noexcept nogil:
-    """What becomes of a block, on this stream (NULL: none).  With the lock, or that of the block's cache."""
+    """Write an event of a block, on this stream (NULL: none).  Called with the lock, or that of the block's cache."""
     cdef Draft event = event_of(core.order, kind, stream, NULL)
     fill_block(&event, block)
     history.note(event)
 
 
 cdef void note_put_off_locked(CoreState* core, Block* block) noexcept nogil:
-    """A free is carried out later."""
+    """Count a free that is put off, and write its event."""
     check(core.order.lock.held(), "the lock is held")
     core.counters.deferred_frees += 1
     if core.watched & BY_HISTORY:
@@ -202,7 +203,7 @@ cdef void note_put_off_locked(CoreState* core, Block* block) noexcept nogil:
 
 
 cdef void note_out_of_memory_locked(CoreState* core, Allocation* wanted, Failure* failure) noexcept nogil:
-    """An allocation failed: is it for want of memory?"""
+    """Write the event of an allocation that failed, if it failed for want of memory."""
     check(core.order.lock.held(), "the lock is held")
     cdef Draft event
     if core.watched & BY_HISTORY and is_out_of_memory(failure):
@@ -213,7 +214,7 @@ cdef void note_out_of_memory_locked(CoreState* core, Allocation* wanted, Failure
 
 
 cdef void note_reaped(OrderState* order, StreamState* home, uint64_t nbytes) noexcept nogil:
-    """The host has seen frees complete."""
+    """Write the event of frees that the host has seen complete."""
     cdef Draft event = event_of(order, BYTES_REAPED, home, NULL)
     event.bytes = nbytes
     history.note(event)
@@ -221,7 +222,7 @@ cdef void note_reaped(OrderState* order, StreamState* home, uint64_t nbytes) noe
 
 # ---------------------------------------------------------------------------------------------- launches
 cdef bint open_recorded(CoreState* core, Window* window) noexcept nogil:
-    """Whether a window that is recorded may be opened with the GIL; it begins now."""
+    """True if a recorded window may be opened with the GIL; then the window begins now."""
     if not core.marks.load() & IS_RECORDED or hooks != NULL or window.requests.size() > <size_t>MOST_AT_ONCE:
         return False
     find_other_place()
@@ -235,7 +236,7 @@ cdef inline void note_opening(Window* window) noexcept nogil:
 
 
 cdef void report_opening(CoreState* core, Window* window) noexcept nogil:
-    """A window was opened on a runtime with marks."""
+    """Report a window that was opened on a runtime with marks."""
     if hooks != NULL:
         report_window(core, window)
     if core.marks.load() & IS_RECORDED:
@@ -243,7 +244,7 @@ cdef void report_opening(CoreState* core, Window* window) noexcept nogil:
 
 
 cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
-    """A window closes, and its position is the next."""
+    """Report a window that closes; its position is the next one of its stream."""
     check(core.order.lock.held(), "the lock is held")
     if hooks != NULL:
         hooks.window_closed(<uint64_t>window)
@@ -252,7 +253,7 @@ cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) 
 
 
 cdef void note_uses(OrderState* order, Window* window) noexcept nogil:
-    """One event for each block of a launch."""
+    """Write one event for each block of a launch."""
     cdef Draft event = event_of(order, BLOCK_USED, window.stream, NULL)
     cdef uint64_t now = ticks()
     cdef uint64_t steps = (now - window.opened_at) // <uint64_t>TICKS_OF_A_STEP if window.opened_at else 0
@@ -268,7 +269,7 @@ cdef void note_uses(OrderState* order, Window* window) noexcept nogil:
 
 
 cdef void note_window_wait_locked(CoreState* core, Window* window) noexcept nogil:
-    """The host waits until a conflicting window closes."""
+    """Count a wait of the host until a conflicting window closes, and write its event."""
     check(core.order.lock.held(), "the lock is held")
     core.counters.conflict_waits += 1
     if core.watched & BY_HISTORY:
@@ -276,7 +277,7 @@ cdef void note_window_wait_locked(CoreState* core, Window* window) noexcept nogi
 
 
 cdef void note_work(OrderState* order, Block* block, StreamState* stream, uint32_t access) noexcept nogil:
-    """Work that was queued without a prepare was filed."""
+    """Write the event of filed work that was queued without a prepare."""
     cdef Draft event = event_of(order, WORK_RECORDED, stream, NULL)
     event.access = access
     event.position = <uint32_t>stream.count
@@ -286,7 +287,7 @@ cdef void note_work(OrderState* order, Block* block, StreamState* stream, uint32
 
 # ---------------------------------------------------------------------------------------------- reasons for waits
 cdef void note_needs_locked(OrderState* order, Window* window) noexcept nogil:
-    """What a launch has to be ordered after and is not yet, for each block."""
+    """Write, for each block, events of the positions that a launch has to be ordered after and is not yet."""
     check(order.lock.held(), "the lock is held")
     cdef Use* use
     cdef size_t i, k
@@ -297,7 +298,8 @@ cdef void note_needs_locked(OrderState* order, Window* window) noexcept nogil:
 
 
 cdef void note_needs_of_free_locked(OrderState* order, Block* block, StreamState* stream) noexcept nogil:
-    """What the stream (NULL: the host) has to be ordered after before the block is freed there."""
+    """Write events of the positions that the stream (NULL: the host) has to be ordered after before the block is freed
+    there."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(block.frontier.size()):

@@ -1,8 +1,8 @@
 # Snapshots of a runtime, for users and for error messages.
 #
-# No figure is kept for this: everything is read from the tables, with the lock.  What the caches of streams have is
-# read while all of them are stopped.  A block joins or leaves a cache with the runtime's lock held, so all that is
-# looked at afterwards is of that same moment, and the caches need not be stopped for it.
+# No figure is kept for this: everything is read from the tables, with the lock.  The contents of the caches are read
+# while all caches are stopped.  A block joins or leaves a cache with the runtime's lock held, so everything read
+# afterwards is of the same moment, and the caches need not be stopped for it.
 
 from xlogmem._base.cpp cimport check
 from xlogmem._base.labels cimport held
@@ -34,7 +34,7 @@ cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil:
 
 
 cdef void survey_caches_locked(CoreState* core, Survey* survey) noexcept nogil:
-    """The totals, and the blocks that only caches know."""
+    """Copy the totals, and the blocks that only caches know."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache
     cdef Figures figures
@@ -57,13 +57,13 @@ cdef void survey_caches_locked(CoreState* core, Survey* survey) noexcept nogil:
 
 
 cdef inline bint has_memory_locked(CoreState* core, Block* block) noexcept nogil:
-    """Whether a slot has a block that is not freed, of those that no cache has."""
+    """True if a slot has a block that is not freed and is in no cache."""
     check(core.order.lock.held(), "the lock is held")
     return block.cache.load() == NULL and block.generation != 0 and block.state in (LIVE, RETIRED, FREEING)
 
 
 cdef void see_locked(CoreState* core, Block* block, Seen* seen) noexcept nogil:
-    """All but the frontier.  Takes a reference to the tag."""
+    """Copy a block, except its frontier.  Takes a reference to the tag."""
     check(core.order.lock.held(), "the lock is held")
     seen.generation = block.generation
     seen.ptr = block.ptr
@@ -79,7 +79,7 @@ cdef void see_locked(CoreState* core, Block* block, Seen* seen) noexcept nogil:
 
 
 cdef void see_frontier_locked(CoreState* core, Block* block, Survey* survey) noexcept nogil:
-    """Of the block that was seen last: its users, with the numbers of their streams."""
+    """Copy the users of the block that was copied last, with the numbers of their streams."""
     check(core.order.lock.held(), "the lock is held")
     cdef Seen* seen = &survey.blocks.back()
     cdef StreamState* source
@@ -97,7 +97,8 @@ cdef void see_frontier_locked(CoreState* core, Block* block, Survey* survey) noe
 
 
 cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen) noexcept nogil:
-    """The block of a generation, for the message of an error.  Looks at all; False if it was freed, or is local."""
+    """Find the block of a generation, for the message of an error.  Searches all blocks; False if the block was freed,
+    or is local."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(core.blocks.size()):
@@ -108,7 +109,7 @@ cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen
 
 
 cdef void tally_tags_locked(CoreState* core, Tally* tally, Figures* figures) noexcept nogil:
-    """Live bytes by tag, and the totals.  What caches have carries no tag."""
+    """Sum up live bytes by tag, and the totals.  Blocks of caches carry no tag."""
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     cdef size_t i

@@ -1,12 +1,12 @@
 # Hooks for `xlogmem check`: see cpp/engine/hooks.hpp.
 #
-# Nothing here is on a path that is taken without a check.  Under one a runtime has a table of its own in place of its
-# resource's, which calls that and reports what was handed out and freed, as a guard would (`watched`).  It wants
-# stacks, so that nothing is done at once, and there are no caches: what a cache hands out again no call would show.
-# Of windows `prepare` reports the opening, and `file_window_locked` the close.
+# Nothing here is on a path that runs without a check.  Under a check a runtime has a table of its own in place of its
+# resource's table; it calls the resource's table and reports what was handed out and freed, as a guard would
+# (`watched`).  It wants stacks, so that no operation is done at once, and there are no caches: no call would show
+# memory that a cache hands out again.  `prepare` reports the opening of a window, and `file_window_locked` its close.
 #
-# A free into a pool is reported as it is meant: it puts nothing in order, the next owner of the bytes has to come after
-# all uses.
+# A free into a pool is reported by its meaning: it orders nothing; the next owner of the bytes has to come after all
+# uses.
 
 from cpython.unicode cimport PyUnicode_AsUTF8
 
@@ -59,13 +59,13 @@ cdef vector[Watched*] all_watched                   # kept: what is left of a ru
 
 
 cdef void set_hooks(size_t address) noexcept:
-    """For runtimes that are made from now on."""
+    """Set the hooks for runtimes that are made from now on."""
     global hooks
     hooks = <xlogmem_check_hooks*>address
 
 
 cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept:
-    """The table that a runtime calls.  With the GIL."""
+    """Return the table that a runtime calls.  Called with the GIL."""
     cdef Watched* watch
     if hooks == NULL:
         return resource
@@ -97,13 +97,14 @@ cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept
 
 
 cdef void find_site_for_check() noexcept nogil:
-    """Before a call that may report, of a resource that wants stacks; without the lock."""
+    """Find the site of a call that may report, for a resource that wants stacks.  Called before the call, without the
+    lock."""
     if hooks != NULL:
         hooks.find_site()
 
 
 cdef int encode_for_check(Label* tag) except -1:
-    """Have the text of a tag at hand for those without the GIL; one that has no UTF-8 is not reported."""
+    """Encode the text of a tag, for readers without the GIL; a tag that has no UTF-8 is not reported."""
     if hooks != NULL:
         try:
             PyUnicode_AsUTF8(<object>tag.object)
@@ -127,7 +128,7 @@ cdef int watched_allocate(void* self, Allocation* wanted, Failure* failure) exce
 
 
 cdef int watched_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
-    """Reported before: then another thread may have the memory."""
+    """Report the free before carrying it out: afterwards another thread may have the memory."""
     cdef Watched* watch = <Watched*>self
     hooks.piece_freed(watch.order.context, freed.handle, freed.ptr,
                       XLOGMEM_CHECK_BY_HOST if watch.table.order == HOST_SYNCHRONOUS else XLOGMEM_CHECK_ORDERED,
@@ -177,7 +178,7 @@ cdef void watched_evicted(void* self, Allocation* lost) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- windows
 cdef void report_window(CoreState* core, Window* window) noexcept nogil:
-    """An open window: its blocks stay."""
+    """Report an open window.  Its blocks are not freed meanwhile."""
     cdef vector[xlogmem_check_range] ranges
     cdef xlogmem_check_range one
     cdef size_t i

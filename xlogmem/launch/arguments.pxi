@@ -1,6 +1,7 @@
-# Arguments become block identities: blocks at once, other things by their resolver, interface or address.
+# From arguments to block identities: blocks directly, other objects by their resolver, interface or address.
 #
-# No hold is kept on them.  Code of others runs wherever an argument is not a block, and may call the recorder itself.
+# The recorder keeps no hold on the arguments.  Foreign code runs wherever an argument is not a block, and may call the
+# recorder itself.
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport PyObject
@@ -32,7 +33,7 @@ cdef int register(LaunchRecorder recorder, object what, int access) except -1:
 
 
 cdef inline int add_uses(LaunchRecorder recorder, PyObject* what, int access) except -1:
-    """One thing, or each of a list or tuple."""
+    """Register one object, or each object of a list or tuple."""
     if add_block(recorder, what, access):
         return 0
     if isinstance(<object>what, tuple):
@@ -43,7 +44,7 @@ cdef inline int add_uses(LaunchRecorder recorder, PyObject* what, int access) ex
 
 
 cdef inline bint add_block(LaunchRecorder recorder, PyObject* what, int access) noexcept:
-    """What nearly every argument is: a block of this runtime.  False: something else."""
+    """Add a block of this runtime, which nearly every argument is.  False if the argument is anything else."""
     cdef Request* request
     if Py_TYPE(what) != <PyTypeObject*>DeviceBlock or (<DeviceBlock>what).core is not recorder.runtime:
         return False
@@ -64,7 +65,7 @@ cdef int add_uses_of_tuple(LaunchRecorder recorder, tuple things, int access) ex
 
 
 cdef int add_uses_of_list(LaunchRecorder recorder, list things, int access) except -1:
-    """Code of others may change the list meanwhile."""
+    """Register each object of a list; foreign code may change the list meanwhile."""
     cdef Py_ssize_t i = 0
     while i < PyList_GET_SIZE(things):
         if not add_block(recorder, PyList_GET_ITEM(things, i), access):
@@ -75,7 +76,7 @@ cdef int add_uses_of_list(LaunchRecorder recorder, list things, int access) exce
 
 
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1:
-    """Find the blocks behind an object and note their identities.  `named` is what the user gave, of which `what` is a
+    """Find the blocks behind an object and note their identities.  `named` is the user's argument, of which `what` is a
     part."""
     if add_block(recorder, <PyObject*>what, access):
         return 0
@@ -90,7 +91,7 @@ cdef int add_use(LaunchRecorder recorder, object what, int access, object named)
 
 
 cdef int add_use_there(LaunchRecorder recorder, LaunchRecorder other, object what, int access, object named) except -1:
-    """A block of another device: its own runtime says what is wrong with it."""
+    """Register a block of another device; its own runtime reports any error."""
     recorder.refuse_late(access)
     return add_use(other, what, access, named)
 
@@ -127,7 +128,7 @@ cdef inline int add_found(LaunchRecorder recorder, Found* found, int access) exc
 
 
 cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) except -1:
-    """Register every block that an array reaches, which is not in one block."""
+    """Register every block that an array reaches, if the array is not in one block."""
     cdef Found found
     cdef uint64_t ptr = extent.first
     while recorder.runtime.find_from(ptr, extent.last, &found):
@@ -140,9 +141,9 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
 
 
 cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:
-    """Find the blocks behind the parts of an object, and behind theirs.  Errors call them by `named`, None: by their
-    own names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as deep as calls
-    may."""
+    """Find the blocks behind the parts of an object, and behind the parts of those.  Errors call the parts by `named`;
+    None: by their own names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as
+    deep as calls may."""
     cdef list iterators = [parts], names = [named]      # the innermost last
     while iterators:
         for part in iterators[len(iterators) - 1]:
@@ -172,7 +173,7 @@ cdef int refuse_depth(int access, object named, Py_ssize_t depth) except -1:
 
 
 cdef object parts_of(LaunchRecorder recorder, object what, object resolver):
-    """An iterator over what the resolver names."""
+    """Return an iterator over the parts that the resolver names."""
     if recorder.held is None:
         recorder.held = []
     parts = resolver(what, recorder.held.append)

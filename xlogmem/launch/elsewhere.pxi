@@ -1,12 +1,13 @@
 # Launches across devices: memory of one device that is used on a stream of another.
 #
 # Each runtime keeps its own memory in order.  So a launch has a recorder in every runtime whose blocks it names: the
-# one that the program holds, and in `together` those of other devices, on the same CUDA stream as these know it
-# (_foreign/objects/remote.pxi).  All are opened, in the order of their devices, before the launch, and filed after it.
-# Two launches that name blocks of the same devices wait for each other in that order, so never in a circle.
+# recorder that the program holds, and in `together` those of other devices, on the same CUDA stream as these devices
+# know it (_foreign/objects/remote.pxi).  All recorders are opened, in the order of their devices, before the launch,
+# and filed after it.  Two launches that name blocks of the same devices wait for each other in that order, so never in
+# a circle.
 #
-# Work that has no access to the memory would end its context.  So access is looked at before anything is opened, block
-# by block, or once for a resource that hands out memory of one kind.
+# Work that has no access to the memory would end its context.  So access is checked before anything is opened: block by
+# block, or once for a resource that hands out memory of one kind.
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cuda.bindings cimport cydriver as cy
@@ -54,7 +55,7 @@ cdef uint64_t accesses_changed = 0          # how often
 
 
 def forget_peers(int ordinal):
-    """The program takes accesses away from a device: they are queried again."""
+    """Have accesses queried again, because the program takes accesses away from a device."""
     global accesses_changed
     cdef Core core
     accesses_changed += 1                   # for queries that are under way in other threads
@@ -64,7 +65,7 @@ def forget_peers(int ordinal):
 
 # ---------------------------------------------------------------------------------------------- whose block it is
 cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
-    """The recorder for a block of another device; None for anything else."""
+    """Return the recorder for a block of another device; None for anything else."""
     cdef Core core = None
     cdef Ordering ordering
     if isinstance(what, DeviceBlock):
@@ -83,7 +84,7 @@ cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
 
 
 cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
-    """The recorder of the same launch in the runtime of another device."""
+    """Return the recorder of the same launch in the runtime of another device."""
     cdef LaunchRecorder other
     cdef Together together = begin_together(recorder, recorder.stream)
     for other in together.others:
@@ -104,7 +105,8 @@ cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
 
 
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1:
-    """The launch is nothing but copies by the driver, which need no access, on this stream of either device."""
+    """Mark the launch as consisting only of copies by the driver, which need no access, on this stream of either
+    device."""
     begin_together(recorder, own_stream)
     recorder.together.own_stream = own_stream
     recorder.together.copies = True
@@ -112,7 +114,7 @@ cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1:
 
 
 cdef Together begin_together(LaunchRecorder recorder, Stream stream):
-    """The launch is one across devices, if it is not yet."""
+    """Make the launch one across devices, if it is not yet."""
     if recorder.together is None:
         recorder.together = Together.__new__(Together)
         recorder.together.others = []
@@ -121,7 +123,8 @@ cdef Together begin_together(LaunchRecorder recorder, Stream stream):
 
 
 cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
-    """Memory that the recorder's runtime does not track: does one of another device?  False: nothing was done."""
+    """Add memory that the recorder's runtime does not track, if a runtime of another device does.  False, with nothing
+    done, if none does."""
     cdef Core core
     cdef Found found
     cdef Resolved known
@@ -150,7 +153,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
 
 
 cdef int device_of_memory(uint64_t ptr) noexcept:
-    """-1: the driver does not say."""
+    """Return the device of an address; -1 if the driver does not report it."""
     cdef Failure ignored
     cdef int ordinal = -1, failed
     with nogil:
@@ -160,7 +163,7 @@ cdef int device_of_memory(uint64_t ptr) noexcept:
 
 # ---------------------------------------------------------------------------------------------- access
 cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except -1:
-    """Raise if the device of a remote stream may not touch a block as the launch does."""
+    """Raise if the device of a remote stream may not access a block as the launch does."""
     cdef Core core = recorder.runtime
     cdef uint64_t bit = <uint64_t>1 << (recorder.stream.state.device & 63)
     cdef uint64_t changed
@@ -180,13 +183,13 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
 
 
 cdef str describe_request(Core core, Request* request):
-    """For an error: which block it is."""
+    """Describe the block of a request, for an error."""
     words = described(core, request.generation, f"generation {request.generation}")
     return words or f"generation {request.generation}"
 
 
 cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) noexcept:
-    """Where a block is, if it is still that block."""
+    """Find the address of a block, and if it is adopted.  False if the slot has another block by now."""
     cdef Block* block
     cdef bint there = False
     with nogil:
@@ -203,7 +206,7 @@ cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) no
 
 cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, uint64_t ptr,
                                     Stream own_stream) except -1:
-    """Whether the device may write the block, too."""
+    """Raise if the device may not access the block as the launch does.  True if the device may write the block, too."""
     cdef StreamState* stream = recorder.stream.state
     cdef int device = stream.device, ordinal = recorder.runtime.ordinal, failed, access = request.access
     cdef unsigned int needed = READ_ACCESS if access == READ else READ_WRITE_ACCESS
@@ -235,13 +238,13 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
 
 
 cdef bint hands_out_one_kind(Core core) except -1:
-    """Whether one block of the resource is as accessible as any other."""
+    """True if every block of the resource is as accessible as any other."""
     return isinstance([*layers_of(core.resource)][-1], (AsyncMemoryResource, DirectMemoryResource))
 
 
 # ---------------------------------------------------------------------------------------------- together
 cdef int open_everywhere(LaunchRecorder recorder) except -1:
-    """`open` of a launch across devices: all windows, or none."""
+    """Open a launch across devices: all windows, or none."""
     cdef list opened = []
     cdef LaunchRecorder other
     refuse_opening(recorder)
@@ -261,7 +264,7 @@ cdef int open_everywhere(LaunchRecorder recorder) except -1:
 
 
 cdef int refuse_opening(LaunchRecorder recorder) except -1:
-    """Of a launch across devices, of which one window after the other is opened."""
+    """Refuse a launch across devices while its windows are being opened, one after the other."""
     cdef LaunchRecorder other
     if recorder.together.opening:
         raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
@@ -288,7 +291,7 @@ cdef int open_in_order(LaunchRecorder recorder, list opened) except -1:
 
 
 cdef list in_order(LaunchRecorder recorder):
-    """The recorders of a launch, by their devices and runtimes: in the same order in every thread."""
+    """Return the recorders of a launch, sorted by their devices and runtimes: in the same order in every thread."""
     return sorted([recorder, *recorder.together.others], key=place_in_order)
 
 
@@ -297,7 +300,8 @@ def place_in_order(LaunchRecorder recorder):
 
 
 cdef int close_again(LaunchRecorder recorder) except -1:
-    """Nothing was launched, because another window of the launch could not be opened; a second try may follow."""
+    """Close a window without a launch, because another window of the launch could not be opened; a second try may
+    follow."""
     cdef Core core = recorder.runtime
     cdef Failure ignored
     cdef bint more
@@ -314,7 +318,8 @@ cdef int close_again(LaunchRecorder recorder) except -1:
 
 
 cdef int finish_everywhere(LaunchRecorder recorder, Outcome outcome) except -1:
-    """`finish`: all are filed, whatever one of them says; then the first error is raised, with the others as notes."""
+    """Finish a launch across devices: all recorders are filed, even if one fails; then the first error is raised, with
+    the others as notes."""
     cdef LaunchRecorder other
     cdef object first = None
     refuse_opening(recorder)
@@ -334,7 +339,7 @@ cdef int finish_everywhere(LaunchRecorder recorder, Outcome outcome) except -1:
 
 
 cdef bint has_uses(LaunchRecorder recorder) noexcept:
-    """Whether anything was registered, on whichever device."""
+    """True if anything was registered, on whichever device."""
     cdef Py_ssize_t i
     if recorder.window == NULL:
         return False

@@ -1,8 +1,9 @@
-# `use` for what nearly all programs write: a stream of the runtime, and what is read and written, by place or by name.
+# A fast path of `use` for the arguments that nearly all programs write: a stream of the runtime, and the memory read
+# and written, by place or by name.
 #
 # It is a function of C's own calling convention, so that arguments come as they lie on the interpreter's stack.  Names
-# are compared as objects: those of a call in a program's text are the interpreter's only ones.  Whatever else comes,
-# and whatever is wrong, goes on to the function that takes any arguments.
+# are compared as objects: the names of a call in a program's text are the interpreter's only ones.  All other calls,
+# and all erroneous ones, go on to the function that takes any arguments.
 
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -55,7 +56,8 @@ cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyO
 
 
 cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject* names, PyObject** things) noexcept:
-    """By place after the stream, then by name.  False: there is another name, or one that has its argument."""
+    """Sort arguments: by place after the stream, then by name.  False if a name is unknown, or its argument was given
+    already."""
     cdef Py_ssize_t i, place
     cdef PyObject* name
     for i in range(3):

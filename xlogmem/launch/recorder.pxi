@@ -47,49 +47,52 @@ cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, 
 cdef class LaunchRecorder:
     """Records what one launch, or one group of launches on one stream, reads and writes.
 
-    Register every block, call `preflight`, launch, call `commit`; or use it as a context manager around the launch,
-    which does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been queued
-    before the exception was raised, and filing too much is harmless.  Where nothing was launched, say so with `cancel`.
+    Register every block, call `preflight`, launch, call `commit`; or use the recorder as a context manager around the
+    launch, which does the same.  Leaving the ``with`` block by an exception commits too: the launch may have been
+    queued before the exception was raised, and filing too much is harmless.  Where nothing was launched, call `cancel`.
 
     Parameters
     ----------
     stream : stream
-        Where the launch goes: one of the runtime's, or a foreign one, which is registered on first use (see
+        The stream of the launch: one of the runtime's, or a foreign stream, which is registered on first use (see
         `DeviceRuntime.register_stream`).
     runtime : DeviceRuntime, optional
-        Whose blocks are meant, for a foreign stream; the default is the process's own for the stream's device.
+        The runtime whose blocks are meant, for a foreign stream; the default is the process's own runtime for the
+        stream's device.
     mode : {"strict", "permissive"}
         Another name for ``untracked="raise"`` and ``untracked="ignore"``.
     untracked : {"raise", "ignore", "adopt"}, optional
         What to do with memory that no runtime tracks: refuse it at preflight (default), leave it out silently, which
-        does not protect it, or have the preflight adopt it: it is tracked from then on, and for as long as its owner
-        lives (the array or buffer that has the memory, of which the argument may be a view).  The owner is not held.
-        It is an object with weak references that says how many bytes it has; an address is refused, and so is an object
-        without weak references: `DeviceRuntime.adopt` returns a handle for those.
+        does not protect it, or have the preflight adopt it: the memory is tracked from then on, for as long as its
+        owner lives (the array or buffer that has the memory, of which the argument may be a view).  The owner is not
+        held.  The owner has to be an object with weak references that gives its size; an address is refused, and so is
+        an object without weak references: `DeviceRuntime.adopt` returns a handle for those.
 
-        Where the last work on the memory was queued cannot be known.  Everything counts that was queued so far on the
-        stream of the recorder, and on the current stream of the library that has the memory (CuPy, PyTorch, Numba) if
-        there is one; work on other streams has to be complete, or waited for there.  The library's stream, or else that
-        of the recorder, counts as opaque for this memory from then on (see `Stream.discipline`), because the library
-        goes on working there and does not record it.  A stream that was named by a bare handle may be destroyed, so it
-        does not: there the library's further work has to be recorded, or ordered by the program.
+        The recorder cannot know where the last work on the memory was queued.  All work counts that was queued so far
+        on the stream of the recorder, and on the current stream of the library that has the memory (CuPy, PyTorch,
+        Numba) if there is one; work on other streams has to be complete, or waited for there.  The library's stream, or
+        else that of the recorder, counts as opaque for this memory from then on (see `Stream.discipline`), because the
+        library goes on working there and does not record its work.  A stream that was named by a bare handle does not
+        count as opaque, because it may be destroyed: there the library's further work has to be recorded, or ordered by
+        the program.
     handback : {"all", "writes"}
-        After which uses an opaque home stream of a block (see `Stream.discipline`), or one that it is exported to, is
-        made to wait: after all, or after those that write, for programs that never write in place there.
+        The uses after which an opaque home stream of a block (see `Stream.discipline`), or a stream that the block is
+        exported to, has to wait: all uses, or only those that write, for programs that never write in place there.
     on_conflict : {"wait", "raise", "count"}
         What to do when a window that conflicts with this one is open on another stream: its launch is not filed yet, so
-        this one cannot be ordered after it.  Wait on the host, at preflight, until it is; refuse at preflight; or let
-        the two race and count it (``counters()["conflicts"]``).  Those that wait go on in the order in which they came,
-        and can be interrupted; others are refused while they wait, too, and those that count do not look at them.  What
-        would wait for ever is refused: a thread for itself, two threads for each other.
+        this launch cannot be ordered after it.  Wait on the host, at preflight, until it is filed; refuse at preflight;
+        or let the two race and count the conflict (``counters()["conflicts"]``).  Recorders that wait go on in the
+        order in which they came, and can be interrupted.  With ``"raise"``, a conflict with a waiting recorder is
+        refused too; with ``"count"``, such a conflict is not counted.  A wait that would never end is refused: of a
+        thread for itself, or of two threads for each other.
 
     Notes
     -----
-    A recorder belongs to one thread at a time; different recorders may be used at once.  One that is made in one thread
-    and preflighted in another (``asyncio.to_thread(recorder.preflight)``) may be committed in any: then nothing is
-    refused for its sake, and a wait that does not end is named in a `BlockingWindowWarning`.  A thread that will not
-    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: one that is freed before
-    preflight is reported there, one that is freed between preflight and commit is freed by the commit.
+    A recorder belongs to one thread at a time; different recorders may be used at once.  A recorder that is made in one
+    thread and preflighted in another (``asyncio.to_thread(recorder.preflight)``) may be committed in any: then nothing
+    is refused for its sake, and a `BlockingWindowWarning` reports a wait that does not end.  A thread that will not
+    commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: the preflight reports a
+    block that was freed before, and the commit carries out a free that was requested between preflight and commit.
     """
 
     def __init__(self, stream not None, *, Core runtime=None, str mode="strict", str untracked=None,
@@ -127,7 +130,7 @@ cdef class LaunchRecorder:
 
     # ------------------------------------------------------------------------------------------ recording
     def read(self, what):
-        """Register something that the launch reads; see `use` for what may be given.  Returns the recorder."""
+        """Register something that the launch reads; see `use` for the types of arguments.  Returns the recorder."""
         register(self, what, READ)
         return self
 
@@ -142,8 +145,8 @@ cdef class LaunchRecorder:
         return self
 
     cdef int refuse_late(self, int access) except -1:
-        """Refuse what is registered after the preflight.  Looked at again wherever code of others has run, which may
-        have called it."""
+        """Refuse a use that is registered after the preflight.  Checked again wherever foreign code has run, which may
+        have called the preflight."""
         self.refuse_busy()
         if self.together is not None and self.together.opening:
             refuse_opening(self)
@@ -154,7 +157,7 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int reject(self, int access, str why) except -1:
-        """The preflight will raise this."""
+        """Note an error that the preflight will raise."""
         self.refuse_late(access)
         self.unsettled = self.unsettled or []
         self.unsettled.append(f"{METHODS[access]}: {why}")
@@ -167,8 +170,8 @@ cdef class LaunchRecorder:
         Raises
         ------
         StreamMisuseError
-            Something untracked was registered in strict mode, or the stream, or one that has to be waited for, is
-            capturing a graph.  Nothing was queued.
+            Untracked memory was registered in strict mode, or the stream, or one that it has to wait for, is capturing
+            a graph.  Nothing was queued.
         UseAfterFreeError
             A block was freed before.  Nothing was queued.
         DriverError
@@ -176,7 +179,7 @@ cdef class LaunchRecorder:
 
         Notes
         -----
-        What ``untracked="adopt"`` adopted stays tracked if something else is refused afterwards.
+        Memory that ``untracked="adopt"`` adopted stays tracked if another argument is refused afterwards.
         """
         self.open()
 
@@ -210,7 +213,7 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int settle(self) except -1:
-        """Say why it cannot be preflighted, or adopt what has to be adopted first."""
+        """Raise if the recorder cannot be preflighted; else adopt the memory that has to be adopted first."""
         self.refuse_busy()
         if self.preflighted or self.done:
             raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
@@ -223,14 +226,14 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int refuse_unsettled(self) except -1:
-        """Raise if something was rejected."""
+        """Raise if an argument was rejected."""
         texts = [item for item in self.unsettled if isinstance(item, str)]
         if texts:
             raise StreamMisuseError("; ".join(texts))
         return 0
 
     cdef int open_slowly(self, int done, Failure* failure) except -1:
-        """Without the GIL: what could not be done at once, or the rest of it."""
+        """Open the window without the GIL: all of it if it could not be done at once, or the rest."""
         cdef int failed = done == REFUSED
         if not failed:
             self.busy = True
@@ -249,7 +252,8 @@ cdef class LaunchRecorder:
         return 0
 
     def commit(self):
-        """File the launch.  Call it after the launch was queued.  After a successful preflight it always files.
+        """File the launch.  Call it after the launch was queued.  After a successful preflight, commit always files the
+        launch.
 
         Raises
         ------
@@ -267,7 +271,7 @@ cdef class LaunchRecorder:
         self.finish(LAUNCHED)
 
     def cancel(self):
-        """Say that nothing was launched: close without filing.  Raises StreamMisuseError after a commit or cancel."""
+        """Close the window without filing: nothing was launched.  Raises StreamMisuseError after a commit or cancel."""
         self.finish(CANCELLED)
 
     cdef int finish(self, Outcome outcome) except -1:
@@ -305,7 +309,7 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int finish_slowly(self) except -1:
-        """What follows a filing and may call the driver."""
+        """Do the work that follows a filing and may call the driver."""
         cdef Failure failure
         cdef int failed
         with nogil:
@@ -332,8 +336,8 @@ cdef class LaunchRecorder:
             finish_everywhere(self, LAUNCHED)
 
     def _keep_by_runtime(self):
-        """For a runtime that itself keeps the recorder until the finish: without a reference back, so that it may end
-        before."""
+        """Drop the references to the runtime, for a runtime that itself keeps the recorder until the finish: the
+        runtime may end before."""
         self.refuse_busy()
         cdef OrderState* order = self.runtime.state.order
         cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
@@ -348,7 +352,7 @@ cdef class LaunchRecorder:
         self.runtime = None
 
     def _take_from(self, Core runtime not None):
-        """The end of `_keep_by_runtime`."""
+        """End what `_keep_by_runtime` began."""
         self.refuse_busy()
         cdef OrderState* order = runtime.state.order
         self.runtime = runtime
@@ -369,7 +373,7 @@ cdef class LaunchRecorder:
 
     @property
     def recorded_count(self):
-        """How many uses were registered, before uses of one block are merged."""
+        """The number of registered uses, before uses of one block are merged."""
         if self.window == NULL:
             return 0
         return self.window.requests.size() + sum(
@@ -382,7 +386,7 @@ cdef class LaunchRecorder:
 
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
-    """Strict, and everything else as it is by default."""
+    """Begin a strict recorder, with the defaults for everything else."""
     cdef Window* window
     if stream.core is None:
         core_of(stream)                                 # finds it, or says why there is none
@@ -405,7 +409,7 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
 
 
 cdef LaunchRecorder record_on(Stream stream):
-    """A recorder as `LaunchRecorder` makes it by default."""
+    """Make a recorder with the defaults of `LaunchRecorder`."""
     cdef LaunchRecorder recorder = LaunchRecorder.__new__(LaunchRecorder)
     begin(recorder, stream)
     return recorder

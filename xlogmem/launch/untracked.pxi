@@ -34,7 +34,7 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
 
 
 cdef str explain(LaunchRecorder recorder):
-    """Why memory is untracked that should be tracked, if a binding knows."""
+    """Explain why memory is untracked that should be tracked, if a binding knows."""
     for function in explanations:
         explanation = function(recorder.runtime)
         if explanation:
@@ -51,8 +51,8 @@ cdef int refuse_writing(Extent* extent, int access, object named) except -1:
 
 # ---------------------------------------------------------------------------------------------- adopt
 cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
-    """Check what has to be adopted; the preflight does it once everything is checked, and the arguments live until
-    then."""
+    """Check memory that has to be adopted; the preflight adopts it once everything is checked, and the arguments live
+    until then."""
     cdef Extent whole
     cdef str name = type(named).__name__
     refuse_writing(extent, access, named)
@@ -77,8 +77,8 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
 
 
 cdef int adopt_noted(LaunchRecorder recorder) except -1:
-    """At the preflight.  What is adopted is not adopted again if the call is repeated.  The argument, which may have no
-    other reference, is held until the use is filed."""
+    """Adopt the noted memory, at the preflight.  A repeated call does not adopt it again.  The argument, which may have
+    no other reference, is held until the use is filed."""
     cdef Extent extent
     cdef Found found
     cdef Stream home

@@ -1,4 +1,4 @@
-# `use`, and whose blocks it means where no runtime is named.
+# `use`, and its choice of a runtime where none is named.
 
 cimport cython
 
@@ -14,7 +14,8 @@ cdef object process_runtime = None          # get_runtime of runtime.py, which i
 
 
 def provide_runtimes(get_runtime, existing_runtimes=None):
-    """Say what gives the process's own runtime of a device, and all that there are (None: as before)."""
+    """Set the functions that return the process's own runtime of a device, and all existing runtimes (None: as
+    before)."""
     global process_runtime, all_runtimes
     process_runtime = get_runtime
     if existing_runtimes is not None:
@@ -23,14 +24,14 @@ def provide_runtimes(get_runtime, existing_runtimes=None):
 
 
 cdef Core runtime_of(object stream):
-    """The process's own runtime for the device of a foreign stream."""
+    """Return the process's own runtime for the device of a foreign stream."""
     return process_runtime(device_of(stream))
 
 
 cdef Core owner_of(list what):
-    """The runtime of the first block among the arguments of `use`, None if there is none.
+    """Return the runtime of the first block among the arguments of `use`, None if there is none.
 
-    One of no bytes has no core: it stands for nothing, and decides only where there is no other.
+    A block of no bytes has no core: it stands for nothing, and decides only where there is no other block.
     """
     cdef Core runtime
     cdef DeviceBlock empty = None
@@ -49,7 +50,8 @@ cdef Core owner_of(list what):
 
 
 cdef object current_stream(list things, Core runtime):
-    """Where the libraries that have these things work at present; without such things, all libraries in use."""
+    """Return the current stream of the libraries that have these objects; without such objects, of all libraries in
+    use."""
     streams = find_current_streams(things, runtime.ordinal if runtime is not None else 0)
     handles = {name: <size_t>parse(stream) for name, stream in streams.items()}
     if not handles:
@@ -67,33 +69,33 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str mode
         str handback="all", str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
-    On entry `stream` is made to wait, on the device, for whatever the launch has to come after: writers of what it
-    reads, readers and writers of what it writes.  On exit the launch is filed, so that later users and the free of
-    each block wait for it.
+    On entry `stream` has to wait, on the device, for all work that the launch has to come after: writers of the memory
+    that it reads, readers and writers of the memory that it writes.  On exit the launch is filed, so that later users
+    and the free of each block wait for it.
 
     Parameters
     ----------
     stream : stream
-        Where the launch goes: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or cuda.bindings.
-        None or ``"current"``: the stream on which the libraries work whose arrays are named, or without any, CuPy and
-        PyTorch as far as they are in use.  CuPy and PyTorch have a current stream in each thread; of Numba it is the
-        default stream, legacy or per-thread; cuda.core has none.
+        The stream of the launch: a `Stream`, an int, or a stream of CuPy, Numba, PyTorch, RMM, cuda.core or
+        cuda.bindings.  None or ``"current"``: the current stream of the libraries whose arrays are named or, if there
+        are none, of CuPy and PyTorch as far as they are in use.  CuPy and PyTorch have a current stream in each thread;
+        Numba's is the default stream, legacy or per-thread; cuda.core has none.
     read, write, read_write : object, or nested lists, tuples and dicts of objects
-        What it touches: buffers, blocks, their ids, integer device addresses, ``CUdeviceptr``, objects of a type with a
-        resolver (`register_resolver`), and anything with ``data_ptr()``, ``__cuda_array_interface__``, ``__dlpack__``,
-        or a ``handle`` or ``ptr`` beside a size, of which the first in this order is read: arrays and memory of CuPy,
-        PyTorch, Numba, JAX, RMM and cuda.core.  Addresses inside a block stand for the block.  An object without
-        elements stands for nothing.
+        The memory that the launch touches: buffers, blocks, their ids, integer device addresses, ``CUdeviceptr``,
+        objects of a type with a resolver (`register_resolver`), and anything with ``data_ptr()``,
+        ``__cuda_array_interface__``, ``__dlpack__``, or a ``handle`` or ``ptr`` beside a size (the first in this order
+        is read): arrays and memory of CuPy, PyTorch, Numba, JAX, RMM and cuda.core.  Addresses inside a block stand for
+        the block.  An object without elements stands for nothing.
     runtime : DeviceRuntime, optional
-        For a foreign stream: whose blocks are meant.  The default is the runtime of the blocks given, else the
-        process's own for the stream's device.
+        The runtime whose blocks are meant, for a foreign stream.  The default is the runtime of the given blocks, else
+        the process's own runtime for the stream's device.
     mode, untracked, handback, on_conflict : str
         See `LaunchRecorder`; ``untracked="adopt"`` tracks memory that is not tracked, as long as its owner lives.
 
     Returns
     -------
     LaunchRecorder
-        A context manager; its `cancel` says that nothing was launched.
+        A context manager; call its `cancel` if nothing was launched.
 
     Raises
     ------

@@ -1,5 +1,5 @@
-# The windows that recorders own.  A runtime keeps some for its next recorders, which the GIL guards: finalizers come
-# and go inside any allocation, so taking one and returning one are single steps.
+# The windows that recorders own.  A runtime keeps some windows for its next recorders; the GIL guards these.
+# Finalizers come and go inside any allocation, so taking and returning a window are single steps.
 
 import warnings
 
@@ -13,7 +13,7 @@ from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
 
 
 cdef inline Window* window_for(Core core) noexcept:
-    """A window from the runtime's reserve, or from the core's; empty and closed."""
+    """Take a window from the runtime's reserve, or from the core's; it is empty and closed."""
     cdef Window* window
     if core.n_windows == 0:
         return take_window(&core.state)
@@ -24,7 +24,8 @@ cdef inline Window* window_for(Core core) noexcept:
 
 
 cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
-    """Its recorder is gone.  One that is open is filed by the next call to the runtime, or by the runtime's end."""
+    """End the window of a recorder that is gone.  The next call to the runtime, or the runtime's end, files a window
+    that is still open."""
     cdef PyObject* kind
     cdef PyObject* error
     cdef PyObject* traceback
@@ -42,7 +43,7 @@ cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
 
 
 cdef void warn_of_dropped(Window* window) noexcept:
-    """A warning that is an error cannot be raised by a finalizer: it is printed."""
+    """Warn of a dropped recorder.  A finalizer cannot raise a warning that is an error: it is printed."""
     warnings.warn(f"{describe_window(window, 'preflighted')} was dropped between preflight and commit; its uses are "
                   "filed as if launched. Call commit() or cancel()", ResourceWarning, stacklevel=2)
 

@@ -3,31 +3,32 @@
 Memory comes from any other resource, *upstream*, in *chunks*, which are cut into *spans*.  A free span keeps the
 frontier that it was freed with: the positions that its next owner's stream has to be ordered after.  So a free makes no
 driver call and delays no stream, and the memory of a stream that has gone quiet is as good as any.  An allocation
-prefers memory that its stream is ordered after already; otherwise its stream waits, on the device, for what it takes.
+prefers memory that its stream is ordered after already; otherwise its stream waits, on the device, for the former users
+of the memory.
 
 Free spans are found by size through two levels of bits, as in TLSF: a row for each power of two, 32 columns in each
-row, and a ring of spans in each column.  Of a column the tightest of a few spans is taken, the lowest of equals.  That
-is a best fit in all but crowded columns, at a cost that does not grow with the number of spans (RMM's pool walks a
-list), and bookkeeping touches no device memory.  There is one such *free list* for each stream, with the spans that
-depend on that stream alone, which it can take without a look at any clock; one for spans without dependencies; and one
-for spans that depend on several streams.
+row, and a ring of spans in each column.  The pool takes the tightest of a few spans of a column, and of equal spans the
+lowest.  That is a best fit in all but crowded columns, at a cost that does not grow with the number of spans (RMM's
+pool walks a list), and bookkeeping touches no device memory.  There is one such *free list* for each stream, with the
+spans that depend on that stream alone, which the stream can take without a look at any clock; one for spans without
+dependencies; and one for spans that depend on several streams.
 
 Splitting a span copies its frontier; coalescing two takes the newest position of each stream.  Free neighbours are
 coalesced at once if they depend on the same streams.  Otherwise one stream's memory would come to wait for another's,
-so the *pair* is noted, and coalesced when nothing else fits; after that the pool expands.  So is a pair of which only
-one *needs the host to wait*, because its stream is unowned and no fence covers it: coalesced, both would.  What
-is left of a new chunk carries a position of the stream on which it was requested.  A chunk that is idle can be returned
-to upstream, on a stream that is ordered after its frontier.
+so the *pair* is noted, and coalesced when nothing else fits; after that the pool expands.  A pair is also noted if only
+one of its spans *needs the host to wait*, because its stream is unowned and no fence covers it: coalesced, both would.
+The rest of a new chunk carries a position of the stream on which the chunk was requested.  A chunk that is idle can be
+returned to upstream, on a stream that is ordered after its frontier.
 
-To take ordered memory first, and to leave neighbours apart, saves waits and costs memory.  *Under pressure*, while
-several streams have more than half of a maximum in use, it is the other way round: ordered memory is taken if it is at
-most half larger than the request, and before a larger span is split, pairs are coalesced and the tightest fit is taken,
+Taking ordered memory first and leaving neighbours apart saves waits and costs memory.  *Under pressure*, while several
+streams have more than half of a maximum in use, memory counts more than waits: ordered memory is taken if it is at most
+half larger than the request, and before a larger span is split, pairs are coalesced and the tightest fit is taken,
 ordered or not.  In all cases memory that needs the host to wait comes last, after expanding.
 
 Everything here is guarded by the lock of the one runtime that has the pool, because positions mean nothing to another.
 The lock is dropped around driver calls and calls upstream; the span that such a call works on is held and on no free
-list.  A frontier names streams by index: a registration that gets the index of an unregistered stream counts on where
-that one stopped, so old positions keep their meaning.
+list.  A frontier names streams by index: a registration that gets the index of an unregistered stream goes on counting
+where the former stream stopped, so old positions keep their meaning.
 """
 
 cimport cython
@@ -103,27 +104,27 @@ cdef object parse_bytes(str name, object value):
 cdef class PoolMemoryResource(DeviceMemoryResource):
     """A pool over another resource: allocating and freeing make no driver call once it has grown.
 
-    Free memory keeps what its next owner has to be ordered after, so a free delays no stream, and the memory of a
-    stream that has gone quiet is not kept back.  An allocation prefers memory that its stream is ordered after;
-    otherwise its stream waits, on the device, for former users.  While several streams have more than half of
+    Free memory keeps the positions that its next owner has to be ordered after, so a free delays no stream, and the
+    memory of a stream that has gone quiet is not kept back.  An allocation prefers memory that its stream is ordered
+    after; otherwise its stream waits, on the device, for former users.  While several streams have more than half of
     `maximum_pool_size` in use, it waits rather than split ordered memory of more than one and a half times its size.
 
     Parameters
     ----------
     upstream : DeviceMemoryResource, optional
-        Where chunks come from.  The default is an `AsyncMemoryResource` where the device has memory pools and a
-        `DirectMemoryResource` where it has none.
+        The resource that provides chunks.  The default is an `AsyncMemoryResource` where the device has memory pools
+        and a `DirectMemoryResource` where it has none.
     initial_pool_size : int or str, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int or str, optional
-        Bytes that it may have from upstream at any time; by default no limit.  With twice what is in use at a time,
-        waits are as few as without a maximum; with less, memory counts more than waits.
+        The most bytes that the pool may have from upstream at any time; by default no limit.  With twice the bytes that
+        are in use at a time, waits are as few as without a maximum; with less, memory counts more than waits.
     chunk_size : int or str, optional
-        Bytes that it expands by, at least; a larger request gets a chunk of its own size.  By default half of the
-        maximum and then the rest, and without a maximum as much as the pool has, between 32 MiB and 1 GiB.
+        The least number of bytes by which the pool expands; a larger request gets a chunk of its own size.  By default
+        half of the maximum and then the rest, and without a maximum as much as the pool has, between 32 MiB and 1 GiB.
     stream_cache_size : int or str, optional
-        Bytes that each stream may keep of what it has freed, for its own next allocations of the same sizes, which then
-        take no lock of the runtime; 0 turns that off.  By default the streams share an eighth of the pool, 32 MiB at
+        The most freed bytes that each stream may keep for its own next allocations of the same sizes, which then take
+        no lock of the runtime; 0 turns the caches off.  By default the streams share an eighth of the pool, 32 MiB at
         most for each, while a sixteenth of `maximum_pool_size` is in use at most.  Other streams get that memory before
         the pool expands or lets them wait.
     ordinal, device_id : int
@@ -145,10 +146,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     Notes
     -----
-    Give it to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``.  It belongs to that one, because its free
-    memory refers to positions of that runtime's streams, and memory is handed out through the runtime only.  Sizes and
-    addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads take
-    chunks from upstream, or return them, waits for these calls before it is out of memory.
+    Pass the pool to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``.  It belongs to that runtime, because
+    its free memory refers to positions of that runtime's streams, and memory is handed out through the runtime only.
+    Sizes and addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads
+    take chunks from upstream, or return them, waits for these calls before it is out of memory.
     """
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None,
@@ -193,7 +194,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.table.frontiers = &self.functions
 
     def __del__(self):
-        """Returns the chunks while an upstream that is written in Python is whole."""
+        """Return the chunks while an upstream that is written in Python is whole."""
         if not process_is_closing():
             with nogil:
                 release_unless_foreign(&self.state)
@@ -235,7 +236,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                                 "allocate there")
 
     def trim(self, bytes_to_keep=0):
-        """Return idle chunks, those that are free as a whole, to the resource upstream.
+        """Return idle chunks (chunks that are free as a whole) to the resource upstream.
 
         Parameters
         ----------
@@ -298,15 +299,15 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return self.upstream.upstream_mr
 
     def statistics(self):
-        """What the pool has and what it has done.
+        """Statistics of the pool's memory and of its operations.
 
         Returns
         -------
         dict
-            ``pool_size`` is the bytes from upstream.  ``used_bytes`` of them are handed out, ``peak_bytes`` is the most
-            that ever were, and ``free_bytes`` are not, in ``free_spans`` places, the largest of which has
-            ``largest_free_bytes``.  ``idle_bytes`` are in chunks that are free as a whole, of ``chunks`` in all.
-            ``fragmentation`` is the share of the free bytes outside of the largest place.
+            ``pool_size`` is the number of bytes from upstream.  Of these, ``used_bytes`` are handed out (``peak_bytes``
+            is their peak) and ``free_bytes`` are not.  The free bytes are in ``free_spans`` places, the largest of
+            which has ``largest_free_bytes``.  ``idle_bytes`` are in chunks that are free as a whole; there are
+            ``chunks`` chunks in all.  ``fragmentation`` is the share of the free bytes outside of the largest place.
 
             ``allocations``, ``splits`` and ``joins`` count operations, ``grown`` and ``released`` the chunks taken from
             upstream and returned.  ``waited`` counts the allocations whose stream had to wait for a former user of
@@ -319,7 +320,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return figures_of(&self.state)
 
     def memory_summary(self):
-        """The figures of `statistics` as text, for a person to read."""
+        """Return the figures of `statistics` as text, for a person to read."""
         return f"{self!r}\n{summary_of(&self.state)}"
 
     def __repr__(self):

@@ -1,6 +1,6 @@
 # Work deferred until a thread has the GIL: dropping a runtime whose hold was closed, writing lines to the log.
 #
-# The interpreter's main thread runs these as a pending call, when it comes to one.  The next `open` runs them too.
+# The interpreter's main thread runs this work as a pending call, when it comes to one.  The next `open` runs it too.
 
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t, uint64_t

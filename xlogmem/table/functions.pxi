@@ -1,7 +1,7 @@
-# The functions of the table.  What each does for its caller is said in include/xlogmem.h.
+# The functions of the table; include/xlogmem.h documents them for callers.
 #
-# The usual stream is the legacy one, and the usual call has nothing to do but its own work.  Such a call looks nothing
-# up and, where the resource finds its device itself, makes no driver call but the resource's.
+# The usual stream is the legacy one, and the usual call has nothing to do but its own work.  Such a call makes no
+# lookup and, where the resource finds its device itself, no driver call except the resource's.
 
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
@@ -99,7 +99,7 @@ cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) no
 
 
 cdef void add_figures(CoreState* core, xlogmem_error* error) noexcept nogil:
-    """What is live and pending, if it fits behind the text."""
+    """Add the live and pending bytes to the text of an error, if they fit."""
     cdef char[XLOGMEM_TEXT] line
     cdef Figures figures
     cdef uint64_t pending
@@ -135,7 +135,7 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
 
 
 cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
-    """The Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
+    """Take the Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
     cdef UnderWay exception
     stack[0] = NULL
     if core.resource.stack_depth and PyGILState_GetThisThreadState() != NULL:
@@ -204,8 +204,8 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
 
 
 cdef int table_allocate_sync(xlogmem_runtime* runtime, size_t nbytes, void** ptr, xlogmem_error* error) noexcept nogil:
-    """The memory will be used on streams that are not named here, so its home is the one stream that blocking streams
-    wait for by themselves."""
+    """Allocate memory for use on streams that are not named here: its home is the one stream that blocking streams wait
+    for by themselves."""
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef CoreState* core = hold.core
     cdef Block* block = NULL
@@ -246,7 +246,8 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
 
 
 cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
-    """`block` is the one that was found there, if the free succeeds or not; NULL if none was."""
+    """Free the block at an address.  `block` gets the block that was found there, if the free succeeds or not; NULL if
+    none was found."""
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
@@ -301,9 +302,10 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
 
 
 cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
-    """The stream is unowned, and was alive for this free.  What a pool has from it can be
-    waited for without it up to its last fence.  So there is one for a number of frees, or for fewer large ones; where
-    the pool has a maximum, for each, because an allocation does not wait for the whole context instead."""
+    """Record a fence after a number of frees on an unowned stream, which was alive for this free.  A wait for memory
+    that a pool has from the stream can do without the stream, up to its last fence.  So there is a fence for a number
+    of frees, or for fewer large frees; where the pool has a maximum, for each free, because an allocation does not wait
+    for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
     if stream.unfenced_frees >= core.resource.frontiers.frees_per_fence:
@@ -312,8 +314,8 @@ cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t 
 
 
 cdef void report_failed_free(CoreState* core, uint64_t ptr, Block* block, Failure* failure) noexcept nogil:
-    """`deallocate` cannot raise.  A block that was found is freed by a later call; NULL if none was.  What is put off,
-    because a stream that has used the block captures, is not a failure."""
+    """Report a failed free, because `deallocate` cannot raise.  A later call frees a block that was found (NULL: none
+    was).  A free that is put off, because a stream that has used the block is capturing, is not a failure."""
     cdef char[XLOGMEM_TEXT] text
     cdef char[XLOGMEM_TEXT] line
     cdef bint put_off = block != NULL and is_put_off(failure)
@@ -354,7 +356,7 @@ cdef int table_record_use(xlogmem_runtime* runtime, void* ptr, void* stream, xlo
 
 
 cdef int record_use_at(RuntimeHold* hold, uint64_t ptr, void* stream, bint* found, Failure* failure) except -1 nogil:
-    """File a use in the block around an address.  An opaque home needs none: its work counts in any case."""
+    """File a use in the block around an address.  An opaque home needs no entry: its work counts in any case."""
     cdef CoreState* core = hold.core
     cdef StreamState* state = NULL
     cdef bint capturing = False

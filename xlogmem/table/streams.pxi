@@ -2,8 +2,8 @@
 #
 # The legacy default stream is the usual one, and is found without a lock: once it was named, the hold keeps it busy, so
 # that it cannot be unregistered.  Other handles are cached with the number of the registration that they meant.  A
-# cached handle is trusted where no other stream can have it: own streams, default streams, streams whose owner is held.
-# For the rest the driver is queried each time; see `_foreign`.
+# cached handle is trusted where no other stream can have the same handle: own streams, default streams, streams whose
+# owner is held.  For all other handles the driver is queried each time; see `_foreign`.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef struct CachedStream:
-    # What a handle meant, the last time that it came through this hold.
+    # The meaning of a handle, the last time that it came through this hold.
     cy.CUstream handle
     uint64_t thread             # of a per-thread default stream
     uint64_t number             # of the registration
@@ -30,13 +30,14 @@ cdef struct CachedStream:
 
 
 cdef cppclass NamedCache:
-    # Written under the core's lock and read without: a reader may see the cache of another handle, which it compares.
+    # Written under the core's lock and read without it: a reader may see the cache of another handle, so it compares
+    # the handle.
     atomic[size_t] handle       # 0: empty
     atomic[StreamCache*] cache
 
 
 cdef cppclass RuntimeHold:
-    # What callers of the table know as an xlogmem_runtime.
+    # A hold on a runtime; callers of the table know it as an xlogmem_runtime.
     CoreState* core
     void* owner                 # the Core, a strong reference
     vector[CachedStream] cached         # under the core's lock
@@ -46,10 +47,10 @@ cdef cppclass RuntimeHold:
 
 
 cdef StreamState* default_stream(RuntimeHold* hold, void* stream) noexcept nogil:
-    """The legacy default stream, if that is meant and was named before: without the lock.
+    """Return the legacy default stream, if `stream` means it and it was named before; without the lock.
 
-    It never captures itself.  A blocking stream that captures makes it unusable, which the driver reports where the
-    stream is used, as it would without xlogmem.
+    The legacy default stream never captures itself.  A blocking stream that captures makes it unusable; the driver
+    reports this where the stream is used, as it would without xlogmem.
     """
     if <size_t>stream > LEGACY:
         return NULL
@@ -57,17 +58,18 @@ cdef StreamState* default_stream(RuntimeHold* hold, void* stream) noexcept nogil
 
 
 cdef inline size_t named_handle(void* stream) noexcept nogil:
-    """As a cache has it: zero names the legacy default stream too."""
+    """Return the handle as a cache has it: zero names the legacy default stream too."""
     return <size_t>stream if stream != NULL else <size_t>LEGACY
 
 
 cdef inline NamedCache* places_of_handle(RuntimeHold* hold, size_t handle) noexcept nogil:
-    """The first of the places that it may have."""
+    """Return the first of the places that a handle may have."""
     return &hold.named[(<uint32_t>((handle >> 4) * <uint32_t>2654435761) >> 26) * WAYS]
 
 
 cdef void name_cache_locked(RuntimeHold* hold, size_t handle, StreamCache* cache) noexcept nogil:
-    """The cache of a handle is found without the lock from now on.  Where more streams than places meet, one loses."""
+    """Make the cache of a handle known to lookups without the lock.  Where more streams than places meet, one loses its
+    place."""
     check(hold.core.order.lock.held(), "the lock is held")
     cdef NamedCache* places = places_of_handle(hold, handle)
     cdef NamedCache* place = places
@@ -81,8 +83,8 @@ cdef void name_cache_locked(RuntimeHold* hold, size_t handle, StreamCache* cache
 
 
 cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, void* stream) noexcept nogil:
-    """What a stream has cached, as far as this hold knows; `state` is the default stream's, if that is meant.  Caches
-    live as long as the runtime, and a stream that has one is known by its handle."""
+    """Return the cache of a stream, as far as this hold knows it; `state` is the default stream, if that is meant.
+    Caches live as long as the runtime, and a stream that has a cache is known by its handle."""
     cdef NamedCache* places
     cdef size_t i
     if state != NULL:
@@ -104,10 +106,10 @@ cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
 
 cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
                              Failure* failure) except -1 nogil:
-    """The registration of a stream, and whether a graph is being captured on it.
+    """Find the registration of a stream, and if a graph is being captured on it.
 
-    The context is current.  Returns with the lock held, failed or not.  The registration is busy, and cannot go, until
-    the caller counts that down.
+    The context is current.  Returns with the lock held, on failure too.  The registration is busy, and cannot be
+    removed, until the caller decrements its count.
     """
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef StreamState* known
@@ -137,7 +139,8 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturi
 
 
 cdef StreamState* cached_stream_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
-    """The registration that the handle meant before, or an own stream's; NULL if there is none any more."""
+    """Return the registration that the handle meant before, or that of an own stream; NULL if there is none any
+    more."""
     check(hold.core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
     cdef OrderState* order = hold.core.order
@@ -159,8 +162,8 @@ cdef StreamState* cached_stream_locked(RuntimeHold* hold, cy.CUstream handle) no
 
 
 cdef void cache_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState* state) noexcept nogil:
-    """One entry for each handle (and thread).  Entries of registrations that ended are dropped: threads end, and their
-    default streams are never named again."""
+    """Cache a registration: one entry for each handle (and thread).  Entries of registrations that ended are dropped:
+    threads end, and their default streams are never named again."""
     check(hold.core.order.lock.held(), "the lock is held")
     cdef OrderState* order = hold.core.order
     cdef CachedStream entry

@@ -1,8 +1,8 @@
 # Calls upstream in flight, and allocations that wait for one of them to end.
 #
-# What such a call works on is nowhere to be found: a chunk on its way here or back, or the room below the maximum that
-# is reserved for it.  So an allocation that finds no memory meanwhile is not out of memory yet: it waits for a call to
-# end and chooses again.
+# No allocation can find the memory that such a call works on: a chunk on its way here or back, or the room below the
+# maximum that is reserved for a chunk.  So an allocation that finds no memory meanwhile is not out of memory yet: it
+# waits for a call to end and chooses again.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -18,13 +18,14 @@ cdef extern from "Python.h":
 
 
 cdef void begin_call_upstream_locked(PoolState* pool) noexcept nogil:
-    """Before the lock is dropped for a call upstream."""
+    """Note a call upstream, before the lock is dropped for it."""
     check(pool.order.lock.held(), "the lock is held")
     pool.callers.push_back(this_thread())
 
 
 cdef void end_call_upstream_locked(PoolState* pool) noexcept nogil:
-    """Those who wait are woken, and see what the caller does with the result until it drops the lock."""
+    """End a call upstream.  Waiting threads are woken, and see the caller's changes up to the moment when it drops the
+    lock."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i = 0
     while pool.callers[i] != this_thread():
@@ -35,7 +36,7 @@ cdef void end_call_upstream_locked(PoolState* pool) noexcept nogil:
 
 
 cdef bint is_calling_upstream_locked(PoolState* pool) noexcept nogil:
-    """Whether this thread is inside of a call: of a resource that allocates from the pool above it."""
+    """True if this thread is inside a call upstream: that of a resource that allocates from the pool above it."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(pool.callers.size()):
@@ -45,18 +46,18 @@ cdef bint is_calling_upstream_locked(PoolState* pool) noexcept nogil:
 
 
 cdef inline uint64_t chunks_moved_locked(PoolState* pool) noexcept nogil:
-    """Chunks taken and returned so far."""
+    """Count the chunks taken and returned so far."""
     check(pool.order.lock.held(), "the lock is held")
     return pool.counters.grown + pool.counters.released
 
 
 cdef bint wait_for_calls_upstream_unlocks(PoolState* pool, size_t nbytes, uint64_t moved) except -1 nogil:
-    """After an allocation that began with `moved` chunks found no memory: whether it should choose again, perhaps after
-    a wait.
+    """True if an allocation that found no memory, and that began with `moved` chunks, should choose again, perhaps
+    after a wait.
 
-    Without room below the maximum it waits for the end of any call, which may have had some reserved.  With room, and
-    nothing upstream, only another call's success is worth another try; otherwise calls that all fail would have each
-    other try for ever.  A thread that is inside of a call does not wait, for itself least of all.
+    Without room below the maximum the allocation waits for the end of any call, which may have had some room reserved.
+    With room, and no memory upstream, only another call's success is worth another try; otherwise calls that all fail
+    would make each other try for ever.  A thread that is inside a call does not wait, for itself least of all.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef bint had_room = nbytes <= pool.maximum - pool.size
@@ -70,7 +71,8 @@ cdef bint wait_for_calls_upstream_unlocks(PoolState* pool, size_t nbytes, uint64
 
 
 cdef int sleep_until_call_ended_unlocks(PoolState* pool) except -1 nogil:
-    """Without the lock, and without the GIL, which callers of the C table may have and the call may need."""
+    """Sleep until a call ends, without the lock, and without the GIL, which callers of the C table may have and the
+    call may need."""
     check(pool.order.lock.held(), "the lock is held")
     cdef uint32_t heard = pool.call_ended.heard()
     cdef PyThreadState* thread = NULL

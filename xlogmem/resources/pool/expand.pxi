@@ -1,8 +1,9 @@
 # Memory from upstream: the pool expands by a chunk.
 #
-# A chunk is requested without the lock, so its bytes count as the pool's before: calls that expand at the same time do
-# not pass the maximum together.  What the expanding call does not need of a chunk is free, with a position of the
-# stream on which it was requested.  If upstream has no more, smaller chunks are tried, down to what the call needs.
+# A chunk is requested without the lock, so its bytes count as the pool's beforehand: calls that expand at the same time
+# do not pass the maximum together.  The part of a chunk that the expanding call does not need is free, with a position
+# of the stream on which the chunk was requested.  If upstream has no more, smaller chunks are tried, down to what the
+# call needs.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
@@ -22,10 +23,10 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable,
 
 
 cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Bytes of the next chunk, `nbytes` at least and not more than the maximum leaves.
+    """Return the size of the next chunk: at least `nbytes`, and not more than the maximum leaves.
 
-    Without a `chunk_size` it is as much as the pool has, within limits.  With a maximum it is half of that, and then
-    the rest: few large chunks, because no span can reach from one chunk into another.
+    Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the maximum,
+    and then the rest: few large chunks, because no span can reach from one chunk into another.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room = pool.maximum - pool.size
@@ -39,7 +40,7 @@ cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogi
 
 
 cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
-    """A chunk with one span, which is held and has no frontier yet."""
+    """Make a chunk with one span, which is held and has no frontier yet."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Chunk* chunk = make_new[Chunk]()
     chunk.ptr = ptr
@@ -54,7 +55,7 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
 
 
 cdef int refuse_misaligned(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
-    """Return memory to upstream that the pool cannot use.  Without the lock."""
+    """Return memory to upstream that the pool cannot use.  Called without the lock."""
     cdef Failure ignored
     if pool.upstream.deallocate(pool.upstream.self, chunk, &ignored):
         drop_exception(&ignored)
@@ -68,7 +69,7 @@ cdef int refuse_misaligned(PoolState* pool, Allocation* chunk, Failure* failure)
 
 cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result,
                                    Failure* failure) except -1 nogil:
-    """A new chunk of exactly this size, whose bytes count as the pool's already.  Its only span is held and has no
+    """Get a new chunk of exactly this size, whose bytes count as the pool's already.  Its only span is held and has no
     frontier yet."""
     check(pool.order.lock.held(), "the lock is held")
     cdef ResourceTable* upstream = pool.upstream
@@ -124,7 +125,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
 
 
 cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result) except -1 nogil:
-    """`expand_unlocks` where its failure does not matter: returns whether it succeeded."""
+    """Call `expand_unlocks` where its failure does not matter.  True if it succeeded."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Failure ignored
     if expand_unlocks(pool, nbytes, stream, result, &ignored):
@@ -136,7 +137,7 @@ cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream,
 cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:
     """Take the first chunk, of `initial_pool_size` bytes, on the default stream of the runtime.
 
-    The host waits for it, while nothing else can be delayed by that, so that no stream will have to.
+    The host waits for the chunk now, while the wait delays nothing else, so that no stream will have to wait.
     """
     cdef StreamState* stream = pool.order.streams[0]
     cdef Failure ignored

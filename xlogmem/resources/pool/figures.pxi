@@ -8,7 +8,7 @@ from xlogmem._order cimport count_cached_locked, empty_caches_locked
 
 
 cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
-    """The figures that take a visit to every span."""
+    """Measure the figures that require a visit to every span."""
     check(pool.order.lock.held(), "the lock is held")
     cdef FreeMemory found
     cdef size_t together, i
@@ -27,7 +27,8 @@ cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
 
 
 cdef void read_figures_locked(PoolState* pool, PoolFigures* figures) noexcept nogil:
-    """What it has; the caches of streams were emptied, as far as other threads let them be empty."""
+    """Read the pool's figures.  The caches of streams were emptied before, as far as other threads let them be
+    empty."""
     check(pool.order.lock.held(), "the lock is held")
     figures.counters = pool.counters
     figures.counters.allocations += count_cached_locked(pool.order, pool)
@@ -37,7 +38,7 @@ cdef void read_figures_locked(PoolState* pool, PoolFigures* figures) noexcept no
 
 
 cdef dict figures_of(PoolState* pool):
-    """See `PoolMemoryResource.statistics`.  Takes the lock."""
+    """Return the figures of `PoolMemoryResource.statistics`.  Takes the lock."""
     cdef PoolFigures figures
     if pool.order == NULL:                  # no runtime has it yet, and no other thread
         memset(&figures, 0, sizeof(figures))
@@ -64,7 +65,7 @@ cdef dict figures_as_dict(PoolFigures* figures):
 
 
 cdef str summary_of(PoolState* pool):
-    """The figures as text, a line for each subject."""
+    """Return the figures as text, a line for each subject."""
     cdef dict figures = figures_of(pool)
     cdef dict sizes = {name: format_bytes(figures[name]) for name in figures if name.endswith(("_bytes", "_size"))}
     cdef str limit = "none" if pool.maximum >= LARGEST_REQUEST else format_bytes(pool.maximum)

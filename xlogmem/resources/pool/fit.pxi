@@ -9,20 +9,20 @@ from xlogmem._order cimport StreamState, empty_caches_locked
 
 
 cdef inline bint is_scarce_locked(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Whether memory counts more than the time that caches save, with so many bytes more in use."""
+    """True if, with `nbytes` more in use, memory counts more than the time that caches save."""
     check(pool.order.lock.held(), "the lock is held")
     return pool.used + nbytes > pool.maximum // PRESSURE
 
 
 cdef inline bint is_under_pressure_locked(PoolState* pool, size_t nbytes) noexcept nogil:
-    """Whether memory counts more than waits, with so many bytes more in use.  Not while the pool serves a single
-    stream: there are no waits."""
+    """True if, with `nbytes` more in use, memory counts more than waits.  False while the pool serves a single stream:
+    there are no waits then."""
     check(pool.order.lock.held(), "the lock is held")
     return is_scarce_locked(pool, nbytes) and (pool.streams_listed > 1 or pool.mixed.rows != 0)
 
 
 cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
-    """How much each stream may have in its cache."""
+    """Set the number of bytes that each stream may have in its cache."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t streams = larger(pool.order.caches_open, 1)
     cdef size_t room = pool.cache_size
@@ -38,10 +38,10 @@ cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
 
 
 cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """A span that the stream is ordered after, NULL if there is none among those that are looked at.
+    """Find a span that the stream is ordered after; NULL if there is none among the visited spans.
 
-    The tightest of what depends on this stream alone, of what has no dependencies and of what depends on several
-    streams; if these have none, of what depends on one other stream.
+    The span is the tightest of those that depend on this stream alone, that have no dependencies, or that depend on
+    several streams; if none of these will do, of the spans that depend on one other stream.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = NULL
@@ -60,10 +60,10 @@ cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* 
 
 
 cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """A span that fits, NULL if there is none: one that needs the host to wait if there is no other.
+    """Find a span that fits, NULL if there is none; a span that needs the host to wait only if there is no other.
 
-    All spans of a crowded size class are looked at, then pairs are coalesced: all that any stream can wait for, and
-    then what this one needs of those that it can wait for itself.
+    The search visits all spans of a crowded size class, then coalesces pairs: all pairs that any stream can wait for,
+    and then as many as this stream needs of the pairs that it can wait for itself.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = find_reachable_fit_locked(pool, nbytes, stream)
@@ -77,7 +77,7 @@ cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes, StreamState*
 
 
 cdef Span* find_reachable_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """Any span that fits as spans are now, and that the stream can wait for.  One that was coalesced may have no
+    """Find any span that fits as spans are now, and that the stream can wait for.  A coalesced span may have no
     dependencies left, because the host has seen them complete meanwhile."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, stream, ANY, NO_LIMIT)
@@ -86,11 +86,12 @@ cdef Span* find_reachable_fit_locked(PoolState* pool, size_t nbytes, StreamState
 
 cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream,
                                     Span* ordered) noexcept nogil:
-    """The tightest span, ordered or not, NULL if none fits.
+    """Find the tightest span, ordered or not; NULL if none fits.
 
     `ordered` is the best span that the stream is ordered after: NULL, or too large for a pool under pressure.  Under
     pressure an ordered span of another stream is taken if it wastes little, and free neighbours are coalesced as long
-    as there are any.  A span that needs the host to wait is not preferred to an ordered one, nor to any that does not.
+    as there are any.  A span that needs the host to wait is not preferred to an ordered span, nor to any span that does
+    not need it.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best
@@ -116,7 +117,7 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
 
 cdef inline Span* choose_between_locked(PoolState* pool, size_t nbytes, StreamState* stream,
                                         Span* ordered) noexcept nogil:
-    """The best span that the stream is ordered after, or the tightest."""
+    """Choose between the best span that the stream is ordered after, and the tightest."""
     check(pool.order.lock.held(), "the lock is held")
     if ordered != NULL and not (is_under_pressure_locked(pool, nbytes) and wastes_memory(ordered, nbytes)):
         return ordered
@@ -124,10 +125,11 @@ cdef inline Span* choose_between_locked(PoolState* pool, size_t nbytes, StreamSt
 
 
 cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """The free span to be taken, NULL if none fits.  It stays on its free list.
+    """Choose the free span to take; NULL if none fits.  The span stays on its free list.
 
-    Before the stream has to wait it returns what it has cached, and before the pool expands all streams do.  If all
-    did before each wait, streams would take the same memory from each other in turn, and never come to have any.
+    Before the stream has to wait, its cache is emptied into the pool; before the pool expands, all caches are.  If all
+    caches were emptied before each wait, streams would take the same memory from each other in turn, and their caches
+    would never have any.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef bint scarce = is_scarce_locked(pool, nbytes)

@@ -1,4 +1,4 @@
-# Free spans by size and by the waits of their next owner.
+# Free spans, by size and by the waits that their next owner needs.
 #
 # A free list has a ring of spans for each size class.  The classes are two levels of bits, as in TLSF: a row for each
 # power of two, 32 columns in each row, so a class spans at most 1/32 of its size.  Inserting, removing and finding the
@@ -11,7 +11,7 @@ from xlogmem._order cimport StreamState
 
 
 cdef inline uint32_t size_class_of(size_t nbytes) noexcept nogil:
-    """The size class, as row * COLUMNS + column."""
+    """Return the size class, as row * COLUMNS + column."""
     cdef uint64_t grains = nbytes // ALIGNMENT
     cdef uint32_t top
     if grains < COLUMNS:
@@ -21,7 +21,7 @@ cdef inline uint32_t size_class_of(size_t nbytes) noexcept nogil:
 
 
 cdef FreeList* free_list_of_locked(PoolState* pool, Span* span) noexcept nogil:
-    """The free list that a span with this frontier belongs on."""
+    """Return the free list that a span with this frontier belongs on."""
     check(pool.order.lock.held(), "the lock is held")
     cdef uint32_t stream
     if span.count == 0:
@@ -74,7 +74,8 @@ cdef void remove(Span* span) noexcept nogil:
 
 
 cdef inline bint fits_better(Span* span, Span* than) noexcept nogil:
-    """The tighter fit is better; of equal ones the lower, so that free memory gathers at the upper end."""
+    """True if `span` fits better than `than`: the tighter fit is better; of equal fits the lower, so that free memory
+    gathers at the upper end."""
     return than == NULL or span.nbytes < than.nbytes or (span.nbytes == than.nbytes and span.ptr < than.ptr)
 
 
@@ -87,8 +88,8 @@ cdef inline bint will_do_locked(PoolState* pool, Span* span, StreamState* stream
 
 cdef Span* best_in_ring_locked(PoolState* pool, Span* newest, size_t nbytes, StreamState* stream, Demand demand,
                                size_t limit) noexcept nogil:
-    """The best of up to `limit` spans of a ring: of the oldest where the stream has to be ordered after it, because
-    they are the likeliest to be, and of the newest otherwise."""
+    """Find the best of up to `limit` spans of a ring: of the oldest spans where the stream has to be ordered after the
+    span, because this is likeliest for the oldest, and of the newest otherwise."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = NULL
     cdef Span* span = newest
@@ -107,7 +108,7 @@ cdef Span* best_in_ring_locked(PoolState* pool, Span* newest, size_t nbytes, Str
 
 
 cdef inline uint32_t next_size_class(FreeList* free_list, uint32_t size_class) noexcept nogil:
-    """The first larger class that has spans, 0 if there is none: no span is of class 0."""
+    """Return the first larger class that has spans; 0 if there is none, because no span is of class 0."""
     cdef uint32_t row = size_class // COLUMNS
     cdef uint32_t column = size_class % COLUMNS
     cdef uint64_t bits = free_list.columns[row] & ~((<uint64_t>2 << column) - 1)
@@ -122,9 +123,9 @@ cdef inline uint32_t next_size_class(FreeList* free_list, uint32_t size_class) n
 
 cdef Span* find_fit_locked(PoolState* pool, FreeList* free_list, size_t nbytes, StreamState* stream, Demand demand,
                            size_t limit) noexcept nogil:
-    """The best span of a free list that will do for the stream, NULL if none is large enough.
+    """Find the best span of a free list that will do for the stream; NULL if none is large enough.
 
-    Of each size class up to `limit` spans are looked at, so a span that would fit can be missed unless that is
+    The search visits up to `limit` spans of each size class, so it can miss a span that would fit unless `limit` is
     NO_LIMIT.
     """
     check(pool.order.lock.held(), "the lock is held")
@@ -144,7 +145,7 @@ cdef Span* find_fit_locked(PoolState* pool, FreeList* free_list, size_t nbytes, 
 
 cdef Span* find_fit_with_frontier_locked(PoolState* pool, size_t nbytes, StreamState* stream, Demand demand,
                                          size_t limit) noexcept nogil:
-    """The best span of all free lists but `ready`; see `find_fit_locked`."""
+    """Find the best span of all free lists except `ready`; see `find_fit_locked`."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = find_fit_locked(pool, pool.mixed, nbytes, stream, demand, limit)
     cdef Span* span
@@ -157,7 +158,7 @@ cdef Span* find_fit_with_frontier_locked(PoolState* pool, size_t nbytes, StreamS
 
 
 cdef size_t largest_on(FreeList* free_list) noexcept nogil:
-    """Bytes of the largest span of a free list (NULL: 0)."""
+    """Return the size of the largest span of a free list (NULL: 0)."""
     cdef size_t most = 0
     cdef uint32_t row
     cdef Span* newest
@@ -174,7 +175,7 @@ cdef size_t largest_on(FreeList* free_list) noexcept nogil:
 
 
 cdef size_t largest_free_locked(PoolState* pool) noexcept nogil:
-    """Bytes of the largest free span."""
+    """Return the size of the largest free span."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t most = larger(largest_on(pool.ready), largest_on(pool.mixed))
     cdef size_t i

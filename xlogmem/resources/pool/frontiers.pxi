@@ -1,8 +1,8 @@
 # The frontier of a span: the positions that its next owner is ordered after.
 #
-# It has at most one position for each stream, and none that the host has seen complete.  Nearly every span has one
-# position in all, which is inside the span; further ones are in a vector.  An owner starts without a frontier: its
-# stream was ordered after the former one.
+# A frontier has at most one position for each stream, and none that the host has seen complete.  Nearly every span has
+# one position in all, which is stored inside the span; further positions are in a vector.  An owner starts without a
+# frontier: its stream was ordered after the former frontier.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -22,7 +22,7 @@ cdef inline Position* position_at(Span* span, size_t i) noexcept nogil:
 
 
 cdef inline Position* position_on(Span* span, uint32_t stream) noexcept nogil:
-    """The position of this stream, NULL if the frontier has none."""
+    """Return the position of this stream; NULL if the frontier has none."""
     cdef size_t i
     for i in range(span.count):
         if position_at(span, i).stream == stream:
@@ -66,7 +66,7 @@ cdef inline void add_frontier_locked(PoolState* pool, Span* span, Span* source) 
 
 
 cdef bint is_ordered_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Whether the stream is ordered after the whole frontier."""
+    """True if the stream is ordered after the whole frontier."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Position* entry
@@ -78,7 +78,7 @@ cdef bint is_ordered_locked(PoolState* pool, Span* span, StreamState* stream) no
 
 
 cdef bint needs_host_wait_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Whether the host would have to synchronize the context before the stream (NULL: any stream) may use the span."""
+    """True if the host would have to synchronize the context before the stream (NULL: any stream) may use the span."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Position* entry
@@ -90,10 +90,10 @@ cdef bint needs_host_wait_locked(PoolState* pool, Span* span, StreamState* strea
 
 
 cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
-    """Whether coalescing the two adds no dependency to either, and puts neither out of the reach of other streams.
+    """True if coalescing the two adds no dependency to either, and puts neither out of the reach of other streams.
 
-    What an unowned stream has freed since its last fence needs the host to wait, and so would everything
-    that is coalesced with it.
+    Memory that an unowned stream has freed since its last fence needs the host to wait, and so would all memory that is
+    coalesced with it.
     """
     check(pool.order.lock.held(), "the lock is held")
     return (has_same_streams_locked(pool, one, other)
@@ -101,10 +101,10 @@ cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nog
 
 
 cdef bint has_same_streams_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
-    """Whether coalescing the two adds no dependency to either.
+    """True if coalescing the two adds no dependency to either.
 
     That is so if both have positions of the same streams.  While the pool serves a single stream it is always so: no
-    other stream could be made to wait.
+    other stream would have to wait.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i

@@ -1,9 +1,9 @@
 # Free neighbours that were not coalesced.
 #
 # Coalescing two spans makes the next owner of one wait for the users of both.  Where that adds a dependency, or where
-# only one of the two needs the host to wait, it is put off: the *pair* is noted, under its upper span, and coalesced
-# when memory is short.  A pair is *blocked* if one of the two needs the host to wait; blocked pairs are set aside, so
-# that not every request under pressure looks at them.
+# only one of the two needs the host to wait, coalescing is put off: the *pair* is noted, under its upper span, and
+# coalesced when memory is short.  A pair is *blocked* if one of the two needs the host to wait; blocked pairs are set
+# aside, so that not every request under pressure looks at them.
 
 from xlogmem._base.cpp cimport check
 from xlogmem._order cimport StreamState
@@ -15,7 +15,7 @@ cdef inline Span** pair_list_of_locked(PoolState* pool, Span* span) noexcept nog
 
 
 cdef void link_pair_locked(PoolState* pool, Span* span, PairState state) noexcept nogil:
-    """Put the pair of a span and the one below on the list of PAIRED or of BLOCKED ones."""
+    """Put the pair of a span and the one below on the list of PAIRED or of BLOCKED pairs."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span** newest
     span.pair = state
@@ -64,8 +64,7 @@ cdef Span* coalesce_pair_locked(PoolState* pool, Span* span) noexcept nogil:
 
 
 cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
-    """Coalesce the pairs that a stream can wait for, set the others aside, and return whether there were any of the
-    former."""
+    """Coalesce the pairs that a stream can wait for, and set the others aside.  True if a pair was coalesced."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span
     cdef Span* following = pool.pairs
@@ -83,8 +82,8 @@ cdef bint coalesce_reachable_pairs_locked(PoolState* pool) noexcept nogil:
 
 
 cdef Span* coalesce_blocked_for_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """Coalesce blocked pairs that this stream can wait for, of one place that has so many bytes, and return its span;
-    NULL if there is no such place.  Others are left alone: other streams can wait for one span of each."""
+    """Coalesce blocked pairs that this stream can wait for, in one place that has `nbytes` bytes, and return its span;
+    NULL if there is no such place.  Other pairs are left alone: other streams can wait for one span of each."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* pair = pool.blocked_pairs
     cdef Span* lowest
@@ -107,7 +106,7 @@ cdef Span* coalesce_blocked_for_locked(PoolState* pool, size_t nbytes, StreamSta
 
 
 cdef inline bint is_within_reach_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Whether a neighbour (NULL: none) is free, and the stream can wait for it."""
+    """True if a neighbour (NULL: none) is free, and the stream can wait for it."""
     check(pool.order.lock.held(), "the lock is held")
     return span != NULL and span.free_list != NULL and not needs_host_wait_locked(pool, span, stream)
 
@@ -115,9 +114,9 @@ cdef inline bint is_within_reach_locked(PoolState* pool, Span* span, StreamState
 cdef void retry_blocked_pairs_locked(PoolState* pool) noexcept nogil:
     """Count blocked pairs among the others again.
 
-    They may not need the host any more: a fence covers them by now, their stream was unregistered, or the host has seen
-    the work complete.  Under pressure this is done after as many requests as there are blocked pairs, so it costs each
-    request a constant.
+    Blocked pairs may not need the host any more: a fence covers them by now, their stream was unregistered, or the host
+    has seen the work complete.  Under pressure the pool retries after as many requests as there are blocked pairs, so
+    the cost for each request is constant.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span

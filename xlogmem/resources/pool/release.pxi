@@ -1,8 +1,8 @@
-# Memory back to upstream: idle chunks are returned.
+# Chunks back to upstream: the pool returns idle chunks.
 #
-# A chunk is idle when all of its spans are free.  Its frontier goes with it: an upstream that keeps frontiers takes
-# that over; otherwise the chunk is freed on a stream that is ordered after the frontier, and with a host-synchronous
-# upstream the host waits.  A chunk whose return fails stays in the pool with its frontier.
+# A chunk is idle when all of its spans are free.  Its frontier goes with it: an upstream that keeps frontiers takes the
+# frontier over; otherwise the chunk is freed on a stream that is ordered after the frontier, and with a
+# host-synchronous upstream the host waits.  A chunk whose return fails stays in the pool with its frontier.
 
 from xlogmem._base.cpp cimport check, vector
 from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, drop_exception
@@ -50,8 +50,8 @@ cdef void pass_frontier_upstream_locked(PoolState* pool, Span* span) noexcept no
 
 
 cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcept nogil:
-    """The stream that waits least if the span is freed on it: the only one of the frontier, unless its handle may not
-    be used here, else the default stream of the runtime."""
+    """Return the stream that waits least if the span is freed on it: the only stream of the frontier, unless its handle
+    may not be used here, else the default stream of the runtime."""
     check(pool.order.lock.held(), "the lock is held")
     cdef StreamState* only
     if span.count == 1:
@@ -64,7 +64,7 @@ cdef StreamState* stream_of_frontier_locked(PoolState* pool, Span* span) noexcep
 
 cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* stream,
                                      Failure* failure) except -1 nogil:
-    """Free the chunk of a span that is held on a stream, after its frontier."""
+    """Free, on a stream, the chunk of a span that is held, after its frontier."""
     check(pool.order.lock.held(), "the lock is held")
     cdef ResourceTable* upstream = pool.upstream
     cdef StreamState* waiting = stream if upstream.order != HOST_SYNCHRONOUS else NULL      # NULL: the host
@@ -90,7 +90,8 @@ cdef int deallocate_upstream_unlocks(PoolState* pool, Span* span, StreamState* s
 
 
 cdef int release_chunk_unlocks(PoolState* pool, Chunk* chunk, StreamState* stream, Failure* failure) except -1 nogil:
-    """Return an idle chunk to upstream, on a stream (NULL: the one that waits least).  If that fails it stays."""
+    """Return an idle chunk to upstream, on a stream (NULL: the stream that waits least).  If the return fails, the
+    chunk stays."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span = reserve_chunk_locked(pool, chunk)
     if pool.upstream.frontiers != NULL:
@@ -112,7 +113,7 @@ cdef int release_chunk_unlocks(PoolState* pool, Chunk* chunk, StreamState* strea
 
 
 cdef bint can_be_released_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
-    """Whether an idle chunk can go upstream, in that the host may wait for it or need not."""
+    """True if an idle chunk can be returned upstream: the host may wait for the context, or need not."""
     check(pool.order.lock.held(), "the lock is held")
     cdef bint forbidden = forbid_context_sync(True)
     cdef Span* span = chunk.first
@@ -130,7 +131,8 @@ cdef bint can_be_released_locked(PoolState* pool, Chunk* chunk) noexcept nogil:
 cdef int release_idle_unlocks(PoolState* pool, size_t keep, StreamState* stream,
                               vector[Failure]* failures) except -1 nogil:
     """Return idle chunks, the newest first, as long as `keep` bytes are left.  Failures are collected: the other chunks
-    are tried.  One that needs the host to wait stays as it is, where the host must not: coalesced, all of it would."""
+    are tried.  A chunk that needs the host to wait stays as it is where the host must not wait: coalesced, all of the
+    chunk would need it."""
     check(pool.order.lock.held(), "the lock is held")
     cdef vector[Chunk*] idle
     cdef Failure failure
@@ -150,7 +152,7 @@ cdef int release_idle_unlocks(PoolState* pool, size_t keep, StreamState* stream,
 
 
 cdef int drop_failures(vector[Failure]* failures) except -1 nogil:
-    """Drop failures that are not reported.  Without the lock."""
+    """Drop failures that are not reported.  Called without the lock."""
     cdef size_t i
     for i in range(failures.size()):
         drop_exception(&failures[0][i])
@@ -159,7 +161,8 @@ cdef int drop_failures(vector[Failure]* failures) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- at the end
 cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
-    """Whether there are foreign streams that may be used while the runtime lives, and were not given up by its end."""
+    """True if there are foreign streams that may be used while the runtime lives, and that the runtime's end did not
+    give up."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(pool.order.streams.size()):
@@ -169,8 +172,8 @@ cdef bint has_live_foreign_streams_locked(PoolState* pool) noexcept nogil:
 
 
 cdef int release_all(void* self) except -1 nogil:
-    """Return everything when the runtime ends: its blocks were freed, so all chunks are idle.  Returns whether idle
-    chunks are left, here or in a pool upstream."""
+    """Return all chunks when the runtime ends: its blocks were freed, so all chunks are idle.  True if idle chunks are
+    left, here or in a pool upstream."""
     cdef PoolState* pool = <PoolState*>self
     cdef vector[Failure] failures
     cdef Failure ignored
@@ -192,9 +195,10 @@ cdef int release_all(void* self) except -1 nogil:
 
 
 cdef int release_unless_foreign(PoolState* pool) except -1 nogil:
-    """The pool itself ends.  Nothing is left in it where its runtime ended first; where a collector ends both, that may
-    come later, and knows which foreign streams may be used.  What only a wait for the context could do is put off: a
-    finalizer may run inside any capture, and the remains of the runtime have the pool."""
+    """Return all chunks when the pool itself ends, unless foreign streams may still be used.  If its runtime ended
+    first, nothing is left in the pool.  If a collector ends both, the runtime may end later, and knows which foreign
+    streams may be used.  A return that needs a wait for the context is put off: a finalizer may run inside any capture,
+    and the remains of the runtime have the pool."""
     cdef bint foreign, before
     if pool.order == NULL or pool.chunks.empty() or process_was_forked():
         return 0

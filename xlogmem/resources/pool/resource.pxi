@@ -1,8 +1,8 @@
 # The pool as the core calls it: a resource that keeps frontiers (see `FrontierTable` in base.pxd).
 #
-# A free hands over the frontier of its block and makes no driver call.  An allocation that finds a span which its
-# stream is ordered after makes none either.  Everything else is `find_and_wait_unlocks`: the stream waits for a span,
-# or the pool expands.
+# A free hands over the frontier of its block and makes no driver call.  An allocation that finds a span that its stream
+# is ordered after makes none either.  Everything else is `find_and_wait_unlocks`: the stream waits for a span, or the
+# pool expands.
 
 from libc.stdint cimport uint64_t
 
@@ -16,8 +16,8 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
                                Failure* failure) except -1 nogil:
     """Take a part of a free span that the stream has to wait for.
 
-    If a stream that it would have to wait for is capturing a graph, another span is taken that needs no wait, though it
-    be a larger one, or the pool expands.
+    If a stream that it would have to wait for is capturing a graph, the pool takes another span that needs no wait,
+    even a larger one, or expands.
     """
     check(pool.order.lock.held(), "the lock is held")
     take_locked(pool, span[0], nbytes)
@@ -39,8 +39,8 @@ cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
                                Failure* failure) except -1 nogil:
     """Hold a span of this size that the stream is ordered after.
 
-    `span` is the free span that was chosen, or NULL if none fits.  If only a wait for the whole context would do for
-    it, the pool expands; if it cannot, it is out of memory until a reap has waited.
+    `span` is the free span that was chosen, or NULL if none fits.  If the span needs a wait for the whole context, the
+    pool expands instead; if it cannot expand, the pool is out of memory until a reap has waited.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef bint before = forbid_context_sync(True)
@@ -53,7 +53,7 @@ cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
 
 cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
                                 Failure* failure) except -1 nogil:
-    """`find_and_wait_unlocks` where the host must not wait for the context."""
+    """Do as `find_and_wait_unlocks`, where the host must not wait for the context."""
     check(pool.order.lock.held(), "the lock is held")
     if span[0] != NULL and needs_host_wait_locked(pool, span[0], stream):
         if try_expand_unlocks(pool, nbytes, stream, span):
@@ -94,8 +94,9 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
 
 
 cdef int advise_reap_unlocks(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:
-    """Out of memory while free neighbours have as much together, which the host would have to wait for: a reap that
-    waits helps, so say so.  They are not coalesced for this, which would put all of them out of the reach of others."""
+    """Advise a reap, if the pool is out of memory while free neighbours together have enough, for which the host would
+    have to wait: a reap that waits helps.  The neighbours are not coalesced for this, which would put all of them out
+    of the reach of other streams."""
     check(pool.order.lock.held(), "the lock is held")
     if (is_out_of_memory(failure) and failure.kind != OUT_OF_BUDGET
             and measure_free_memory_locked(pool).largest >= nbytes):
@@ -106,7 +107,7 @@ cdef int advise_reap_unlocks(PoolState* pool, size_t nbytes, Failure* failure) e
 
 
 cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil:
-    """Hand out memory that the stream is ordered after, where that is what `allocate_unlocks` would take first."""
+    """Hand out memory that the stream is ordered after, where `allocate_unlocks` would take the same memory first."""
     cdef PoolState* pool = <PoolState*>self
     cdef size_t nbytes = wanted.nbytes
     cdef Span* span
@@ -125,7 +126,7 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
 
 
 cdef inline void hand_out_locked(PoolState* pool, Span* span, size_t nbytes, Allocation* wanted) noexcept nogil:
-    """A span that was taken, and that the stream is ordered after."""
+    """Hand out a span that was taken, and that the stream is ordered after."""
     check(pool.order.lock.held(), "the lock is held")
     clear_frontier(span)
     pool.counters.allocations += 1
@@ -153,8 +154,8 @@ cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* f
 
 
 cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil:
-    """After an allocation of so many bytes found no memory: return all idle chunks and trim what is upstream, unless
-    the maximum is below `nbytes`, where that cannot help."""
+    """Return all idle chunks and trim the resource upstream, after an allocation of `nbytes` bytes found no memory; do
+    nothing if the maximum is below `nbytes`, where that cannot help."""
     cdef PoolState* pool = <PoolState*>self
     cdef vector[Failure] failures
     cdef int failed = 0

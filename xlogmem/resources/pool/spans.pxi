@@ -11,7 +11,7 @@ from xlogmem._order cimport StreamState, advance, is_unowned
 
 
 cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t nbytes) noexcept nogil:
-    """A span without neighbours and without a frontier, on no free list."""
+    """Make a span without neighbours and without a frontier, on no free list."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* span
     if pool.spare.empty():
@@ -30,7 +30,7 @@ cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t n
 
 
 cdef Span* coalesce_locked(PoolState* pool, Span* lower, Span* upper) noexcept nogil:
-    """One span of two neighbours that are on no free list, with the newest position of each stream."""
+    """Coalesce two neighbours that are on no free list into one span, with the newest position of each stream."""
     check(pool.order.lock.held(), "the lock is held")
     check(lower.above == upper and upper.below == lower and lower.ptr + lower.nbytes == upper.ptr,
           "spans that are coalesced are neighbours")
@@ -46,8 +46,8 @@ cdef Span* coalesce_locked(PoolState* pool, Span* lower, Span* upper) noexcept n
 
 
 cdef Span* coalesce_and_insert_locked(PoolState* pool, Span* span) noexcept nogil:
-    """Put a span on its free list, coalesced with the neighbours if no stream loses by it; otherwise they are pairs
-    from now on."""
+    """Put a span on its free list, coalesced with its neighbours if no stream loses by it; otherwise the neighbours are
+    pairs from now on."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* other = span.below
     if other != NULL and other.free_list != NULL and are_alike_locked(pool, span, other):
@@ -64,7 +64,7 @@ cdef Span* coalesce_and_insert_locked(PoolState* pool, Span* span) noexcept nogi
 
 
 cdef void split_locked(PoolState* pool, Span* span, size_t nbytes) noexcept nogil:
-    """Keep so many bytes of a span that is held.  The rest becomes free, with the same frontier."""
+    """Keep the first `nbytes` bytes of a span that is held.  The rest becomes free, with the same frontier."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest
     if span.nbytes == nbytes:
@@ -91,7 +91,7 @@ cdef void reserve_locked(PoolState* pool, Span* span) noexcept nogil:
 
 
 cdef inline void take_locked(PoolState* pool, Span* span, size_t nbytes) noexcept nogil:
-    """Hold so many bytes of a free span."""
+    """Hold the first `nbytes` bytes of a free span."""
     check(pool.order.lock.held(), "the lock is held")
     reserve_locked(pool, span)
     split_locked(pool, span, nbytes)
@@ -107,11 +107,12 @@ cdef void release_span_locked(PoolState* pool, Span* span) noexcept nogil:
 
 
 cdef void reduce_rest_locked(PoolState* pool, Span* span, StreamState* stream) noexcept nogil:
-    """Reduce the frontier of what a split left above the span to one position of the stream.
+    """Reduce the frontier of the rest, which a split left above the span, to one position of the stream.
 
-    To have the span, the stream has waited for several others; a position that it takes now stands for all of them.  So
-    the rest can be found on the stream's own free list.  Not where the stream is unowned: there is no fence
-    behind the position, and others could wait for what it stands for.
+    To have the span, the stream has waited for several others; a position that the stream takes now stands for all of
+    them.  So the rest can be found on the stream's own free list.  Where the stream is unowned, the frontier is not
+    reduced: there is no fence behind the position, and other streams could wait for the positions that it would stand
+    for.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest = span.above
