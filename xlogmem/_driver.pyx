@@ -1,14 +1,15 @@
 """Every CUDA call that xlogmem makes, and nothing else; only the names of error codes are queried in `_failures`.
 
-* Calls go through ``cuda.bindings.cydriver``, but for two queries that each use makes (`find_queries`).  CUDA's runtime
-  library is never used: it would bring a second notion of the current device, and it does not run on the simulated
-  driver.
+* Calls go through ``cuda.bindings.cydriver``, except for two queries that each use makes (`find_queries`).  CUDA's
+  runtime library is never used: it would bring a second notion of the current device, and it does not run on the
+  simulated driver.
 * A function returns 0, or 1 with a `Failure` filled in: see `_failures`.
 * Functions are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
-  refuses drivers older than CUDA 12.0, the newest function used here, so that cannot happen after a successful start;
-  if it did, the exception would be raised, where ``noexcept`` would turn it into CUDA_SUCCESS.
-* No lock of another module is held during any call here: on a full queue the driver blocks.  Nor is the GIL, but during
-  `stream_is_capturing` where docs/ordering.md says so (*query-with-gil*), and in `format_driver_failure`.
+  refuses drivers older than CUDA 12.0, which has every function used here, so a function cannot be missing after a
+  successful start.  If one were, the exception would be raised; ``noexcept`` would turn it into CUDA_SUCCESS.
+* No lock of another module is held during any call here: on a full queue the driver blocks.  The GIL is not held
+  either, except during `stream_is_capturing` where docs/ordering.md says so (*query-with-gil*), and in
+  `format_driver_failure`.
 
 Nothing here depends on blocks, positions or uses.
 """
@@ -23,7 +24,7 @@ __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_t
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
-    """0 for a call that succeeded; else 1, with the failure filled in."""
+    """Return 0 for a call that succeeded; else 1, with the failure filled in."""
     if code == cy.CUDA_SUCCESS:
         return 0
     failure.kind = DRIVER_FAILED

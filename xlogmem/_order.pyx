@@ -1,37 +1,38 @@
 """The ordering of streams, below everything that owns memory.
 
-The question that this room answers is "order stream T after position n of stream S, as cheaply as can be".
+This room answers one question: how to order stream T after position n of stream S, as cheaply as possible.
 
 position
     ``(S, n)`` stands for all work filed on S up to its n-th position.  It is taken *after* the work was queued, so any
     event recorded on S from then on covers it.  Taking one makes no driver call: a counter goes up (`advance`).
 unrecorded work
-    Where work may have been queued on S without a record, a new position of S is taken for it.  No older fence covers a
-    new position and no clock has it: that is the whole rule.
+    Where work may have been queued on S without a record, the caller takes a new position of S for the work.  No older
+    fence covers a new position and no clock has it: that is the whole rule.
 fence
-    An event with the position that it covers and the clock of its stream.  A stream keeps a small ring of them and
-    records them again and again: waits that are queued hold the state that the event had when they were queued.  A
+    An event with the position that it covers and the clock of its stream.  A stream keeps a small ring of fences and
+    records their events again and again: a queued wait holds the state that the event had when the wait was queued.  A
     fence that a call uses while the lock is released is pinned, and is not recorded again until the call is done.
 clock
     A vector clock: for each stream the newest position that T is ordered after already, raised only after the driver
     accepted the wait, and transitive: waiting for S's fence also merges the clock that S had.  The host has a clock
     too.
 
-A stream may get another discipline.  What the old one allowed was queued before a position that is taken then
-(``unrecorded_until``), and older entries of the stream count as that position.
+A stream may change its discipline.  All unrecorded work that the old discipline allowed was queued before the position
+that the change takes (``unrecorded_until``), and older entries of the stream count as that position.
 
-A stream that is unregistered leaves a tombstone: a last fence that covers everything filed on it.  Whatever has to be
-ordered after the dead stream waits for that fence; once the host has seen it complete nothing has to any more, and the
-stream's index is given to the next registration, which goes on counting where the dead one stopped, so that old
-positions mean what they meant.  A stream that was found destroyed has no last fence: its newest covers what it covers,
-and where something has to be ordered after more than that, the host waits for the context.
+An unregistered stream leaves a tombstone: a last fence that covers everything filed on the stream.  Whatever has to be
+ordered after the dead stream waits for that fence; once the host has seen the fence complete, no such wait is needed,
+and the next registration gets the stream's index.  It goes on counting where the dead stream stopped, so old positions
+keep their meaning.  A stream that was found destroyed has no last fence: only its newest fence is left, and where
+something has to be ordered after a position that this fence does not cover, the host waits for the context.
 
-A stream may be *remote*: on another device, where it uses memory of this one.  Its events belong to that device's
-context, and calls on its handle are made there; any stream may wait for any event, so all else is as for others.
+A stream may be *remote*: on another device, where it uses memory of this device.  Its events belong to the context of
+the other device, and calls on its handle are made in that context.  Any stream may wait for any event, so all other
+rules are the same.
 
 Under the lock no driver call is made, the GIL is not acquired and no Python object is touched.  Functions that need the
 driver drop the lock around the call (their names end in ``_unlocks``) and hold it again before they touch pins, counts
-or rings; what they say about the state is true again only when they return.  `StreamState` objects are never moved,
+or rings; their statements about the state are true again only when they return.  `StreamState` objects are never moved,
 and are freed only while no operation is in flight that may hold one.
 
 The rules are in docs/ordering.md; `order_after_unlocks` is its section "order T after (S, n)".
@@ -62,7 +63,7 @@ cdef extern from *:
     #include <map>
     #include <mutex>
     #include <pthread.h>
-    // A number for each thread, never used again: the system's thread ids are.
+    // A number for each thread, never used again; the system reuses its thread ids.
     using xlogmem_alive = std::map<uint64_t, pthread_t, std::less<uint64_t>,
                                    xlogmem_allocator<std::pair<const uint64_t, pthread_t>>>;
     struct xlogmem_threads { xlogmem_mutex lock; uint64_t last = 0; xlogmem_alive alive; };
@@ -115,12 +116,12 @@ cdef uint64_t this_thread() noexcept nogil:
 
 
 def thread_number():
-    """By which a history names this thread."""
+    """The number by which a history names this thread."""
     return <uint32_t>current_thread()
 
 
 cdef uint64_t ident_of_thread(uint64_t number) noexcept nogil:
-    """What Python's `threading.get_ident` says in that thread; 0: it has ended."""
+    """The `threading.get_ident` of that thread; 0 if the thread has ended."""
     return xlogmem_ident_of_thread(number)
 
 
@@ -129,14 +130,14 @@ cdef bint thread_is_alive(uint64_t number) noexcept nogil:
 
 
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil:
-    """Whether this thread must not have the host wait for the whole context, from now on; returns what it was."""
+    """Forbid (or allow) waits for the whole context in this thread, from now on.  Returns the former setting."""
     return xlogmem_forbid_sync(forbidden)
 
 
 @cython.final
 @cython.no_gc
 cdef class Ordering:
-    """The streams that one runtime knows, and the events between them.  Made by `StreamPool`, not by users."""
+    """The streams that one runtime knows, and the events between them.  `StreamPool` makes it, not users."""
 
     def __cinit__(self, Context context not None):
         self.context = context
@@ -170,19 +171,19 @@ cdef class Ordering:
             del stream
 
     cdef int begin_core(self, object core) except -1:
-        """A runtime core uses the ordering.  A collector that ends it runs the callback of this reference first, before
-        it ends the owners of foreign streams."""
+        """Attach the runtime core that uses the ordering.  A collector that ends the core runs the callback of this
+        weak reference first, before it ends the owners of foreign streams."""
         self.core = weakref.ref(core, self.end_core)
         hold_owners(&self.state)
         return 0
 
     @property
     def number(self):
-        """By which a history names it; a later one may have it again."""
+        """The number by which a history names this ordering; a later ordering may get the same number."""
         return marked(self.state.mark)
 
     def end_core(self, reference=None):
-        """The runtime core ends, and may drop the owners of foreign streams."""
+        """Handle the end of the runtime core, which may drop the owners of foreign streams."""
         if reference is not None and self.core is reference:
             self.core = None                            # it has this method, and a collector leaves it that
         with nogil:

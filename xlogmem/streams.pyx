@@ -1,9 +1,10 @@
 """Streams for programs: handles, the pool of a runtime's own streams, and stream objects of other libraries.
 
-The state behind a handle (positions, clocks, fences) is `_order`'s; nothing here decides what comes after what.
+The state behind a handle (positions, clocks, fences) belongs to `_order`; nothing here decides about the order of work.
 
-Own streams are not destroyed while there is a handle of any, or the pool.  One whose last handle is dropped returns to
-the pool, and is handed out again under a new id; its positions go on.  Foreign streams are `_foreign`'s.
+A runtime's own streams are not destroyed while the pool or a handle of any of them exists.  A stream whose last handle
+is dropped returns to the pool, and is handed out again under a new id; its positions go on.  Foreign streams belong to
+`_foreign`.
 """
 
 cimport cython
@@ -25,7 +26,7 @@ cdef int discipline_of(object name) except -1:
 
 
 cdef int discipline_now(OrderState* order, StreamState* state):
-    """Another thread may change it."""
+    """The current discipline of a stream, read under the lock: another thread may change it."""
     cdef int now
     with nogil:
         order.lock.lock()
@@ -52,8 +53,8 @@ cdef class Stream:
 
     Notes
     -----
-    ``with stream:`` makes it the one that `current_stream` returns.  Keeps its runtime alive.  Follows the
-    ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
+    ``with stream:`` makes it the stream that `current_stream` returns.  A stream keeps its runtime alive.  It follows
+    the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
     Thread-safe.
     """
 
@@ -90,7 +91,7 @@ cdef class Stream:
 
     @property
     def discipline(self):
-        """Which work may be enqueued on the stream without a recorder.
+        """The kind of work that may be enqueued on the stream without a recorder.
 
         ``"ordinary"``: work on blocks that were allocated here and that no other stream has used yet, such as the
         initial fill.  ``"opaque"``: any work at any time.  ``"sealed"``: none, a promise that saves waits.
@@ -107,12 +108,12 @@ cdef class Stream:
 
     @property
     def registered(self):
-        """Whether the stream is registered; False after `DeviceRuntime.unregister_stream`."""
+        """True if the stream is registered; False after `DeviceRuntime.unregister_stream`."""
         return self.state != NULL and <bint>self.state.alive
 
     @property
     def foreign(self):
-        """Whether the stream was created outside xlogmem."""
+        """True if the stream was created outside xlogmem."""
         return self.state != NULL and self.state.driver_id != 0
 
     @property
@@ -135,7 +136,7 @@ cdef class Stream:
 
         Notes
         -----
-        Thread-safe; the GIL is released.  What the host has waited for is not waited for again by frees and reaps.
+        Thread-safe; the GIL is released.  Frees and reaps do not wait again for work that the host has waited for.
         """
         wait_for_stream(self)
 
@@ -144,35 +145,35 @@ cdef class Stream:
         wait_for_stream(self)
 
     def record(self):
-        """An `Event` behind all work that is enqueued on the stream so far, recorded or not.
+        """Record an `Event` behind all work that is enqueued on the stream so far, recorded or not.
 
         Raises
         ------
         StreamMisuseError, DriverError
-            See `synchronize`.  There is no event.
+            See `synchronize`.  No event is made.
         """
         return record_event(self)
 
     def wait(self, other):
-        """Order the stream's work from now on after an event, or after what another stream has enqueued so far.
+        """Order the stream's work from now on after an event, or after all work enqueued on another stream so far.
 
         Parameters
         ----------
         other : Event, stream, or event of another library
-            A stream of another library is registered, as `use` does it.  A stream or an event may be of another runtime
+            A stream of another library is registered, as in `use`.  A stream or an event may belong to another runtime
             or device.
 
         Raises
         ------
         TypeError
-            This is neither a stream nor an event.
+            `other` is neither a stream nor an event.
         StreamMisuseError, DriverError
             See `synchronize`, for either stream.  Nothing was enqueued.
 
         Notes
         -----
-        The stream waits on the device; the host does not.  Uses of blocks need no such wait: `use` orders them.  One
-        that was made here is not made again by `use`.  Thread-safe.
+        The stream waits on the device; the host does not wait.  Uses of blocks need no such wait: `use` orders them.
+        `use` does not repeat a wait that was made here.  Thread-safe.
         """
         if is_event(other):
             wait_for_event(self, other)
@@ -212,13 +213,14 @@ cdef class Stream:
 
 
 cdef Stream handle_of(Ordering ordering, StreamState* state):
-    """A handle of a registration that cannot be deleted meanwhile: the caller has the GIL, and it is alive."""
+    """Make a handle of a registration that cannot be deleted meanwhile: the caller has the GIL, and the registration is
+    alive."""
     state.handles.fetch_add(1)          # first: the collector may run in the next line, and unregister the stream
     return counted_handle(ordering, state)
 
 
 cdef Stream counted_handle(Ordering ordering, StreamState* state):
-    """A handle that was counted already, which kept the registration from being deleted."""
+    """Make a handle that was counted already; the count has kept the registration from being deleted."""
     cdef Stream stream
     try:
         stream = Stream.__new__(Stream)

@@ -1,1 +1,1 @@
-"""What the other modules are built of, and what knows no CUDA: locks, failures, labels, the index, sizes as text."""
+"""Foundations of the other modules, without knowledge of CUDA: locks, failures, labels, the index, sizes as text."""

@@ -1,4 +1,4 @@
-"""Looks for cuda-bindings, before anything that was compiled with it is imported: what to install is said here."""
+"""Looks for cuda-bindings before any module that was compiled with it is imported; the error says what to install."""
 from __future__ import annotations
 
 from importlib import import_module

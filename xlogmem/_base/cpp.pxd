@@ -1,11 +1,10 @@
 # The C++ containers of the core, declared without `except +`.
 #
-# Cython's own declarations turn a C++ exception into a Python one, which takes the GIL.  xlogmem's tables change under
-# a lock, where the GIL may not be taken, and callers of the C table are written in C.  The only exception that could
-# come is "no host memory for a few bytes of bookkeeping".  So the memory of all tables, and of what is in them, comes
-# from here: where there is none, a line says so and the process is aborted, which is better than tables that are
-# changed half way.  Memory whose size other libraries or users choose is allocated elsewhere; its lack is a
-# MemoryError.
+# Cython's own declarations turn a C++ exception into a Python exception, which takes the GIL.  xlogmem's tables change
+# under a lock, where the GIL may not be taken, and callers of the C table are written in C.  The only possible C++
+# exception is "no host memory for a few bytes of bookkeeping".  So all tables and their items are allocated here: if
+# there is no memory, these functions print a line and abort the process, which is better than tables that are changed
+# half way.  Memory whose size other libraries or users choose is allocated elsewhere; its lack is a MemoryError.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -51,7 +50,7 @@ cdef extern from *:
     template <typename T>
     using xlogmem_vector = std::vector<T, xlogmem_allocator<T>>;
 
-    // A vector whose first items lie in its owner: only more than these take memory of their own, and keep it.
+    // A vector whose first items lie in its owner: it allocates memory only for more items, and keeps that memory.
     template <typename T>
     class xlogmem_few {
         static_assert(std::is_trivially_copyable<T>::value, "items are copied as bytes");
@@ -97,7 +96,7 @@ cdef extern from *:
     }
     #endif
     """
-    # Instead of `new T()`, which in Cython raises; `del` deletes it.
+    # Use this instead of `new T()`, which raises in Cython; `del` deletes the object.
     T* make_new "xlogmem_make_new"[T]() noexcept nogil
 
     cdef cppclass vector "xlogmem_vector" [T] nogil:
@@ -156,8 +155,8 @@ cdef extern from *:
     """
     #ifndef XLOGMEM_COUNTER
     #define XLOGMEM_COUNTER
-    // Changes under a lock, as a plain number does and as quickly.  Without the lock it may be read: as a hint, because
-    // it may be another one by then.
+    // A number that changes under a lock, as quickly as a plain number.  It may be read without the lock, as a hint: it
+    // may have changed by then.
     class xlogmem_counter {
         std::atomic<std::uint32_t> number{0};
 
@@ -212,7 +211,7 @@ cdef extern from *:
     """
     # An invariant of xlogmem, checked in every build but release (setup.py); a broken one ends the process.
     void check "XLOGMEM_CHECK"(bint truth, const char* rule) noexcept nogil
-    # Whether this build checks; for invariants that take a call to evaluate.
+    # True if this build checks; for invariants that take a call to evaluate.
     const bint checked "XLOGMEM_CHECKED"
 
 
@@ -245,7 +244,7 @@ cdef extern from *:
     """
     typedef std::uint64_t xlogmem_first_of_line __attribute__((aligned(64)));
     """
-    # A first member, of what threads change at the same time: it shares no line of the cache with its neighbours.
+    # The first member of a struct that threads change at the same time: the struct shares no cache line with others.
     ctypedef uint64_t first_of_line "xlogmem_first_of_line"
 
 

@@ -1,4 +1,4 @@
-# What can go wrong, as plain data: filled in without the GIL, raised or written down where that is possible.
+# Failures as plain data: filled in without the GIL, raised or written down where that is possible.
 
 from cpython.ref cimport PyObject
 from cuda.bindings cimport cydriver as cy
@@ -57,7 +57,7 @@ cdef struct Failure:
     Budget budget
 
 
-# Each fills in a failure and returns 1.
+# Each of these functions fills in a failure and returns 1.
 cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil
 cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil
 cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil
@@ -72,7 +72,8 @@ cdef object class_of(Failure* failure)
 cdef enum:
     LOST = 1                    # among the marks of a runtime: see `CoreState`
 
-# A call may come from a finalizer, while an exception is under way: what takes the GIL in it sets that aside meanwhile.
+# A call may come from a finalizer, while an exception is under way: code that takes the GIL in the call sets the
+# exception aside meanwhile.
 cdef struct UnderWay:
     PyObject* kind
     PyObject* error
@@ -85,6 +86,6 @@ cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) e
 cdef int drop_exception(Failure* failure) except -1 nogil
 cdef void drop_holdings(Failure* failure) noexcept nogil
 
-# For a host that waits: without any lock, because they take the GIL.
+# For a host that waits: call these without any lock, because they take the GIL.
 cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil
 cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil

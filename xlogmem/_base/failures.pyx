@@ -1,8 +1,8 @@
 """Failures: the one vocabulary of errors.
 
-A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Where the GIL is held it becomes an
-exception (`raise_failure`): a sentence, with the argument, what the caller was doing and what to do about it.  Callers
-of the C table get the sentence alone (`format_failure`).
+A function without the GIL returns 1 and fills in a `Failure`, which is plain data.  Code that holds the GIL turns the
+failure into an exception (`raise_failure`): a sentence, with the argument, the caller's task and advice.  Callers of
+the C table get the sentence alone (`format_failure`).
 
 The driver's names of its error codes are looked up here, because every room needs them; all other CUDA calls are made
 in `_driver`.
@@ -34,7 +34,7 @@ cdef const char* FORKED_TEXT = "this process was forked from one that used CUDA"
 cdef str START_WORKERS = ", which CUDA does not support. Start workers with the spawn or forkserver method"
 FORKED = FORKED_TEXT.decode() + START_WORKERS
 
-# After the sentence and what the caller was about: why, or what to do.
+# The end of a message, after the sentence and the caller's task: the reason, or advice.
 cdef dict ADVICE = {
     STREAM_IS_CAPTURING: ". Prepare before the capture begins and file the launch of the graph, or end the capture "
                          "first",
@@ -52,7 +52,7 @@ cdef dict ADVICE = {
 
 # ---------------------------------------------------------------------------------------------- exceptions under way
 cdef void set_aside(UnderWay* exception) noexcept:
-    """Python code would find an exception set before it began, and drop it or fail."""
+    """Set aside an exception that is under way: Python code would find it set, and drop it or fail."""
     PyErr_Fetch(&exception.kind, &exception.error, &exception.traceback)
 
 
@@ -75,14 +75,15 @@ cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, siz
 
 
 cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil:
-    """The caller writes the text."""
+    """Fill in a resource's failure, whose text the caller writes."""
     failure.kind = RESOURCE_FAILED
     failure.code = code
     return 1
 
 
 cdef int keep_exception(Failure* failure, object exception) except -1:
-    """The failure owns a reference, until it is raised or dropped; its text is for those that have no GIL."""
+    """Keep an exception in a failure.  The failure owns a reference until it is raised or dropped; its text is for
+    readers without the GIL."""
     said = text_of(exception)
     snprintf(failure.text, sizeof(failure.text), "%s", <const char*>said)
     Py_INCREF(exception)
@@ -104,7 +105,7 @@ cdef void drop_holdings(Failure* failure) noexcept nogil:
 
 
 cdef int drop_exception(Failure* failure) except -1 nogil:
-    """What a failure that is not reported refers to.  Without any lock, because it takes the GIL."""
+    """Drop the references of a failure that is not reported.  Call without any lock, because it takes the GIL."""
     cdef UnderWay exception
     if failure.kind == OUT_OF_BUDGET:
         drop_holdings(failure)
@@ -124,8 +125,8 @@ cdef bint is_out_of_memory(Failure* failure) noexcept nogil:
 
 
 cdef bint is_sticky(Failure* failure) noexcept nogil:
-    """Errors after which every call in the context fails until the process ends (CUDA driver API, CUresult: "leaves the
-    process in an inconsistent state", "must be terminated and relaunched")."""
+    """True for errors after which every call in the context fails until the process ends (CUDA driver API, CUresult:
+    "leaves the process in an inconsistent state", "must be terminated and relaunched")."""
     if failure.kind not in (DRIVER_FAILED, PYTHON_RAISED):
         return False
     return failure.code in (
@@ -137,19 +138,20 @@ cdef bint is_sticky(Failure* failure) noexcept nogil:
 
 
 cdef bint is_put_off(Failure* failure) noexcept nogil:
-    """Not an error where the work can be done later: a capture will end, and an explicit call may wait."""
+    """True if the failure is not an error for a caller that can do the work later: a capture will end, and an explicit
+    call may wait."""
     return failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING, NEEDS_CONTEXT_SYNC)
 
 
 # ---------------------------------------------------------------------------------------------- words
 cdef void format_failure(Failure* failure, char* text, size_t size) noexcept nogil:
-    """The sentence that says what went wrong, as far as there is room."""
+    """Write the sentence that describes a failure, as far as there is room."""
     write_sentence(failure, text, size)
     drop_half_character(text)
 
 
 cdef void drop_half_character(char* text) noexcept nogil:
-    """What was cut off may end inside of a character of UTF-8, which some callers decode strictly."""
+    """Drop an incomplete UTF-8 character at the end of a text that was cut off: some callers decode strictly."""
     cdef size_t end = strlen(text)
     cdef size_t start = end
     cdef uint8_t first
@@ -220,7 +222,7 @@ cdef void format_driver_failure(Failure* failure, char* text, size_t size) noexc
 
 
 cdef tuple error_name(cy.CUresult code):
-    """The driver's name of a code, and what it means."""
+    """The driver's name and description of an error code."""
     cdef const char* name = NULL
     cdef const char* meaning = NULL
     with nogil:
@@ -231,7 +233,7 @@ cdef tuple error_name(cy.CUresult code):
 
 
 cdef bytes text_of(object exception):
-    """Its type and message."""
+    """The type and message of an exception."""
     name = type(exception).__name__
     try:
         said = f"{name}: {exception}"
@@ -241,7 +243,8 @@ cdef bytes text_of(object exception):
 
 
 cdef void format_exception(void* exception, char* text, size_t size) noexcept nogil:
-    """A resource in Python raised: it was called with the GIL, so taking it again adds no danger."""
+    """Write the text of an exception that a resource in Python raised.  The resource was called with the GIL, so taking
+    the GIL again adds no danger."""
     cdef UnderWay under_way
     with gil:
         set_aside(&under_way)
@@ -251,8 +254,8 @@ cdef void format_exception(void* exception, char* text, size_t size) noexcept no
 
 
 cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
-    """Raise what a nogil function reported.  `what` says what the caller was about, as in "allocating 64 bytes"; `lost`
-    has the marks of the runtime that loses its device with a sticky error (NULL: there is none)."""
+    """Raise the failure that a nogil function reported.  `what` is the caller's task, as in "allocating 64 bytes";
+    `lost` has the marks of the runtime that loses its device with a sticky error (NULL: there is none)."""
     cdef char[512] text
     cdef object exception
     if lost != NULL and is_sticky(failure):
@@ -277,7 +280,7 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
 
 
 cdef object budget_error(Failure* failure, str what):
-    """The error owns nothing of the failure."""
+    """Make the exception of a budget's failure; it owns nothing of the failure."""
     cdef Budget* budget = &failure.budget
     cdef int i
     holders = [(object_of(budget.holdings[i].tag), budget.holdings[i].nbytes) for i in range(budget.holding_count)]
@@ -300,16 +303,17 @@ cdef str thread_name(uint64_t ident):
 
 
 cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
-    """Run the handlers of signals that came in; what one raises (KeyboardInterrupt) is the failure.  The main thread
-    alone has such handlers, and hundreds of others must not take the GIL all the time.  `anywhere`: it takes it all the
-    same, because `threading` does not know the main thread of every program that embeds Python."""
+    """Run the handlers of signals that came in; an exception of a handler (KeyboardInterrupt) is the failure.  Only the
+    main thread runs such handlers, and hundreds of other threads must not take the GIL all the time.  With `anywhere`
+    any thread takes it, because `threading` does not know the main thread of every program that embeds Python."""
     if not anywhere and PyThread_get_thread_ident() != main_thread:
         return 0
     return run_signal_handlers(failure)
 
 
 cdef int run_signal_handlers(Failure* failure) except -1 with gil:
-    """A function of its own: one that has an object takes the GIL when it returns, wherever it does that."""
+    """Run signal handlers for `check_signals`.  This is a separate function because a function with a Python object
+    takes the GIL whenever it returns."""
     cdef UnderWay exception
     set_aside(&exception)
     try:
@@ -322,7 +326,7 @@ cdef int run_signal_handlers(Failure* failure) except -1 with gil:
 
 
 cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except -1 nogil:
-    """Warn that a window has been waited for so many milliseconds; a warning may be an error."""
+    """Warn that a thread has waited `waited` milliseconds for a window; the warning may be turned into an error."""
     cdef UnderWay exception
     with gil:
         set_aside(&exception)
@@ -342,7 +346,7 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
 
 
 cdef object class_of(Failure* failure):
-    """The exception that a failure becomes."""
+    """The class of the exception that a failure becomes."""
     if failure.kind == OUT_OF_BUDGET:
         return OutOfBudgetError
     if failure.kind == DEVICE_IS_LOST or is_sticky(failure):

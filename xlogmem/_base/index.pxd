@@ -1,4 +1,4 @@
-# The address index: a sorted map from base addresses to blocks; _base/index.pyx has the idea.
+# The address index: a sorted map from base addresses to blocks; _base/index.pyx explains it.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef struct Tracked:
-    # What a lookup needs of a block, so that it does not touch the block itself.
+    # The data of a block that a lookup needs, so that the lookup does not touch the block itself.
     uint64_t generation
     size_t nbytes
     uint32_t slot
@@ -30,7 +30,7 @@ cdef struct Guide:
 
 
 cdef struct Place:
-    # Where an address is, or would be inserted.
+    # The place of an address, or the place where it would be inserted.
     uint64_t address
     size_t guides                           # how many are not above the address: the last of them has the chunk
     size_t keys                             # how many of that chunk are not above the address
@@ -51,9 +51,9 @@ cdef void drop_chunk(AddressIndex* index, size_t place) noexcept nogil
 cdef void destroy(AddressIndex* index) noexcept nogil
 
 
-# What every allocation and free does is inline.
+# The operations of every allocation and free are inline.
 cdef inline Place* place_of(AddressIndex* index, uint64_t address) noexcept nogil:
-    """Where the address is, or would be.  Valid until another address is inserted or erased."""
+    """The place where the address is, or would be.  Valid until another address is inserted or erased."""
     if not index.last.good or index.last.address != address:
         search(index, address)
     else:

@@ -1,12 +1,12 @@
 """From an address to its block: a sorted map of base addresses, made for few cache misses.
 
-A sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.  Both
-searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and the value of
-a key is prefetched while the key is searched for.  With a million blocks that is about one wait for memory, where a
-tree with a node for each block takes twenty.  An insert or erase moves half a chunk.
+The map is a sorted array, cut into chunks of at most CHUNK keys; an array of guides holds the first key of each chunk.
+Both searches start where the address would be if the blocks were spread evenly (in a pool they nearly are), and the
+value of a key is prefetched while the key is searched for.  With a million blocks a lookup waits about once for memory;
+in a tree with a node for each block it would wait twenty times.  An insert or erase moves half a chunk.
 
-The place of the last search is kept, and corrected by the insert or erase that follows: the lookups before it are for
-the same address, and memory that was freed last is often handed out next.
+The place of the last search is kept, and corrected by the insert or erase that follows: the lookups before an insert or
+erase are for the same address, and memory that was freed last is often handed out next.
 
 Nothing here takes a lock: the runtime's is held.
 """
@@ -38,7 +38,7 @@ cdef enum:
 
 
 cdef inline uint32_t lower_bound_of(AddressIndex* index, size_t place, uint64_t key) noexcept nogil:
-    """How many keys of a guide's chunk are not above `key`, which is not below the first key of the guide."""
+    """The number of keys of a guide's chunk that are not above `key`, which is not below the first key of the guide."""
     cdef Guide* guide = &index.guides[place]
     cdef const uint64_t* keys = guide.chunk.keys
     cdef uint32_t size = <uint32_t>guide.size, low = 0, high = size, guess, half
@@ -74,7 +74,7 @@ cdef inline uint32_t lower_bound_of(AddressIndex* index, size_t place, uint64_t 
 
 
 cdef inline size_t guide_of(AddressIndex* index, uint64_t key) noexcept nogil:
-    """How many guides are not above `key`."""
+    """The number of guides that are not above `key`."""
     cdef const Guide* guides = index.guides.data()
     cdef size_t count = index.guides.size(), low, high, step = 1
     if count == 0 or key < guides[0].first:
@@ -157,7 +157,7 @@ cdef void search(AddressIndex* index, uint64_t address) noexcept nogil:
 
 
 cdef bint is_right(AddressIndex* index) noexcept nogil:
-    """For checks: whether the place that was kept is the one that a search finds."""
+    """True if the kept place is the place that a search finds; for checks."""
     cdef Place kept = index.last
     search(index, kept.address)
     return kept.guides == index.last.guides and kept.keys == index.last.keys

@@ -13,7 +13,7 @@ cdef cppclass Label:
 
 # These need no lock and no GIL; NULL is no label.
 cdef inline Label* held(Label* label) noexcept nogil:
-    """One reference more, for a holder of one."""
+    """Add a reference, for a holder of one."""
     if label != NULL:
         label.references.fetch_add(1)
     return label
@@ -24,15 +24,15 @@ cdef inline void release(Label* label) noexcept nogil:
         label.references.fetch_sub(1)
 
 
-# With the GIL: where an instruction of a code object is, by its offset in bytes.
+# Call with the GIL: the line of an instruction of a code object, by the instruction's offset in bytes.
 cdef int line_of(object code, Py_ssize_t instruction) except -1
 
-# With the GIL: a new reference.
+# Call with the GIL; these return a new reference.
 cdef Label* label_of_tag(str tag) except? NULL
 cdef Label* label_of_stack(int depth) except? NULL
 
 cdef inline Label* stack_for(int depth) except? NULL:
-    """The stack of this call, for a resource that wants so many frames; NULL where it wants none."""
+    """The stack of this call, for a resource that wants `depth` frames; NULL if `depth` is 0."""
     return label_of_stack(depth) if depth else NULL
 
 
@@ -40,7 +40,7 @@ cdef int parse_depth(object depth) except -1
 
 cdef object object_of(Label* label)
 
-# For a history, with the GIL.  While tags are kept, no label is deleted; `seen` is called for each new tag.
+# For a history; call with the GIL.  While tags are kept, no label is deleted; `seen` is called for each new tag.
 ctypedef void (*TagSeen)(uint32_t number, str tag) noexcept
 cdef void keep_tags(TagSeen seen) noexcept
 cdef void end_keeping_tags() noexcept

@@ -1,12 +1,12 @@
 """Labels: Python objects that the core carries along with memory without the GIL.
 
 A tag and the stack of a call are Python objects, and memory is allocated, freed and accounted for by threads that do
-not have the GIL.  So each distinct one is interned, with the GIL, and C structures hold a pointer to its `Label` and
-count their references without it.  A label without references stays until there are many, and is deleted then: the
-next block usually has the tag of one before.
+not have the GIL.  So each distinct tag and stack is interned, with the GIL; C structures hold a pointer to its `Label`
+and count their references without the GIL.  A label without references is kept until there are many, and is deleted
+then: the next block usually has the tag of an earlier block.
 
-A stack is interned by its code objects and the instructions at which they are, read frame by frame; lines and names are
-looked up when a person reads it.  `xlogmem bench --family adaptors` has what that costs.
+A stack is interned by its code objects and their current instructions, read frame by frame; lines and names are looked
+up when a person reads the stack.  `xlogmem bench --family adaptors` measures the cost.
 """
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -40,7 +40,7 @@ cdef struct Place:
 
 
 cdef class Stack:
-    """The Python frames of a call, the innermost first.  Made by xlogmem; `str` gives what a traceback would."""
+    """The Python frames of a call, the innermost first.  Made by xlogmem; `str` gives text as in a traceback."""
 
     cdef vector[Place] places
 
@@ -80,7 +80,7 @@ cdef TagSeen tag_seen = NULL
 
 
 cdef Label* interned(object key) except? NULL:
-    """The label of a key, with one reference more; NULL if there is none."""
+    """The label of a key, with one more reference; NULL if there is none."""
     cdef PyObject* known = PyDict_GetItem(numbers, key)
     return held(labels[0][<size_t><object>known]) if known != NULL else NULL
 
@@ -107,7 +107,7 @@ cdef Label* intern(object key, object value) except NULL:
 
 
 cdef int sweep() except -1:
-    """Delete the labels that nothing refers to.  A first reference is only given with the GIL, so none comes back."""
+    """Delete the labels that nothing refers to.  A first reference needs the GIL, so none of them is used again."""
     cdef vector[Label*] kept
     cdef vector[Label*] unused
     cdef dict renumbered = {}
@@ -140,7 +140,7 @@ cdef Label* label_of_tag(str tag) except? NULL:
 
 
 cdef Label* label_of_stack(int depth) except? NULL:
-    """The label of the calling thread's Python stack, of so many frames at most; NULL outside of Python."""
+    """The label of the calling thread's Python stack, of at most `depth` frames; NULL outside of Python."""
     cdef vector[Place] places
     cdef Label* label
     cdef Stack stack
@@ -162,12 +162,12 @@ cdef Label* label_of_stack(int depth) except? NULL:
 
 
 cdef int parse_depth(object depth) except -1:
-    """How many frames a resource wants, as users say it."""
+    """Parse the user's number of frames for a resource."""
     return parse_number("depth", depth, 0, DEEPEST, "a number of frames")
 
 
 cdef int read_stack(int depth, vector[Place]& places) except -1:
-    """The innermost frames.  The code objects are new references."""
+    """Read the innermost frames.  The code objects are new references."""
     cdef PyFrameObject* frame = PyEval_GetFrame()
     cdef PyFrameObject* outer
     cdef Place place
@@ -184,26 +184,26 @@ cdef int read_stack(int depth, vector[Place]& places) except -1:
 
 
 cdef object object_of(Label* label):
-    """What a label stands for; None for no label."""
+    """The object that a label stands for; None for no label."""
     return <object>label.object if label != NULL else None
 
 
 cdef void keep_tags(TagSeen seen) noexcept:
-    """From now on, until `end_keeping_tags`."""
+    """Keep all labels, and report new tags to `seen`, until `end_keeping_tags`."""
     global all_are_kept, tag_seen
     all_are_kept = True
     tag_seen = seen
 
 
 cdef void end_keeping_tags() noexcept:
-    """Labels without references may be deleted again."""
+    """Allow the deletion of labels without references again."""
     global all_are_kept, tag_seen
     all_are_kept = False
     tag_seen = NULL
 
 
 cdef dict tags_by_number():
-    """All that there are."""
+    """All existing tags, by number."""
     cdef size_t i
     return {labels[0][i].number: <object>labels[0][i].object for i in range(labels.size()) if labels[0][i].number}
 
@@ -213,5 +213,5 @@ cdef uint32_t largest_tag() noexcept:
 
 
 def label_count():
-    """How many labels there are, used or not."""
+    """The number of labels, used or not."""
     return labels.size()

@@ -1,4 +1,4 @@
-# What threads wait for: the lock, the bell and the signal.
+# Primitives that threads wait for: the lock, the bell and the signal.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -29,8 +29,8 @@ cdef extern from *:
     };
     #endif
     """
-    # Not re-entrant.  It outlives every call of it: never a static of C++, and never deleted by the last of a number of
-    # holders that is counted under it.
+    # Not re-entrant.  A mutex outlives every call of its methods: it is never a static of C++, and never deleted by the
+    # last of several holders that are counted under the mutex itself.
     cdef cppclass mutex "xlogmem_mutex" nogil:
         mutex()
         void lock() noexcept
@@ -78,7 +78,7 @@ cdef extern from *:
 
 
 cdef inline uint64_t read_under(mutex* lock, uint64_t* figure) noexcept:
-    """A figure of now.  With the GIL, which is released meanwhile."""
+    """Read a figure under its lock.  Call with the GIL, which is released meanwhile."""
     cdef uint64_t now
     with nogil:
         lock.lock()

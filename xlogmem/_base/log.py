@@ -1,4 +1,4 @@
-"""The package's logger, for the few processes in which there is something to say.
+"""The package's logger, imported late: few processes log anything.
 
 Importing `logging` takes a fifth of the time that importing all of xlogmem takes.
 """

@@ -1,4 +1,4 @@
-# Of what kind things are in the core: accesses, states, outcomes, and how calls are to be done.
+# Enumerations of the core: accesses, states, outcomes, and modes of calls.
 
 cdef enum AccessFlags:
     UNKNOWN_ACCESS = 0          # work that was queued without a prepare
@@ -24,7 +24,7 @@ cdef enum HandBack:
     HAND_BACK_WRITES
 
 cdef enum OnConflict:
-    # What becomes of a window that conflicts with one that is open on another stream.
+    # The treatment of a window that conflicts with an open window on another stream.
     WAIT_FOR_CONFLICTS          # the host waits until that is closed
     WAIT_OR_COUNT               # the same, and what would wait for ever opens all the same
     REFUSE_CONFLICTS

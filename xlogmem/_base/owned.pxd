@@ -2,8 +2,8 @@
 #
 # Cython sets the exception that is under way aside for each `__dealloc__`, and calls each `__del__` through Python.
 # For objects that come and go with every launch that is more work than their end itself, which is a store.  The
-# destructor of a member costs nothing; what it calls has to keep an exception that is under way, if it does more than
-# that.
+# destructor of a member costs nothing; if the function that it calls does more than a store, the function has to keep
+# an exception that is under way.
 
 from libc.stdint cimport uint64_t
 

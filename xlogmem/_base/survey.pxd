@@ -1,4 +1,4 @@
-# What a runtime has, at one moment, as plain data: core/survey.pxi fills it in, blocks/survey.pxi reads it.
+# The contents of a runtime at one moment, as plain data: core/survey.pxi fills them in, blocks/survey.pxi reads them.
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -10,5 +10,5 @@ def shown(tag: str | None) -> str:
 
 
 def encodable(text: str) -> str:
-    """A tag, or the name of a file, may be text that UTF-8 cannot encode: that is replaced."""
+    """The text of a tag or a file name; characters that UTF-8 cannot encode are replaced."""
     return text.encode(errors="replace").decode()

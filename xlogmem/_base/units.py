@@ -16,7 +16,7 @@ POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
 
 
 def format_bytes(nbytes: int) -> str:
-    """A number of bytes in the largest binary unit of which it has at least one: ``"512 B"``, ``"1.5 MiB"``."""
+    """Format a number of bytes in the largest binary unit that is not larger than it: ``"512 B"``, ``"1.5 MiB"``."""
     number, power = float(nbytes), 0
     while number >= 1024 and power < len(UNITS) - 1:
         number /= 1024
@@ -25,7 +25,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """A time in the largest unit of which it has at least one, with three digits: ``"12.3 ms"``."""
+    """Format a time in the largest unit that is not larger than it, with three digits: ``"12.3 ms"``."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if nanoseconds >= size:
             number = nanoseconds / size
@@ -34,8 +34,8 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[], int]) -> int:
-    """A number of bytes: a whole number (``1e9`` is one), a text such as ``"8GiB"`` or ``"500 MB"``, or a share of
-    `total()`, above 0 and at most 1.
+    """Parse a number of bytes: a whole number (also as ``1e9``), a text such as ``"8GiB"`` or ``"500 MB"``, or a share
+    of `total()`, above 0 and at most 1.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def parse_bytes(name: str, value: SupportsIndex | str | float, total: Callable[[
 
 
 def parse_size(name: str, value: SupportsIndex | str | float) -> int:
-    """A number of bytes that there is no share of: a whole number from 0, or a text such as ``"1GiB"``.
+    """Parse a number of bytes that cannot be a share: a whole number from 0, or a text such as ``"1GiB"``.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def parse_size(name: str, value: SupportsIndex | str | float) -> int:
 
 
 def _bytes_of_text(name: str, text: str) -> int:
-    """Exactly: a float would lose bytes."""
+    """Parse a number and a unit exactly: a float would lose bytes."""
     from fractions import Fraction  # not before it is needed
 
     found = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]+)\s*", text)
@@ -100,7 +100,7 @@ def _in_range(name: str, given: object, nbytes: int) -> int:
 
 
 def _shown(value: object) -> str:
-    """A number may have any number of digits, and Python writes down only some."""
+    """The value as text in a message, shortened: Python refuses to format numbers with very many digits."""
     try:
         text = repr(value)
     except ValueError:
@@ -109,7 +109,7 @@ def _shown(value: object) -> str:
 
 
 def parse_number(name: str, value: Any, least: int, most: int, what: str = "a number") -> int:
-    """An int in a range.
+    """Parse an int in a range.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
 
 
 def parse_ordinal(ordinal: SupportsIndex, device_id: SupportsIndex | None = None) -> int:
-    """The number of a device by either name, as the driver's calls take it; whether it exists is the driver's answer.
+    """Parse the number of a device, by either name, for the driver's calls; the driver checks that the device exists.
 
     Raises
     ------

@@ -12,8 +12,8 @@ __all__ = ["find_memory_owner"]
 
 
 def find_memory_owner(what: Any) -> Any:
-    """The object that lives as long as the memory of `what` does and names all of it, as far as that is known; `what`
-    itself where its library is not known."""
+    """The object that lives as long as the memory of `what` and names all of the memory, as far as it is known; `what`
+    itself if its library is not known."""
     library = library_of(what)
     if library == "cupy":                               # views refer to the array that made the allocation
         base = getattr(what, "base", None)

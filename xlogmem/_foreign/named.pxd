@@ -1,4 +1,4 @@
-# Which bytes an object of another library names; _foreign/named.pyx has the order in which it is queried.
+# The bytes that an object of another library names; _foreign/named.pyx has the order of the queries.
 
 from libc.stdint cimport uint64_t
 

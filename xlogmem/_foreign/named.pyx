@@ -1,29 +1,29 @@
 """Memory of other libraries' objects: the one reader of arguments that are not xlogmem's own.
 
-`use`, `adopt` and `find_block` take what is read here.  Nothing is held, consumed, ordered or copied, and the driver is
-not called; the code of the library runs, and what it says is checked before it is believed.
+`use`, `adopt` and `find_block` use the extents that are read here.  Nothing is held, consumed, ordered or copied, and
+the driver is not called; the code of the other library runs, and its answers are checked before they are used.
 
 An object may offer several descriptions of the same memory; the first of these is read:
 
 1. an ``int``: a bare address;
-2. ``data_ptr()`` (PyTorch): no capsule or dictionary is made, and a tensor that requires a gradient, which refuses the
-   others, has it;
+2. ``data_ptr()`` (PyTorch): it makes no capsule or dictionary, and works for a tensor that requires a gradient, which
+   refuses the other descriptions;
 3. ``__cuda_array_interface__``;
 4. ``__dlpack__``, after ``__dlpack_device__``, with ``stream=-1``: the producer orders nothing, and its capsule is
-   dropped as it came (cuda.core's ``Buffer``);
+   dropped unconsumed (cuda.core's ``Buffer``);
 5. ``CUdeviceptr`` of cuda.bindings: a bare address;
-6. ``handle`` or ``ptr``, where a size is beside it: CuPy's ``MemoryPointer``, Numba's pointers.  An object that has a
-   pointer and no size may be a stream, an event or a kernel;
+6. ``handle`` or ``ptr``, where the object has a size too: CuPy's ``MemoryPointer``, Numba's pointers.  An object that
+   has a pointer and no size may be a stream, an event or a kernel;
 7. ``__index__``: a bare address.
 
-Host memory is refused, by a message that says so.  What has no elements names nothing, whatever its address is.
+Host memory is refused, by a message that says so.  An object without elements names no memory, whatever its address is.
 """
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1:
-    """The memory that an object names.  False: it has no elements, and `extent` says nothing.
+    """Fill in the memory that an object names.  False if the object has no elements; then `extent` has no meaning.
 
-    Raises TypeError for host memory and for what is not memory, TypeError, ValueError or BufferError for what
-    contradicts itself; each begins with `where`, or names the capsule.
+    Raises TypeError for host memory and for an object that is not memory, and TypeError, ValueError or BufferError for
+    an object that contradicts itself; each message begins with `where`, or names the capsule.
     """
     extent.read_only = False
     extent.sized = False

@@ -1,4 +1,4 @@
-# Foreign streams: which registration a handle of another library means.  _foreign/objects.pyx has the idea.
+# Foreign streams: from a handle of another library to its registration.  _foreign/objects.pyx explains it.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t

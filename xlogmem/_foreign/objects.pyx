@@ -5,20 +5,21 @@ GIL.  Both doors use it: `StreamRegistry` for streams that come as Python object
 handles.
 
 A handle is not an identity, because the driver reuses the handle of a destroyed stream.  The driver's own id of a
-stream is one: it is never reused.  So an unowned stream, one without an object that is known to keep it alive, is
-looked up by its id each time that its handle comes.  If the id is new and the handle is known, the stream behind the
-older registration was destroyed.  That one is unregistered, with the new one as its successor, and its handle is not
-touched again.  No id is needed for the runtime's own streams, for streams whose owner is held, and for default streams,
-which live as long as the context or the thread.
+stream is an identity: it is never reused.  So an unowned stream (no object that keeps it alive is known) is looked up
+by its id each time that its handle comes.  If the id is new and the handle is known, the stream behind the older
+registration was destroyed.  The older registration is unregistered, with the new registration as its successor, and its
+handle is not touched again.  No id is needed for the runtime's own streams, for streams whose owner is held, and for
+default streams, which live as long as the context or the thread.
 
 A query of the id invalidates a graph capture, so the capture state is queried first.  No query is made under the lock.
-What was looked up before a query is looked up again after it, in the lock acquisition that registers: two threads that
-see a stream first at the same time register it once.
+A look-up that was made before a query is made again after it, in the lock acquisition that registers: two threads that
+first use a stream at the same time register it once.
 
-Streams of other devices are registered too, where blocks of this one are used on them (_foreign/objects/remote.pxi).
+Streams of other devices are registered too, if blocks of this device are used on them (_foreign/objects/remote.pxi).
 
-Python keeps the owners: the first object that a stream came in, if that can keep the stream alive.  An object that is
-known needs no driver call.  Every so often the registry unregisters the streams whose owner has no other reference.
+Python keeps the owners.  The owner of a stream is the first object that named the stream, if this object can keep the
+stream alive.  A known object needs no driver call.  Every so often the registry unregisters the streams whose owner has
+no other reference.
 """
 
 from cpython.ref cimport PyObject
@@ -37,7 +38,7 @@ cdef object runtime_of_device = None          # get_runtime of runtime.py, which
 
 
 cdef void provide_runtimes(object get_runtime) noexcept:
-    """Say what gives the process's own runtime of a device."""
+    """Set the function that returns the process's own runtime of a device."""
     global runtime_of_device
     runtime_of_device = get_runtime
 

@@ -1,7 +1,8 @@
-"""Streams of other libraries: on which one a library works, and which object keeps one alive.  Imports none of them.
+"""Streams of other libraries: the current stream of a library, and the object that keeps a stream alive.  Imports none
+of these libraries.
 
-Arrays come without the stream that the work on them was enqueued on, and streams are named by bare handles.  As long as
-the object behind a handle is held, its stream is not destroyed.
+Arrays do not say on which stream the work on them was enqueued, and streams are named by bare handles.  As long as the
+object behind a handle is held, its stream is not destroyed.
 """
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ LEGACY, PER_THREAD = 1, 2                   # CU_STREAM_LEGACY, CU_STREAM_PER_TH
 
 
 def library_of(what: Any) -> str:
-    """The name of the library that an object is of."""
+    """The name of the library that an object belongs to."""
     return str(type(what).__module__).partition(".")[0]
 
 
 def find_current_streams(things: list[Any], ordinal: int) -> dict[str, Any]:
-    """The current stream of each library that has one of these things, by its name; if none has, of those in use that
-    have a current stream: CuPy and PyTorch.  Libraries that were not imported are not in use."""
+    """The current stream of each library that one of these things belongs to, by the library's name.  If none belongs
+    to a known library, the current streams of CuPy and PyTorch, as far as these are in use.  A library that was not
+    imported is not in use."""
     named = {library_of(thing): thing for thing in things if library_of(thing) in LIBRARIES}
     streams = {library: _current_stream(library, named.get(library), ordinal)
                for library in (named or ("cupy", "torch")) if library in sys.modules}
@@ -43,13 +45,14 @@ def _current_stream(library: str, thing: Any, ordinal: int) -> Any:
 
 
 def _default_stream_of_numba() -> int:
-    """Numba has no current stream: what names none goes to the default one."""
+    """The default stream of Numba.  Numba has no current stream: work without a named stream goes to the default
+    stream."""
     config = getattr(sys.modules.get("numba"), "config", None)
     return PER_THREAD if getattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else LEGACY
 
 
 def find_producer_stream(array: Any) -> Any:
-    """The stream, as its library's object, on which the library goes on working with an array; None if not known."""
+    """The stream on which a library goes on working with an array, as the library's object; None if it is not known."""
     library = library_of(array)
     if library not in LIBRARIES:
         return None
@@ -65,7 +68,7 @@ def owns_stream(stream: Any) -> bool:
 
 
 def find_owner(handle: int, ordinal: int) -> Any:
-    """The object that keeps a stream alive, if the stream is the current one of a library that is in use; else None."""
+    """The object that keeps a stream alive, if the stream is the current stream of a library in use; else None."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
         stream = cupy.cuda.get_current_stream()
@@ -86,7 +89,7 @@ def find_owner(handle: int, ordinal: int) -> Any:
 
 
 class _OwnedStream:
-    """A stream that lives as long as the object beside it."""
+    """A stream that lives as long as its owner."""
 
     def __init__(self, handle: int, owner: Any) -> None:
         self.handle = handle

@@ -1,7 +1,7 @@
 # Contexts: the primary context of each device, and the capture mode of the thread.
 #
-# Calls are made with the device's primary context current, and the caller's is restored after them.  A capture in
-# another thread restricts what this one may call; `relax_capture` lifts that for a call.
+# Calls are made with the device's primary context current, and the caller's context is restored after them.  A capture
+# in another thread restricts the calls that this thread may make; `relax_capture` lifts the restriction for a call.
 
 from xlogmem._base.failures cimport PROCESS_WAS_FORKED, raise_failure
 
@@ -52,7 +52,7 @@ cdef Context context_of(int ordinal):
 
 
 def forget_context(int ordinal):
-    """Retain a device's context again when it is next needed: the device was reset, and has a new one.
+    """Forget the context of a device that was reset and has a new context, which is retained when it is next needed.
 
     Objects that were made before keep the old context.
     """
@@ -63,8 +63,8 @@ def forget_context(int ordinal):
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:
-    """Make a context current; `leave_context` restores the caller's.  Takes one query if it is current already.  Fails
-    in a forked child, so a function that enters one first needs no check of its own."""
+    """Make a context current; `leave_context` restores the caller's context.  Makes a single query if the context is
+    current already.  Fails in a forked child, so a function that enters a context first needs no check of its own."""
     cdef cy.CUcontext current = NULL
     scope.pushed = False
     if process_was_forked():
@@ -81,7 +81,7 @@ cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) exc
 
 
 cdef int leave_context(Scope* scope) except -1 nogil:
-    """Restore what was current before `enter_context`; not in the child of a fork in between."""
+    """Restore the context that was current before `enter_context`; do nothing in a child forked in between."""
     cdef cy.CUcontext popped
     if scope.pushed and not process_was_forked():
         cy.cuCtxPopCurrent(&popped)
@@ -89,7 +89,7 @@ cdef int leave_context(Scope* scope) except -1 nogil:
 
 
 cdef int current_context(cy.CUcontext* context, Failure* failure) except -1 nogil:
-    """The context that is current; NULL: none is."""
+    """Get the current context; NULL if there is none."""
     return _check(failure, "cuCtxGetCurrent", query_context(context))
 
 
@@ -103,7 +103,7 @@ cdef int context_synchronize(Failure* failure) except -1 nogil:
 
 # ---------------------------------------------------------------------------------------------- captures
 cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 nogil:
-    """Put the thread into relaxed capture mode; `restore_capture` takes the mode that is returned.
+    """Put the thread into relaxed capture mode; returns the former mode, for `restore_capture`.
 
     While a graph is captured in global mode anywhere in the process, allocating, freeing, querying and synchronizing
     fail in every thread that is not in relaxed mode, and invalidate the capture.

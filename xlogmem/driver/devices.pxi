@@ -5,7 +5,8 @@ from xlogmem._base.failures cimport raise_failure
 
 
 cdef int device_of_ordinal(int ordinal, cy.CUdevice* device) except -1:
-    """The driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is none."""
+    """Get the driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is no such
+    device."""
     cdef Failure failure
     cdef int failed
     initialize()
@@ -38,7 +39,7 @@ def describe_device(int ordinal):
 
 
 def device_memory(int ordinal):
-    """``(free, total)`` in bytes, as the driver says.  Makes the device's context, if there is none."""
+    """``(free, total)`` in bytes, as reported by the driver.  Makes the device's context, if there is none."""
     cdef Context context = context_of(ordinal)
     cdef Scope scope
     cdef Failure failure

@@ -1,14 +1,14 @@
-# Events: without timing, taken from the spare ones of a context and returned to them.
+# Events: without timing, taken from the spare events of a context and returned to them.
 #
-# Recording an event again does not disturb waits that are enqueued for it: each holds the state that the event had at
-# the call (CUDA driver API, cuStreamWaitEvent).  So an event is spare as soon as no further wait for it will be
-# enqueued.
+# Recording an event again does not disturb waits that are already enqueued for it: each wait holds the state that the
+# event had at the call (CUDA driver API, cuStreamWaitEvent).  So an event is spare as soon as no further wait for it
+# will be enqueued.
 
 from xlogmem._base.failures cimport raise_failure
 
 
 cdef int take_event(EventPool* pool, cy.CUevent* event, Failure* failure) except -1 nogil:
-    """A spare event, or a new one.  The pool's context has to be current."""
+    """Take a spare event, or create an event.  The pool's context has to be current."""
     pool.lock.lock()
     if not pool.spare.empty():
         event[0] = pool.spare.back()
@@ -32,7 +32,7 @@ cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil:
 
 
 def live_events(int ordinal=0):
-    """How many events of a device's context are in use now, and how many exist, as ``(in_use, created)``.
+    """Numbers of events of a device's context that are in use now and that exist, as ``(in_use, created)``.
 
     Spare events are kept until `trim_events`, so in a steady state `created` does not grow.  Thread-safe.
     """
@@ -84,12 +84,12 @@ cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) ex
 
 
 cdef int timed_event_create(cy.CUevent* event, Failure* failure) except -1 nogil:
-    """An event with timing, which no pool has."""
+    """Create an event with timing, which belongs to no pool."""
     return _check(failure, "cuEventCreate", cy.cuEventCreate(event, cy.CU_EVENT_DEFAULT))
 
 
 cdef int event_elapsed(cy.CUevent before, cy.CUevent after, uint64_t* nanoseconds, Failure* failure) except -1 nogil:
-    """The time between two events with timing.  Fails while they are not complete."""
+    """Get the time between two events with timing.  Fails while they are not complete."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef float milliseconds = 0
     cdef cy.CUresult result = cy.cuEventElapsedTime(&milliseconds, before, after)
@@ -99,7 +99,7 @@ cdef int event_elapsed(cy.CUevent before, cy.CUevent after, uint64_t* nanosecond
 
 
 cdef int event_destroy(cy.CUevent event, Failure* failure) except -1 nogil:
-    """Of one that no pool has."""
+    """Destroy an event that belongs to no pool."""
     return _check(failure, "cuEventDestroy", cy.cuEventDestroy(event))
 
 

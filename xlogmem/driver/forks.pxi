@@ -1,10 +1,10 @@
 # Forks: the child of a process that had started the driver is refused, and finds no lock held.
 #
 # CUDA cannot be used in such a child.  And a child has one thread: a lock that another thread of its parent held would
-# stay locked, and the tables behind it half changed.  So a fork first takes every `mutex` of the package, and gives
-# them back afterwards in both processes.  That is soon done, because none is held during a driver call or by a thread
-# that wants the GIL.  Locks of Python code may be held for as long as anything takes: these are `ProcessLock`s, which
-# refuse the child before they wait.
+# stay locked, and the tables behind the lock half changed.  So a fork first locks every `mutex` of the package, and
+# unlocks them afterwards in both processes.  That does not take long, because no `mutex` is held during a driver call
+# or by a thread that wants the GIL.  Locks of Python code may be held for any length of time: they are `ProcessLock`s,
+# which refuse the child before they wait.
 
 import threading
 
@@ -31,12 +31,12 @@ cdef int forks = 0                          # that led to this process
 
 
 cdef bint process_was_forked() noexcept nogil:
-    """Whether this is the child of a process that had started the driver."""
+    """True if this is the child of a process that had started the driver."""
     return child_is_refused
 
 
 cdef void take_at_forks(mutex* lock, LockLevel level) noexcept nogil:
-    """Have forks take the lock, from its beginning until `forget_at_forks`."""
+    """Have forks take a new lock, until `forget_at_forks`."""
     locks.changes.lock()
     if level == OUTER_LOCK:
         locks.outer.push_back(lock)
@@ -46,7 +46,7 @@ cdef void take_at_forks(mutex* lock, LockLevel level) noexcept nogil:
 
 
 cdef void forget_at_forks(mutex* lock) noexcept nogil:
-    """The end of a lock."""
+    """Have forks take the lock no more: it ends."""
     locks.changes.lock()
     remove_lock(&locks.outer, lock)
     remove_lock(&locks.leaves, lock)
@@ -95,8 +95,8 @@ pthread_atfork(before_fork, after_fork, in_child)
 cdef class ProcessLock:
     """A re-entrant lock of Python code, which refuses a forked child instead of waiting for a thread that is not there.
 
-    As a context manager it gives how often the thread has entered it by now.  It is compiled, so that an interrupt
-    cannot come between its being taken and the ``with`` statement that gives it back.
+    As a context manager it returns the number of times that the thread has entered it by now.  It is compiled, so that
+    an interrupt cannot come between taking the lock and the ``with`` statement that releases it.
 
     Raises
     ------
@@ -135,7 +135,7 @@ cdef class ProcessLock:
         self.lock.release()                 # keeps the GIL
         self.depth -= 1
 
-    # What `threading.Condition` needs of a re-entrant lock.
+    # Methods that `threading.Condition` needs of a re-entrant lock.
     def _is_owned(self):
         return self.lock._is_owned()
 

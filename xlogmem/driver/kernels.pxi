@@ -1,6 +1,6 @@
 # Kernels of xlogmem's own, and the host memory that they write to.
 #
-# A module is loaded once for a context and stays: work that uses it may be queued anywhere.
+# A module is loaded once for a context and never unloaded: work that uses it may be queued anywhere.
 
 cdef int module_load(const char* text, cy.CUmodule* module, Failure* failure) except -1 nogil:
     """Have the driver compile PTX for the current context."""
@@ -25,7 +25,7 @@ cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int
 
 
 cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil:
-    """Pinned memory, at the same address for the device."""
+    """Allocate pinned memory, at the same address for the device."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuMemHostAlloc(
         memory, nbytes, cy.CU_MEMHOSTALLOC_PORTABLE | cy.CU_MEMHOSTALLOC_DEVICEMAP)

@@ -1,6 +1,6 @@
 # Memory: the synchronous allocator, allocations in memory pools, pointer attributes, and copies.
 #
-# Allocating and freeing is done in relaxed capture mode.  The functions named `plainly` leave the mode alone: their
+# Functions that allocate and free use relaxed capture mode.  The functions named `plainly` leave the mode alone: their
 # callers stand in for a resource in C, which is called in the mode that the thread has.  Copies and fills are
 # asynchronous, and ordered on the stream.
 
@@ -46,7 +46,7 @@ cdef int pool_free(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) exc
 
 
 cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil:
-    """Bytes of the device of the current context."""
+    """Get the free and the total bytes of the device of the current context."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuMemGetInfo(free_bytes, total)
     restore_capture(mode)
@@ -54,8 +54,8 @@ cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except
 
 
 cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
-    """The device whose memory this is, managed memory included; -1 if it is not device memory.  May be called during a
-    capture."""
+    """Get the device that the memory belongs to, managed memory included; -1 if it is not device memory.  May be called
+    during a capture."""
     cdef cy.CUpointer_attribute attributes[3]
     cdef void* answers[3]
     cdef unsigned int kind = 0, managed = 0
@@ -71,14 +71,14 @@ cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) exce
 
 
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:
-    """The CUDA pool that this memory was allocated from, NULL if there is none.  May be called during a capture."""
+    """Get the CUDA pool that the memory was allocated from, NULL if there is none.  May be called during a capture."""
     if cy.cuPointerGetAttribute(pool, cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) != cy.CUDA_SUCCESS:
         pool[0] = NULL
     return 0
 
 
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:
-    """Whether this host memory is registered with the driver, so that copies from it may end after the call returns."""
+    """Query whether the host memory is registered with the driver: copies from it may end after the call returns."""
     cdef unsigned int kind = 0
     pinned[0] = cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                          <cy.CUdeviceptr><size_t>ptr) == cy.CUDA_SUCCESS
@@ -103,7 +103,7 @@ cdef int copy_across(cy.CUdeviceptr target, cy.CUdeviceptr source, size_t nbytes
 
 cdef int copy_between(cy.CUdeviceptr target, cy.CUcontext target_context, cy.CUdeviceptr source,
                       cy.CUcontext source_context, size_t nbytes, cy.CUstream stream, Failure* failure) except -1 nogil:
-    """Between devices; through the host where they are not peers (CUDA driver API, cuMemcpyPeerAsync)."""
+    """Copy between devices, through the host where they are not peers (CUDA driver API, cuMemcpyPeerAsync)."""
     return _check(failure, "cuMemcpyPeerAsync", cy.cuMemcpyPeerAsync(target, target_context, source, source_context,
                                                                      nbytes, stream))
 

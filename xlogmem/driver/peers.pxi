@@ -1,9 +1,9 @@
-# Peers: which device may touch the memory of another one.
+# Peers: access of a device to the memory of another device.
 #
-# Memory of `cuMemAlloc` is opened to a context as a whole (`cuCtxEnablePeerAccess`), that of a pool to a device, pool
-# by pool (`cuMemPoolSetAccess`).  What the driver answers was seen on two H100s: CU_POINTER_ATTRIBUTE_ACCESS_FLAGS says
-# that all is allowed, whatever is; CU_POINTER_ATTRIBUTE_DEVICE_POINTER fails without access, and for memory of another
-# device's pool always.  So pools are queried themselves.
+# Memory of `cuMemAlloc` is opened to a context as a whole (`cuCtxEnablePeerAccess`), memory of pools to a device, pool
+# by pool (`cuMemPoolSetAccess`).  Answers of the driver, as seen on two H100s: CU_POINTER_ATTRIBUTE_ACCESS_FLAGS says
+# that all access is allowed, whatever the truth is; CU_POINTER_ATTRIBUTE_DEVICE_POINTER fails without access, and
+# always fails for memory of another device's pool.  So the pools themselves are queried.
 
 import contextlib
 
@@ -17,13 +17,14 @@ cdef set enabled_peers = set()              # (device, peer), as the program wan
 
 
 cdef bint is_peer_enabled(int ordinal, int peer):
-    """Whether the program has given a device access to the memory of another one."""
+    """True if the program has given a device access to the memory of another device."""
     return (ordinal, peer) in enabled_peers
 
 
 cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
                         Failure* failure) except -1 nogil:
-    """What work of a device may do with memory of another: `CUmemAccess_flags`.  May be called during a capture."""
+    """Get the access of a device to memory of another device, as `CUmemAccess_flags`.  May be called during a capture.
+    """
     cdef cy.CUmemoryPool pool = NULL
     flags[0] = 0
     pool_of_pointer(ptr, &pool)
@@ -45,7 +46,7 @@ cdef int pool_access_of(cy.CUmemoryPool pool, int ordinal, unsigned int* flags, 
 
 cdef int pointer_access_of(cy.CUcontext context, cy.CUdeviceptr ptr, unsigned int* flags,
                            Failure* failure) except -1 nogil:
-    """Of memory that no pool has: all or nothing."""
+    """Get the access to memory that belongs to no pool: all or nothing."""
     cdef cy.CUdeviceptr seen = 0
     cdef cy.CUresult result
     cdef Scope scope
@@ -65,7 +66,7 @@ cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) excep
 
 
 cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1:
-    """A new pool of a device, to those that have access to its memory.  Raises DriverError."""
+    """Open a new pool of a device to the devices that have access to the device's memory.  Raises DriverError."""
     cdef Failure failure
     cdef int device, failed
     for device in [device for device, peer in enabled_peers if peer == ordinal]:
@@ -82,7 +83,7 @@ cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1:
 
 
 def forget_peer_access(int ordinal):
-    """A device was reset: it has no access any more, nor has another one to its memory."""
+    """Forget the access of a device that was reset to memory of others, and of other devices to its memory."""
     for pair in [pair for pair in enabled_peers if ordinal in pair]:
         enabled_peers.discard(pair)
 
@@ -97,7 +98,7 @@ cdef int set_pool_access(cy.CUmemoryPool pool, int ordinal, bint is_open, Failur
 
 
 def can_access_peer(int ordinal, int peer):
-    """Whether the hardware lets work of a device touch memory of another one.  Makes no context.  Raises
+    """True if the hardware lets work of a device touch memory of another device.  Makes no context.  Raises
     DriverError."""
     cdef cy.CUdevice device, other
     cdef Failure failure
@@ -112,8 +113,8 @@ def can_access_peer(int ordinal, int peer):
 
 
 def open_to_peer(int ordinal, int peer):
-    """Let work of a device touch the memory of another one: what `cuMemAlloc` returns there, and the pools that are the
-    device's default, its current one, and xlogmem's own, now and later.  Raises DriverError."""
+    """Let work of a device touch the memory of another device: memory that `cuMemAlloc` returns there, and memory of
+    the other device's default pool, its current pool, and xlogmem's own pools, now and later.  Raises DriverError."""
     cdef bint added = (ordinal, peer) not in enabled_peers
     enabled_peers.add((ordinal, peer))                  # first: a pool that is made meanwhile is opened
     try:
@@ -127,7 +128,7 @@ def open_to_peer(int ordinal, int peer):
 
 
 def close_to_peer(int ordinal, int peer):
-    """The end of `open_to_peer`."""
+    """Undo `open_to_peer`."""
     enabled_peers.discard((ordinal, peer))
     set_peer_access(ordinal, peer, False)
 
@@ -160,7 +161,7 @@ cdef int set_memory_access(cy.CUcontext context, cy.CUcontext peer, bint is_open
 
 
 cdef int set_pools_access(cy.CUdevice device, int ordinal, bint is_open, Failure* failure) except -1 nogil:
-    """Of the pools that have memory of a device without having been made by a program, if it has pools."""
+    """Set the access to the pools of a device that no program has made, if the device supports pools."""
     cdef cy.CUmemoryPool pool = NULL
     cdef int supported = 0
     if _check(failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(

@@ -1,10 +1,10 @@
 # Memory pools of xlogmem's own: made, trimmed, and destroyed once nothing is pending in them.
 #
-# The driver's documentation allows that a pool is destroyed while frees into it are pending.  Driver 580.159 hangs or
-# crashes then, sooner or later, in that call or in a later one, where the process uses two devices
-# (benchmarks/pool_destroy.py: nothing but driver calls). So a pool that has ended is destroyed when nothing backs it
-# any more: trimming releases all that no pending operation needs.  Until then it keeps nothing at a synchronization
-# of the device, and the next call that makes, ends or trims a pool looks again.
+# The driver's documentation allows a program to destroy a pool while frees into it are pending.  Driver 580.159 then
+# hangs or crashes, sooner or later, in that call or in a later call, where the process uses two devices
+# (benchmarks/pool_destroy.py: nothing but driver calls).  So an ended pool is destroyed when no memory backs it any
+# more: trimming releases all memory that no pending operation needs.  Until then the pool keeps nothing at a
+# synchronization of the device, and the next call that makes, ends or trims a pool looks again.
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
@@ -31,8 +31,8 @@ take_at_forks(&own_pools.lock, LEAF_LOCK)
 
 cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
                      uint64_t* number, Failure* failure) except -1 nogil:
-    """A pool of device memory that keeps `release_threshold` bytes at a synchronization of the device.  `pool_end` is
-    called for it, with its number.  The context is the device's, and current."""
+    """Create a pool of device memory that keeps `release_threshold` bytes at a synchronization of the device.  The
+    caller ends it by `pool_end`, with its number.  The context is the device's, and current."""
     cdef cy.CUmemPoolProps properties
     cdef OwnPool own
     memset(&properties, 0, sizeof(properties))
@@ -62,8 +62,9 @@ cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -
 
 
 cdef int pool_end(uint64_t number, Failure* failure) except -1 nogil:
-    """The pool is not used again, but for frees that are enqueued or still to come: destroy it, now or later.  Does not
-    wait.  Fails if one that could be destroyed was not.  Nothing, if its device was reset meanwhile."""
+    """End a pool that is not used again, except for frees that are enqueued or still to come: it is destroyed now or
+    later.  Does not wait.  Fails if the driver refused to destroy an empty pool.  Does nothing for this pool if its
+    device was reset meanwhile."""
     cdef size_t i
     own_pools.lock.lock()
     for i in range(own_pools.live.size()):
@@ -77,7 +78,7 @@ cdef int pool_end(uint64_t number, Failure* failure) except -1 nogil:
 
 
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil:
-    """Those in which nothing is pending any more.  Does not wait.  Fails if one could not be destroyed."""
+    """Destroy the ended pools in which nothing is pending.  Does not wait.  Fails if one could not be destroyed."""
     cdef OwnPool ended
     cdef uint64_t last = 0
     cdef bint empty
@@ -93,7 +94,7 @@ cdef int destroy_ended_pools(Failure* failure) except -1 nogil:
 
 
 cdef bint take_ended(uint64_t last, OwnPool* ended) noexcept nogil:
-    """The next after that number, which no other call looks at."""
+    """Take the ended pool with the next higher number that no other call has taken.  False if there is none."""
     cdef size_t i
     cdef bint found = False
     own_pools.lock.lock()
@@ -109,7 +110,8 @@ cdef bint take_ended(uint64_t last, OwnPool* ended) noexcept nogil:
 
 
 cdef bint put_back(uint64_t number, bint stays) noexcept nogil:
-    """The end of `take_ended`.  False: the device was reset meanwhile, and the pool is gone."""
+    """Undo `take_ended`; if the pool does not stay, remove it from the ended pools.  False if the device was reset
+    meanwhile, and the pool is gone."""
     cdef size_t i
     cdef bint found = False
     own_pools.lock.lock()
@@ -126,7 +128,8 @@ cdef bint put_back(uint64_t number, bint stays) noexcept nogil:
 
 
 cdef int trim_ended(OwnPool* ended, bint* empty) except -1 nogil:
-    """Take its memory back but for what is pending, and that once it is complete."""
+    """Trim an ended pool: release its memory, except memory that pending operations need, which is released once they
+    are complete."""
     cdef Failure ignored                            # a later call looks again
     cdef Scope scope
     cdef int failed
@@ -139,7 +142,7 @@ cdef int trim_ended(OwnPool* ended, bint* empty) except -1 nogil:
 
 
 cdef int pool_keep(cy.CUmemoryPool pool, uint64_t nbytes, Failure* failure) except -1 nogil:
-    """How much it keeps at a synchronization of the device."""
+    """Set how many bytes a pool keeps at a synchronization of the device."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuMemPoolSetAttribute(pool, cy.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nbytes)
     restore_capture(mode)
@@ -147,7 +150,7 @@ cdef int pool_keep(cy.CUmemoryPool pool, uint64_t nbytes, Failure* failure) exce
 
 
 cdef int pool_is_empty(cy.CUmemoryPool pool, bint* empty, Failure* failure) except -1 nogil:
-    """Whether no memory backs the pool, so that nothing in it is allocated or pending."""
+    """Query whether no memory backs the pool: then nothing in it is allocated or pending."""
     cdef uint64_t reserved = 0
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuMemPoolGetAttribute(pool, cy.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved)
@@ -164,7 +167,7 @@ cdef int pool_destroy(cy.CUmemoryPool pool, Failure* failure) except -1 nogil:
 
 
 cdef int open_own_pools(cy.CUcontext context, int peer, bint is_open, Failure* failure) except -1 nogil:
-    """Give work of another device access to all pools of a context that there are, or take it away."""
+    """Give work of another device access to all existing pools of a context, or revoke the access."""
     cdef vector[OwnPool] pools
     cdef size_t i
     cdef int failed = 0
@@ -182,7 +185,7 @@ cdef int open_own_pools(cy.CUcontext context, int peer, bint is_open, Failure* f
 
 
 cdef int forget_own_pools(cy.CUcontext context) except -1 nogil:
-    """The device was reset, and its pools with it."""
+    """Forget the pools of a device that was reset: they are gone."""
     own_pools.lock.lock()
     forget_pools_of(&own_pools.live, context)
     forget_pools_of(&own_pools.ended, context)

@@ -19,7 +19,7 @@ cdef extern from *:
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
-# Each use makes two queries.  They go by the driver's own pointers, without the layers of cuda.bindings.
+# Each use makes two queries.  They call the driver through its own pointers, without the layers of cuda.bindings.
 ctypedef cy.CUresult (*CaptureQuery)(cy.CUstream stream, cy.CUstreamCaptureStatus* status) noexcept nogil
 ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
 
@@ -33,18 +33,18 @@ cdef object starting = ProcessLock()
 
 @atexit.register
 def _close():
-    """From here on finalizers make no driver call."""
+    """Let finalizers make no driver call from now on."""
     closing.store(True)
 
 
 cdef bint process_is_closing() noexcept nogil:
-    """Whether finalizers must not call the driver: at the end of the process, and in a forked child."""
+    """True if finalizers must not call the driver: at the end of the process, and in a forked child."""
     return <bint>closing or child_is_refused
 
 
 # ---------------------------------------------------------------------------------------------- start
 def initialize():
-    """Load and initialise the driver.  Everything that needs one calls this first; further calls do nothing.
+    """Load and initialise the driver.  All code that needs a driver calls this first; further calls do nothing.
 
     With ``XLOGMEM_SIMULATE=1`` in the environment the simulated driver is installed before.
 
@@ -86,7 +86,7 @@ cdef int load_driver() except -1:
 
 
 cdef int start_driver() except -1:
-    """Make the first calls, and raise DriverNotFoundError with what to do if they fail."""
+    """Make the first calls; if they fail, raise DriverNotFoundError, with advice."""
     cdef cy.CUresult result
     cdef int version = 0
     try:
@@ -119,7 +119,7 @@ cdef int find_queries() except -1:
 
 
 cdef void* driver_function(bytes name) except NULL:
-    """The driver's pointer of a function that has been there since CUDA 12.0."""
+    """The driver's pointer to a function that exists since CUDA 12.0."""
     cdef void* function = NULL
     cdef cy.CUresult result = cy.cuGetProcAddress(name, &function, OLDEST_DRIVER, 0, NULL)
     if result != cy.CUDA_SUCCESS or function == NULL:
@@ -130,7 +130,7 @@ cdef void* driver_function(bytes name) except NULL:
 
 # ---------------------------------------------------------------------------------------------- driver and devices
 def is_simulated():
-    """Whether the driver of this process is the simulated one."""
+    """True if the driver of this process is the simulated driver."""
     from xlogmem import sim
 
     return sim.installed()
@@ -187,7 +187,7 @@ cdef object total_memory(int ordinal):
 
 
 def supports_memory_pools(ordinal):
-    """Whether the device has the driver's stream-ordered allocator."""
+    """True if the device supports the driver's stream-ordered allocator."""
     cdef int supported = 0, failed
     cdef Failure failure
     cdef cy.CUdevice device = context_of(parse_ordinal(ordinal)).device

@@ -1,7 +1,7 @@
 # Streams: creation and destruction, attributes of a handle, and waits on the device.
 #
-# A handle is not an identity: the driver uses it again.  `stream_id` is, but that call invalidates a capture, so the
-# capture state is queried before it.
+# A handle is not an identity: the driver reuses it.  The id that `stream_id` returns is an identity, but the query
+# invalidates a capture, so the capture state is queried before it.
 
 cdef int stream_create(int priority, cy.CUstream* stream, Failure* failure) except -1 nogil:
     """Create a stream that is not ordered with the legacy default stream: neither waits for the other."""
@@ -14,7 +14,7 @@ cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil:
 
 
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil:
-    """The driver's id of the stream, which it never uses again.  Spoils a capture on the stream."""
+    """Get the driver's id of the stream, which the driver never reuses.  Invalidates a capture on the stream."""
     cdef unsigned long long value = 0
     cdef int status = _check(failure, "cuStreamGetId", cy.cuStreamGetId(stream, &value))
     number[0] = value
@@ -30,8 +30,8 @@ cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* fail
 
 
 cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil:
-    """The device of a stream.  The default streams (handles 0 to 2) are on the current context's, or on device 0 if
-    there is none."""
+    """Get the device of a stream.  The default streams (handles 0 to 2) are on the device of the current context, or on
+    device 0 if no context is current."""
     cdef cy.CUcontext context = NULL
     cdef cy.CUcontext popped
     cdef cy.CUdevice device = 0
@@ -52,10 +52,10 @@ cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) excep
 
 
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil:
-    """Whether a graph is captured on the stream, invalidated captures included.
+    """Query whether a graph is captured on the stream, invalidated captures included.
 
-    While a blocking stream is capturing, the legacy stream may not be used, so it counts as capturing.  The driver
-    answers this query with an error of its own, and invalidates nothing (CUDA driver API, cuStreamIsCapturing).
+    While a blocking stream is capturing, the legacy stream may not be used, so it counts as capturing.  The driver then
+    answers this query with a special error, and invalidates nothing (CUDA driver API, cuStreamIsCapturing).
     """
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
     cdef cy.CUresult result = query_capture(stream, &status)
@@ -67,7 +67,7 @@ cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failu
 
 
 cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except -1 nogil:
-    """Query, without waiting, whether all work on the stream is complete.  Spoils a capture on the stream."""
+    """Query, without waiting, whether all work on the stream is complete.  Invalidates a capture on the stream."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef cy.CUresult result = cy.cuStreamQuery(stream)
     restore_capture(mode)

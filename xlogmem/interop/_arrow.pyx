@@ -1,10 +1,11 @@
 """Arrow device arrays: the capsules of the C device data interface in both directions, and its arrays as layouts.
 
-An array carries one event.  Ours is recorded on a stream that was ordered after all writers of the memory, and returns
-to the spare events when the array is released: on any thread, with or without the GIL, so the release only releases an
-`Export`, as a DLPack deleter does.
+An array carries one event.  Our event is recorded on a stream that was ordered after all writers of the memory, and
+returns to the spare events when the array is released: on any thread, with or without the GIL, so the release only
+releases an `Export`, as a DLPack deleter does.
 
-`buffers` and `interchange` order the streams; here are the structs, who owns them, and what they describe.
+`buffers` and `interchange` order the streams; this module has the structs, their ownership, and the layouts that they
+describe.
 """
 cimport cython
 
@@ -27,7 +28,7 @@ cdef const char* SCHEMA = "arrow_schema"
 cdef const char* ARRAY = "arrow_device_array"
 
 cdef cppclass ArrowExport:
-    # What a consumer's array points to; the consumer may move the struct itself to another place.
+    # The data that a consumer's array points to; the consumer may move the struct itself to another place.
     Export base
     const void* buffers[2]      # the validity bitmap (none: all elements are valid), the data
 
@@ -55,7 +56,7 @@ cdef str format_of(ArrayLayout layout):
 
 
 cdef object schema_capsule(ArrayLayout layout):
-    """A column of this array's format, without nulls and without a name."""
+    """The capsule of a schema: a column of this array's format, without nulls and without a name."""
     cdef bytes encoded = format_of(layout).encode()
     cdef const char* format = encoded
     cdef ArrowSchema* schema = <ArrowSchema*>calloc(1, sizeof(ArrowSchema))
@@ -89,7 +90,7 @@ cdef void drop_array(object capsule) noexcept:
 
 
 cdef object new_array_capsule(ArrowDeviceArray** result, ArrowExport** result_export):
-    """A capsule of an array that is not filled in; it owns both structures."""
+    """Make a capsule of an array that is not filled in; the capsule owns both structures."""
     cdef ArrowDeviceArray* device = <ArrowDeviceArray*>calloc(1, sizeof(ArrowDeviceArray))
     cdef ArrowExport* export = <ArrowExport*>calloc(1, sizeof(ArrowExport))
     try:
@@ -110,7 +111,8 @@ cdef object new_array_capsule(ArrowDeviceArray** result, ArrowExport** result_ex
 
 
 cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder):
-    """An array over part of a block.  Its event is recorded in the recorder's use (None: there are no elements)."""
+    """Make the capsule of an array over part of a block.  Its event is recorded in the recorder's use; `recorder` is
+    None if there are no elements."""
     cdef ArrowDeviceArray* device
     cdef ArrowExport* export
     capsule = new_array_capsule(&device, &export)
@@ -167,7 +169,7 @@ cdef class ArrowImport:
 
 
 cdef ArrowSchema* peek_schema(object capsule) except NULL:
-    """The schema in a capsule that was not consumed yet; it stays the capsule's."""
+    """The schema in a capsule that was not consumed yet; the capsule still owns the schema."""
     cdef ArrowSchema* schema
     if not PyCapsule_IsValid(capsule, SCHEMA):
         raise TypeError(f"{capsule!r} is not a capsule of an Arrow schema")
@@ -178,7 +180,7 @@ cdef ArrowSchema* peek_schema(object capsule) except NULL:
 
 
 cdef ArrowDeviceArray* peek_array(object capsule) except NULL:
-    """The array in a capsule that was not consumed yet; it stays the capsule's."""
+    """The array in a capsule that was not consumed yet; the capsule still owns the array."""
     cdef ArrowDeviceArray* device
     if not PyCapsule_IsValid(capsule, ARRAY):
         raise TypeError(f"{capsule!r} is not a capsule of an Arrow device array")
@@ -197,7 +199,7 @@ cdef object schema_dtype(ArrowSchema* schema):
 
 
 cdef ArrayLayout array_layout(ArrowArray* array, object dtype):
-    """What a column of this dtype describes; BufferError if that is not an array that a buffer can have."""
+    """The layout of a column of this dtype; BufferError if a buffer cannot have such an array."""
     cdef ArrayLayout layout
     if (array.n_buffers != 2 or array.buffers == NULL or array.n_children or array.dictionary != NULL
             or array.length < 0 or array.offset < 0):
@@ -215,7 +217,7 @@ cdef ArrayLayout array_layout(ArrowArray* array, object dtype):
 
 
 cdef ArrowImport take_array(object capsule):
-    """Own what `peek_array` found."""
+    """Take ownership of the array that `peek_array` found."""
     cdef ArrowDeviceArray* device = <ArrowDeviceArray*>PyCapsule_GetPointer(capsule, ARRAY)
     cdef ArrowImport taken = ArrowImport.__new__(ArrowImport)
     taken.array = device[0]

@@ -1,10 +1,11 @@
 """DLPack: its capsules in both directions, and its tensors as layouts.
 
-A capsule is named ``dltensor``, or ``dltensor_versioned`` since DLPack 1.0, until its consumer renames it and owns what
-is inside.  From then on the consumer calls the deleter: on any thread, with or without the GIL, at the end of the
-process or never.  Ours releases an `Export`, which takes no lock, makes no driver call and waits for nothing.
+A capsule is named ``dltensor``, or ``dltensor_versioned`` since DLPack 1.0, until its consumer renames the capsule and
+owns the tensor inside.  From then on the consumer calls the deleter: on any thread, with or without the GIL, at the end
+of the process or never.  Our deleter releases an `Export`, which takes no lock, makes no driver call and waits for
+nothing.
 
-`buffers` and `interchange` order the streams; here are the capsules, who owns them, and what they
+`buffers` and `interchange` order the streams; this module has the capsules, their ownership, and the layouts that they
 describe.  The structs are in `_dltensor`; `_named` reads a capsule that it does not consume.
 """
 cimport cython
@@ -23,7 +24,7 @@ from xlogmem.interop._dtypes import dtype_of_dlpack
 
 # ---------------------------------------------------------------------------------------------- exports
 cdef DLPackExport* new_export(ArrayLayout layout) except NULL:
-    """An export with room for this shape; nothing is filled in."""
+    """Make an export with room for this shape; the tensor is not filled in."""
     cdef size_t ndim = len(layout.shape)
     cdef DLPackExport* export = <DLPackExport*>calloc(1, sizeof(DLPackExport) + 2 * ndim * sizeof(int64_t))
     if export == NULL:
@@ -35,7 +36,7 @@ cdef DLPackExport* new_export(ArrayLayout layout) except NULL:
 
 
 cdef void* make_host_copy(DLPackExport* export, size_t nbytes) except NULL:
-    """Host memory that goes with the export."""
+    """Allocate host memory that is freed with the export."""
     export.host = malloc(nbytes)
     if export.host == NULL:
         raise MemoryError(f"no host memory for a copy of {nbytes} bytes")
@@ -56,7 +57,7 @@ cdef void delete_versioned(DLManagedTensorVersioned* tensor) noexcept nogil:
 
 
 cdef void drop_plain(object capsule) noexcept:
-    """Delete what is in a capsule that was not consumed."""
+    """Delete the tensor in a capsule that was not consumed."""
     cdef DLManagedTensor* tensor
     if PyCapsule_IsValid(capsule, PLAIN):
         tensor = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)
@@ -90,8 +91,8 @@ cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDev
 
 
 cdef object capsule_of(DLPackExport* export, bint versioned):
-    """The capsule of an export whose tensor and `versioned.flags` are filled in.  On a failure the export is released.
-    """
+    """Make the capsule of an export whose tensor and `versioned.flags` are filled in.  On a failure the export is
+    released."""
     try:
         if versioned:
             export.versioned.dl_tensor = export.plain.dl_tensor
@@ -122,7 +123,7 @@ cdef class DLPackImport:
 
 
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
-    """What a tensor describes; BufferError if that is not an array that a buffer can have."""
+    """The layout of a tensor; BufferError if a buffer cannot have such an array."""
     cdef ArrayLayout layout
     dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits)
     if dtype is None or tensor.dtype.lanes != 1:
@@ -137,7 +138,7 @@ cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
 
 
 cdef DLPackImport take_tensor(object capsule):
-    """Own what `peek_tensor` found."""
+    """Take ownership of the tensor that `peek_tensor` found."""
     cdef DLPackImport taken = DLPackImport.__new__(DLPackImport)
     if PyCapsule_IsValid(capsule, PLAIN):
         taken.plain = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)

@@ -1,10 +1,10 @@
-"""The layout of an array: `ArrayLayout` has its dtype, address, shape, strides, and whether it may be written.
+"""The layout of an array: `ArrayLayout` has its dtype, address, shape, strides and read-only flag.
 
-Each standard describes an array in its own terms.  An import parses these into a layout, a `Buffer` holds one, and an
-export writes one in the terms of its standard; so the arithmetic of addresses stands here alone.
+Each standard describes an array in its own terms.  An import parses these terms into a layout, a `Buffer` holds a
+layout, and an export writes a layout in the terms of its standard; so all arithmetic of addresses is here.
 
-A layout is immutable, and every layout that exists lies inside of the address space: `new_layout` refuses others,
-whatever integers it is given.  A layout says nothing of who owns the memory.
+A layout is immutable, and every existing layout lies inside the address space: `new_layout` refuses others, whatever
+integers it is given.  A layout does not say who owns the memory.
 """
 cimport cython
 
@@ -68,7 +68,7 @@ cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides
 
 
 cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple strides):
-    """Some elements of an array, the first of them at this offset: inside of the address space as the whole is."""
+    """Some elements of an array, the first of them at this offset: inside the address space, as the whole array is."""
     cdef ArrayLayout part = ArrayLayout.__new__(ArrayLayout)
     cdef int64_t length, reach, below = 0, above = 0
     cdef size_t size = 1
@@ -98,10 +98,10 @@ cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple st
 @cython.final
 @cython.auto_pickle(False)
 cdef class ArrayLayout:
-    """Where the elements of an array are, and what they are."""
+    """The place and the kind of the elements of an array."""
 
     cdef size_t nbytes(self) noexcept:
-        """Bytes of all elements together; `extent` has the gaps between them too."""
+        """Bytes of all elements together; `extent` includes the gaps between them."""
         return self.size * self.itemsize
 
     # ------------------------------------------------------------------------------------------ checks
@@ -112,11 +112,11 @@ cdef class ArrayLayout:
             for stride, full, extent in zip(self.strides, full_strides, self.shape, strict=True))
 
     cdef bint has_whole_strides(self) except -1:
-        """Whether the strides are whole numbers of elements."""
+        """True if the strides are whole numbers of elements."""
         return all(stride % <int64_t>self.itemsize == 0 for stride in self.strides)
 
     cdef bint is_aligned(self) except -1:
-        """Whether every element is at a multiple of its size."""
+        """True if the address of every element is a multiple of the element's size."""
         return self.size == 0 or (self.ptr % self.itemsize == 0 and self.has_whole_strides())
 
     cdef int refuse_strided(self, str what) except -1:
@@ -134,7 +134,7 @@ cdef class ArrayLayout:
 
     # ------------------------------------------------------------------------------------------ other layouts
     cdef ArrayLayout at(self, uint64_t ptr):
-        """The same array in other memory, which may be written."""
+        """The layout of the same array in other memory, which may be written."""
         return new_layout(self.dtype, ptr, self.shape, self.strides, False)
 
     cdef ArrayLayout item(self, object key):
@@ -155,7 +155,7 @@ cdef class ArrayLayout:
         return part_of(self, offset, tuple(shape), tuple(strides))
 
     cdef ArrayLayout seen_as(self, object dtype, object shape):
-        """The same bytes as another dtype or shape; None: as it is."""
+        """The same bytes as another dtype or shape; None keeps the dtype or shape."""
         row = self.dtype if dtype is None else dtype_of(dtype)
         nbytes = self.nbytes()
         self.refuse_strided("only a contiguous buffer can be seen as another one")
@@ -175,8 +175,8 @@ cdef class ArrayLayout:
         return new_layout(row, self.ptr, shape, None, self.readonly)
 
     cdef ArrayLayout reshaped(self, object wanted):
-        """The same elements in the same order; one extent may be -1, for what is left.  Raises where the elements do
-        not lie so that strides could say it."""
+        """The same elements in the same order in another shape; one extent may be -1, for the remaining elements.
+        Raises if no strides describe the elements in this shape."""
         shape = fill_shape(wanted, self.size)
         strides = c_strides(shape, self.itemsize) if self.size == 0 else strides_of_shape(self, shape)
         if strides is None:
@@ -185,16 +185,17 @@ cdef class ArrayLayout:
         return part_of(self, 0, shape, strides)
 
     cdef ArrayLayout transposed(self):
-        """The dimensions in the reverse order."""
+        """The layout with the dimensions in the reverse order."""
         return part_of(self, 0, tuple(reversed(self.shape)), tuple(reversed(self.strides)))
 
     cdef ArrayLayout without_elements(self):
-        """As many dimensions, and nothing in them."""
+        """A layout with as many dimensions (at least one), and no elements."""
         return new_layout(self.dtype, 0, (0,) * max(1, len(self.shape)), None, self.readonly)
 
 
 cdef list expand_key(object key, Py_ssize_t ndim):
-    """One item for each dimension: an ellipsis, or the end of the key, stands for all of those left out."""
+    """A key with one item for each dimension: an ellipsis, or the end of the key, stands for all dimensions left out.
+    """
     keys = list(key) if isinstance(key, tuple) else [key]
     dots = [at for at, item in enumerate(keys) if item is Ellipsis]
     if len(dots) > 1:
@@ -207,7 +208,7 @@ cdef list expand_key(object key, Py_ssize_t ndim):
 
 
 cdef tuple fill_shape(object wanted, object size):
-    """A shape for so many elements, in which one extent may be -1."""
+    """A shape for `size` elements; one extent of `wanted` may be -1."""
     shape = [PyNumber_Index(extent) for extent in ((wanted,) if PyIndex_Check(wanted) else wanted)]
     known = 1
     for extent in shape:
@@ -221,7 +222,7 @@ cdef tuple fill_shape(object wanted, object size):
 
 
 cdef tuple strides_of_shape(ArrayLayout layout, tuple wanted):
-    """The strides of the same elements in another shape, None if no strides say it.  There is an element."""
+    """The strides of the same elements in another shape; None if no strides describe it.  The array is not empty."""
     runs = []                               # dimensions that lie as one: how many elements, and the stride of the last
     for extent, stride in zip(layout.shape, layout.strides, strict=True):
         if extent == 1:

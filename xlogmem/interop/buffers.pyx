@@ -1,17 +1,17 @@
 """`Buffer`: a typed array in a tracked block, which users hold and export.
 
-A buffer holds its block, and checks before each use whether the memory may still be accessed: the device may be
-shutting down, lost, or have a new context in which the address means nothing.  It does not hold the device's state;
-what it has to know of that is in a `DeviceStatus`, which is read without a lock.
+A buffer holds its block, and checks before each use that the memory may still be accessed: the device may be shutting
+down, lost, or have a new context in which the address means nothing.  A buffer does not hold the device's state; the
+part that it needs is in a `DeviceStatus`, which is read without a lock.
 
-The class is a shell.  What a buffer *is* stands in its `ArrayLayout`; what it *does* stands in the pages.  Every copy,
+The class is a shell.  The description of a buffer is its `ArrayLayout`; the operations are in the pages.  Every copy,
 fill and export goes through the launch machinery of the layers below, so all of them are ordered, and a buffer can be
-named in `use` like a block.  Nothing here decides what is ordered after what.
+named in `use` like a block.  Nothing here decides about the order of work.
 
 The pages:
 
-* `buffers/status.pxi`: whether the memory of a device may be accessed
-* `buffers/array.pxi`: what a buffer is, `ArrayView`
+* `buffers/status.pxi`: validity of the memory of a device
+* `buffers/array.pxi`: `ArrayView`: dtype, shape, slices
 * `buffers/pointer.pxi`: the address, for one launch
 * `buffers/copies.pxi`: fills, and copies on the device and to and from the host
 * `buffers/exports.pxi`: DLPack, the CUDA array interface, Arrow
@@ -53,9 +53,9 @@ cdef class Buffer(ArrayView):
 
     Notes
     -----
-    A buffer keeps its memory, also while the device is shutting down, and is not kept by the device.  Whatever accesses
-    the memory raises `StaleBufferError` once that is not allowed any more; what describes the buffer works all the
-    same.  Thread-safe.  `pointer` gives the address together with the use that it is for, `ptr` by itself.
+    A buffer keeps its memory, also while the device is shutting down; the device does not keep the buffer.  Methods
+    that access the memory raise `StaleBufferError` once access is not allowed any more; methods that describe the
+    buffer still work.  Thread-safe.  `pointer` gives the address together with a use, `ptr` gives the address alone.
     """
 
     def __init__(self):
@@ -76,8 +76,8 @@ cdef class Buffer(ArrayView):
         return seen
 
     def release(self):
-        """Release the memory, which is freed once no other buffer holds a part of it; this one is consumed, and empty.
-        """
+        """Release the memory, which is freed once no other buffer holds a part of it; this buffer is consumed, and
+        empty."""
         self.consumed = True
         self.layout = self.layout.without_elements()
         self.block = None
@@ -86,7 +86,7 @@ cdef class Buffer(ArrayView):
     # ------------------------------------------------------------------------------------------ names
     @property
     def number(self):
-        """Identifies this buffer in tokens; no other buffer of this process has it."""
+        """The number that identifies this buffer in tokens; no other buffer of this process has this number."""
         if self._number == 0:
             self._number = next(buffer_numbers)
         return self._number
@@ -105,7 +105,8 @@ cdef class Buffer(ArrayView):
 
     # ------------------------------------------------------------------------------------------ uses
     cdef Stream resolve_stream(self, object stream):
-        """The stream of an argument; None is where the memory was allocated, if work can be enqueued there."""
+        """The stream of an argument; None means the stream on which the memory was allocated, if work can be enqueued
+        there, else the default stream of the pool."""
         cdef Stream home
         if stream is not None:
             return self.core.stream_of(stream)
@@ -115,14 +116,15 @@ cdef class Buffer(ArrayView):
         return home
 
     cdef LaunchRecorder new_recorder(self, Stream stream, int access):
-        """A recorder with a use of this buffer."""
+        """Make a recorder with a use of this buffer."""
         cdef LaunchRecorder recorder = record_on(stream)
         add_use(recorder, self, access, self)
         return recorder
 
     cdef LaunchRecorder new_hand_over(self, Stream stream, int access):
-        """The same for a consumer or producer whose work comes after the uses so far.  It launches nothing, so one
-        inside a window of the same thread, as in ``with use(…): cupy.asarray(buffer)``, is right too."""
+        """Make a recorder for a consumer or producer whose work comes after the uses so far.  The recorder launches
+        nothing, so a hand-over inside a window of the same thread, as in ``with use(…): cupy.asarray(buffer)``, is
+        right too."""
         cdef LaunchRecorder recorder = self.new_recorder(stream, access)
         recorder.window.on_conflict = WAIT_OR_COUNT
         return recorder
@@ -133,9 +135,9 @@ cdef class Buffer(ArrayView):
         Parameters
         ----------
         stream : stream
-            Where the launch is enqueued.
+            The stream of the launch.
         access : Access
-            What it does with the memory.
+            The access of the launch to the memory.
 
         Returns
         -------
@@ -148,7 +150,7 @@ cdef class Buffer(ArrayView):
         StaleBufferError
             See `access`.
         ValueError
-            The buffer is read-only, and this would write.
+            The buffer is read-only, and `access` includes writing.
         """
         cdef int flags = access.value if isinstance(access, Access) else 0      # as operators of enum are slow
         if flags == 0:
@@ -162,7 +164,7 @@ cdef class Buffer(ArrayView):
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.
 
-        It protects later users; nothing protects the work itself.  Use `use` for that.
+        This protects later users; nothing protects the work itself.  For that, name the buffer in `use`.
 
         Raises
         ------
@@ -176,8 +178,8 @@ cdef class Buffer(ArrayView):
 
     @property
     def last_write_stream(self):
-        """The stream of the newest write that was filed, for all parts of the block; None if there is none, or its
-        stream is unregistered.  It is not needed for ordering: `use` orders."""
+        """The stream of the newest filed write to any part of the block; None if there is no write, or if the stream is
+        unregistered.  It is not needed for ordering: `use` orders."""
         return self.core.writer_of(self.block) if self.block is not None else None
 
     # ------------------------------------------------------------------------------------------ copies
@@ -189,7 +191,7 @@ cdef class Buffer(ArrayView):
         value : scalar
             One element.
         stream : stream, optional
-            The default is where the memory was allocated.
+            The default is the stream on which the memory was allocated.
 
         Raises
         ------
@@ -208,13 +210,13 @@ cdef class Buffer(ArrayView):
         Parameters
         ----------
         source : Buffer, or object with a buffer of host memory
-            As many bytes, contiguous, and of the same shape and dtype where it has these.
+            As many bytes, contiguous, and of the same shape and dtype if it has these.
         stream : stream, optional
-            The default is where this buffer's memory was allocated.
+            The default is the stream on which this buffer's memory was allocated.
 
         Notes
         -----
-        Host memory may be changed when the call returns: of ordinary memory the driver has taken a copy; for
+        Host memory may be changed when the call returns: the driver has taken a copy of ordinary memory; for
         page-locked memory the host waits for this stream, and for nothing else.  A copy that the driver refused counts
         as a write, because it may have been enqueued; so does every failed copy or fill.
         """
@@ -232,9 +234,10 @@ cdef class Buffer(ArrayView):
         Parameters
         ----------
         target : Buffer, or object with a writable buffer of host memory
-            As many bytes, contiguous, and of the same shape and dtype where it has these.
+            As many bytes, contiguous, and of the same shape and dtype if it has these.
         stream : stream, optional
-            The default is where the memory of the device buffer that is written, or else of this one, was allocated.
+            The default is the stream on which the memory of `target`, if it is a Buffer, else of this buffer, was
+            allocated.
 
         Notes
         -----
@@ -255,13 +258,13 @@ cdef class Buffer(ArrayView):
         TypeError
             NumPy has no such dtype (bfloat16 and its like need the package ml_dtypes).
         StaleBufferError, StreamMisuseError, DriverError, MemoryError
-            There is no copy.
+            No copy was made.
         """
         return copy_to_numpy(self, stream)
 
     def tolist(self, stream=None):
-        """The contents as Python numbers, in lists as deep as there are dimensions.  It waits as `to_numpy` does, which
-        it needs: NumPy has to be there."""
+        """The contents as Python numbers, in lists nested as deep as there are dimensions.  Waits as `to_numpy` does,
+        and needs NumPy."""
         return copy_to_numpy(self, stream).tolist()
 
     def __array__(self, dtype=None, copy=None):
@@ -279,11 +282,11 @@ cdef class Buffer(ArrayView):
         Parameters
         ----------
         stream : int, optional
-            Where the consumer will work: 1 (the legacy default stream, also for None), 2 (the per-thread default
-            stream) or a handle.  It is ordered after all uses of the memory so far, on the device.  -1: not ordered;
-            the consumer takes care of that.  0 is ambiguous and not allowed.
+            The stream of the consumer's work: 1 (the legacy default stream, also for None), 2 (the per-thread default
+            stream) or a handle.  The stream is ordered after all uses of the memory so far, on the device.  -1: nothing
+            is ordered; the consumer orders its work itself.  0 is ambiguous and not allowed.
         max_version : (int, int), optional
-            The newest version that the consumer supports; from (1, 0) on the capsule is a versioned one.
+            The newest version that the consumer supports; from (1, 0) on the capsule is versioned.
         dl_device : (int, int), optional
             This device, or ``(1, 0)`` for a copy in host memory, for which the host waits.
         copy : bool, optional
@@ -292,14 +295,14 @@ cdef class Buffer(ArrayView):
         Notes
         -----
         The block stays until the deleter has run, on whatever thread.  Until then the consumer may enqueue unrecorded
-        work on its stream: uses elsewhere are ordered after what was enqueued there so far.  For -1, and where no owner
-        of that stream is known, its later work is not waited for: name it in `use`; and the block is freed by a
-        blocking `DeviceRuntime.reap_pending`.
+        work on its stream: uses elsewhere are ordered after all work enqueued there so far.  For -1, and if no owner of
+        the stream is known, the consumer's later work is not waited for: name it in `use`; and a blocking
+        `DeviceRuntime.reap_pending` frees the block.
 
         Raises
         ------
         BufferError
-            The export is not possible as requested: read-only memory for a consumer that has no word for it, another
+            The export is not possible as requested: read-only memory for a consumer of DLPack before 1.0, another
             device, a copy in host memory with ``copy=False``.
         ValueError, TypeError
             An argument is none of the above.
@@ -312,9 +315,10 @@ cdef class Buffer(ArrayView):
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface.
 
-        ``stream`` names a stream that is ordered, at this moment, after all uses of the memory: that of the newest
-        write if it can be, else that of the allocation.  A consumer orders its own stream after that one, and that one
-        after its work; until the block is freed, uses elsewhere are ordered after what was enqueued there.
+        ``stream`` names a stream that is ordered, at this moment, after all uses of the memory: the stream of the
+        newest write if possible, else the stream of the allocation.  A consumer orders its own stream after the named
+        stream, and the named stream after its work; until the block is freed, uses elsewhere are ordered after all work
+        enqueued on the named stream.
         """
         return export_interface(self)
 
@@ -326,7 +330,7 @@ cdef class Buffer(ArrayView):
         """The capsules of Arrow's C device data interface: ``(schema, array)``.
 
         The array carries one event, recorded after all writers of the memory.  The block stays until the array is
-        released; what its consumer did is not known then, so it is freed by a blocking `DeviceRuntime.reap_pending`.
+        released.  The consumer's work is not known then, so a blocking `DeviceRuntime.reap_pending` frees the block.
 
         Raises
         ------

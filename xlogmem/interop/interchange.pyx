@@ -1,17 +1,17 @@
 """Arrays of other libraries, imported as buffers: DLPack, the CUDA array interface, Arrow device arrays.
 
-The producer goes on owning the memory, so two orders have to hold: our uses come after its work so far, and its later
-work with the memory comes after our uses.
+The producer goes on owning the memory, so two orders have to hold: our uses come after the producer's work so far, and
+the producer's later work with the memory comes after our uses.
 
-Where the producer's stream is known, because the caller or its library names it, the memory is adopted there: the first
-use elsewhere is ordered after it, and it is ordered after every use before the producer's array is released.  Where it
-is not, one of our streams is ordered after the producer's work now, as the standard says, and before the producer's
-array is released the host waits for our uses (for those alone).
+If the producer's stream is known, because the caller or the producer's library names it, the memory is adopted on this
+stream: the first use elsewhere is ordered after the stream, and the stream is ordered after every use before the
+producer's array is released.  If it is not known, one of our streams is ordered after the producer's work at the
+import, as the standard says, and before the producer's array is released the host waits for our uses (for those alone).
 
 All imports take the same steps.  The array's description is parsed into an `ArrayLayout`; one `DeviceSnapshot` is taken
 and used until the buffer is made; everything is checked before anything is taken or enqueued; then `adopt` tracks the
-memory.  What is wrong is refused with BufferError (a DLPack tensor), ValueError or TypeError (an interface, a schema),
-whatever it contains.
+memory.  A malformed description is refused with BufferError (a DLPack tensor), ValueError or TypeError (an interface, a
+schema), whatever it contains.
 
 The pages: `interchange/dlpack.pxi`, `interchange/cuda_array.pxi`, `interchange/arrow.pxi`.
 """
@@ -81,7 +81,7 @@ cdef int refuse_device(Core core, object ordinal) except -1:
 
 
 cdef int order_now(Core core, Stream stream, Stream producer) except -1:
-    """Order a stream after what is enqueued on another one so far."""
+    """Order a stream after all work enqueued on another stream so far."""
     cdef OrderState* order = core.state.order
     cdef Failure failure
     cdef Scope scope
@@ -104,8 +104,9 @@ cdef int order_now(Core core, Stream stream, Stream producer) except -1:
 cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Stream producer, Stream ordered):
     """Track the memory of an array, and hold its owner.
 
-    `producer` is the stream on which the owner goes on working with it; without one the host waits for our uses before
-    the owner is released.  `ordered` comes after the owner's work so far: there the memory may be used at once.
+    `producer` is the stream on which the owner goes on working with the memory; without a `producer` the host waits for
+    our uses before the owner is released.  `ordered` comes after the owner's work so far: there the memory may be used
+    at once.
     """
     cdef Core core = device.core
     cdef DeviceBlock block

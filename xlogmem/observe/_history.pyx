@@ -1,7 +1,7 @@
 """The history of runtimes: the ring of the process, and the definitions that its events refer to.
 
-The core and the ordering write events (`core/recorded.pxi`, `_order.pyx`) where they hold a lock that `switch_history`
-of the core takes too: when that has returned nothing is written any more.  `xlogmem.history` is what users call.
+The core and the ordering write events (`core/recorded.pxi`, `_order.pyx`) while they hold a lock that `switch_history`
+of the core takes too: after `switch_history` has returned, nothing is written any more.  Users call `xlogmem.history`.
 """
 
 from time import monotonic_ns, time_ns
@@ -40,7 +40,8 @@ cdef inline uint32_t find_site() noexcept nogil:
 
 
 cdef void find_place() noexcept nogil:
-    """Without a lock: the recording may end meanwhile, and another one begin that wants no stacks."""
+    """Find the place of this call.  Call without a lock: the recording may end meanwhile, and another recording begin
+    that wants no stacks."""
     global xlogmem_place
     if ring.stacks != NO_STACKS:
         xlogmem_place = find_site()
@@ -58,9 +59,10 @@ cdef uint32_t place_found() noexcept nogil:
 
 
 def begin(size_t max_events, int stacks, size_t site_function, bint timed, int file=-1, stack_text=None):
-    """Room for so many events; `stacks` is one of `Stacks`, `site_function` that of `xlogmem.check.sites`.  `timed`:
-    waits are.  `file`: a descriptor, which stays open until the end, of a file as `Ring.begin` wants it; what events
-    refer to is appended there.  `stack_text` says what the number of a stack stands for."""
+    """Begin a recording, with room for `max_events` events.  `stacks` is one of `Stacks`, `site_function` the function
+    of `xlogmem.check.sites`.  With `timed` waits are timed.  `file` is a descriptor, which stays open until the end, of
+    a file as `Ring.begin` requires it; definitions that events refer to are appended to this file.  `stack_text`
+    returns the text of a stack by its number."""
     global is_begun
     cdef int error
     if is_begun:
@@ -77,7 +79,7 @@ def begin(size_t max_events, int stacks, size_t site_function, bint timed, int f
 
 
 def end():
-    """When no runtime records any more: drop the events."""
+    """End the recording, after no runtime records any more: drop the events."""
     global is_begun
     is_begun = False
     end_records()
@@ -87,14 +89,14 @@ def end():
 
 
 def count():
-    """How many events there were."""
+    """The number of events so far."""
     return ring.count()
 
 
 def events(uint64_t most):
-    """The newest events as bytes, oldest first, the tags that they refer to, by number from 1, and how many events
-    there were in all.  While runtimes record, those that are being written are left out.  The bytes of a wait are how
-    long it held up its stream, in nanoseconds and 1 more."""
+    """The newest events as bytes, oldest first; the tags that the events refer to, by number from 1; and the number of
+    all events so far.  While runtimes record, events that are being written are left out.  The field `bytes` of a timed
+    wait is the time that the wait held up its stream, in nanoseconds, plus 1."""
     cdef dict times = times_known() if ring.timed else {}
     cdef uint64_t count = ring.count()
     cdef uint64_t number = count - most if count > most else 0
@@ -110,8 +112,8 @@ def events(uint64_t most):
 
 
 def ends_of(generations):
-    """The events with which blocks of these generations began and ended, or did not end after all, as bytes, oldest
-    first, and their tags."""
+    """The events with which blocks of these generations began and ended, or failed to end, as bytes, oldest first, and
+    their tags."""
     cdef vector[uint64_t] wanted
     cdef vector[Event] kept
     cdef Event event
@@ -128,7 +130,7 @@ def ends_of(generations):
 
 
 cdef tuple packed_events(vector[Event]* kept):
-    """As bytes, with tags that are numbered from 1, and these."""
+    """The events as bytes, with tags numbered from 1, and the list of these tags."""
     cdef dict known = tags_by_number()
     cdef list tags = []
     cdef vector[uint32_t] numbers

@@ -1,10 +1,10 @@
-# The whole context: the host waits for everything, where nothing less would do.
+# Synchronization of the context, when no stream-level wait is possible.
 #
-# Such a wait fails during any graph capture in the context, and ends it.  So the streams of every runtime of the
-# process are queried before: those of this order, then those of each other one, never under two locks.  The others may
-# end meanwhile.  Each is listed with what may be touched of it.  A thread that ends one takes that back first, and
-# waits for the threads that are looking, but not for itself: a callback may end a runtime inside of a query of its
-# stream.
+# The wait fails during any graph capture in the context, and invalidates the capture.  So the capture state of the
+# streams of every runtime of the process is queried first: the streams of this order, then those of each other order,
+# never under two locks.  Another order may end meanwhile.  Each order is in a list, with the streams of it that others
+# may query.  A thread that ends an order first withdraws these streams, then waits for the threads that are querying
+# them, but not for itself: a callback may end a runtime inside a query of one of its streams.
 
 from xlogmem._base.cpp cimport check, make_new
 from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, SOURCE_IS_CAPTURING, fail_stream
@@ -21,7 +21,7 @@ from xlogmem.observe._history cimport HOST_WAITS
 
 
 cdef cppclass ListedOrder:
-    # The streams of one runtime, for the others.
+    # The streams of one runtime, for the other runtimes.
     atomic[OrderState*] order           # NULL: they are gone
     flag owners_held                    # foreign streams that are not unowned may be queried
     cy.CUcontext context
@@ -36,7 +36,7 @@ cdef cppclass Orders:
 
 
 cdef struct Watch:
-    # What this thread is looking at, for callbacks that are run inside.
+    # The order that this thread is watching, for callbacks that are run inside.
     ListedOrder* listed
     Watch* outer
 
@@ -46,7 +46,7 @@ take_at_forks(&orders.lock, LEAF_LOCK)
 
 # ---------------------------------------------------------------------------------------------- the list
 cdef void list_order(OrderState* order) noexcept nogil:
-    """From now on other runtimes look whether its own streams capture."""
+    """List an order: from now on other runtimes query whether its own streams are capturing."""
     cdef ListedOrder* listed = make_new[ListedOrder]()
     listed.order.store(order)
     listed.owners_held.store(False)
@@ -61,13 +61,14 @@ cdef void list_order(OrderState* order) noexcept nogil:
 
 
 cdef void hold_owners(OrderState* order) noexcept nogil:
-    """The owners of foreign streams are held from now on: others may look at these streams too."""
+    """Let other runtimes query the foreign streams too: their owners are held from now on."""
     if order.listed != NULL:
         (<ListedOrder*>order.listed).owners_held.store(True)
 
 
 cdef int release_owners(OrderState* order) except -1 nogil:
-    """The owners may go now: returns when no other thread looks at their streams.  Without any lock and the GIL."""
+    """Prepare for the end of the owners: returns when no other thread queries their streams.  Call without any lock and
+    without the GIL."""
     cdef ListedOrder* listed = <ListedOrder*>order.listed
     if listed != NULL and <bint>listed.owners_held:
         listed.owners_held.store(False)
@@ -76,7 +77,8 @@ cdef int release_owners(OrderState* order) except -1 nogil:
 
 
 cdef int unlist_order(OrderState* order) except -1 nogil:
-    """Its own streams will be destroyed: returns when no other thread looks at them.  As `release_owners`."""
+    """Remove an order from the list before its own streams are destroyed.  Returns when no other thread queries them.
+    Call it as `release_owners`."""
     cdef ListedOrder* listed = <ListedOrder*>order.listed
     cdef size_t i
     if listed == NULL:
@@ -97,7 +99,7 @@ cdef int unlist_order(OrderState* order) except -1 nogil:
 
 
 cdef int wait_for_watchers(ListedOrder* listed) except -1 nogil:
-    """Until none is left but this thread."""
+    """Wait until no thread but this one watches the order."""
     cdef Watch* watch = <Watch*>xlogmem_watch
     cdef uint32_t own = 0 if listed.order.load() != NULL else 1     # that of `unlist_order`
     cdef bint others = True
@@ -125,9 +127,10 @@ cdef void end_watch(ListedOrder* listed) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- captures
 cdef int refuse_captures_in_context_unlocks(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
-    """cuCtxSynchronize fails during any capture in the context and invalidates it (seen on an H200, in relaxed mode
-    too).  Query the registered streams, of all runtimes of the process; captures on others cannot be seen.  The context
-    is current; NULL: the runtime's own."""
+    """Fail if a registered stream of any runtime of the process is capturing in the context (NULL: the runtime's own).
+
+    cuCtxSynchronize fails during any capture in the context and invalidates the capture (seen on an H200, in relaxed
+    mode too).  Captures on unregistered streams cannot be seen.  The context is current."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef int refused = 0
@@ -152,7 +155,7 @@ cdef int refuse_captures_in_context_unlocks(OrderState* order, cy.CUcontext cont
 
 
 cdef int refuse_own_capture(Failure* failure) except -1 nogil:
-    """This thread's default stream may capture without having been named.  Without the lock."""
+    """Fail if this thread's default stream is capturing, which may be unregistered.  Call without the lock."""
     cdef bint capturing = False
     cdef Failure ignored
     if stream_is_capturing(<cy.CUstream><size_t>PER_THREAD, &capturing, &ignored) or not capturing:
@@ -161,7 +164,7 @@ cdef int refuse_own_capture(Failure* failure) except -1 nogil:
 
 
 cdef int refuse_captures_elsewhere(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
-    """Query the streams of the other runtimes on a context, one runtime after the other.  Without any lock."""
+    """Query the streams of the other runtimes on a context, one runtime after the other.  Call without any lock."""
     cdef ListedOrder* listed = begin_watch(order, context, 0)
     cdef uint64_t number
     cdef int refused = 0
@@ -175,7 +178,7 @@ cdef int refuse_captures_elsewhere(OrderState* order, cy.CUcontext context, Fail
 
 
 cdef ListedOrder* begin_watch(OrderState* order, cy.CUcontext context, uint64_t after) noexcept nogil:
-    """The next of the other runtimes on a context, which has one watcher more; NULL: that was the last."""
+    """The next of the other runtimes on a context, with one more watcher; NULL after the last one."""
     cdef ListedOrder* next = NULL
     cdef ListedOrder* listed
     cdef size_t i
@@ -193,7 +196,7 @@ cdef ListedOrder* begin_watch(OrderState* order, cy.CUcontext context, uint64_t 
 
 cdef int watch_captures(ListedOrder* listed, Failure* failure) except -1 nogil:
     """Fail if a graph is being captured on a stream of another runtime.  Its streams stay while this thread is counted
-    as a watcher, unless a callback inside of this very call ends them."""
+    as a watcher, unless a callback inside this very call ends them."""
     global xlogmem_watch, xlogmem_driver_calls
     cdef OrderState* other = listed.order.load()
     cdef StreamState* stream
@@ -232,7 +235,7 @@ cdef int watch_captures(ListedOrder* listed, Failure* failure) except -1 nogil:
 
 
 cdef bint may_be_watched(ListedOrder* listed, StreamState* stream) noexcept nogil:
-    """Whether another runtime may query the stream."""
+    """True if another runtime may query the stream."""
     if not stream.alive or is_other_threads_default(stream):
         return False
     return stream.context == NULL and (
@@ -241,11 +244,11 @@ cdef bint may_be_watched(ListedOrder* listed, StreamState* stream) noexcept nogi
 
 # ---------------------------------------------------------------------------------------------- the wait
 cdef int sync_context_unlocks(OrderState* order, StreamState* source, Failure* failure) except -1 nogil:
-    """The last resort: the host waits for the whole context of a stream, and is ordered after every position that was
-    taken there before.
+    """Synchronize the context of a stream, as a last resort.  The host is then ordered after every position that was
+    taken in the context before.
 
-    That ends every graph capture in the context, also those on streams that this runtime never saw.  So it is for calls
-    that say that they wait.  Finalizers and allocations fail here, and what they wanted is put off.
+    The wait ends every graph capture in the context, also captures on streams that this runtime never saw.  So only
+    calls that are documented to wait may do it.  Finalizers and allocations fail here, and their work is put off.
     """
     check(order.lock.held(), "the lock is held")
     cdef Scope scope
@@ -270,7 +273,8 @@ cdef int sync_context_unlocks(OrderState* order, StreamState* source, Failure* f
 
 
 cdef int sync_one_context_unlocks(OrderState* order, cy.CUcontext context, Failure* failure) except -1 nogil:
-    """Of the streams of one context, which is current; NULL: the runtime's own."""
+    """Synchronize one context (NULL: the runtime's own), which is current, and raise the host's clock for the streams
+    of the context."""
     check(order.lock.held(), "the lock is held")
     cdef vector[uint64_t] positions
     cdef uint32_t i
@@ -298,7 +302,8 @@ cdef int sync_one_context_unlocks(OrderState* order, cy.CUcontext context, Failu
 
 
 cdef int sync_contexts_unlocks(OrderState* order, Failure* failure) except -1 nogil:
-    """The runtime's own context, and those of remote streams that only such a wait can be ordered after."""
+    """Synchronize the runtime's own context, and the context of each remote stream that the host can be ordered after
+    in no other way."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef size_t i

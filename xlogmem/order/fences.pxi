@@ -1,8 +1,8 @@
-# Positions, clocks and fences: the order of streams, and the events that establish it.
+# Positions, clocks and fences: the order of streams, and the events that establish the order.
 #
-# `record_fence_unlocks` alone records fences.  It is called where a stream or the host has to wait, or polls, and no
-# fence covers the position yet; where a commit expects that soon; and in calls that name an unowned stream.  Position
-# and clock are sampled before the record call.
+# `record_fence_unlocks` alone records fences.  Its callers are: a stream or the host that has to wait, or polls, while
+# no fence covers the position yet; a commit that expects such a wait soon; and calls that name an unowned stream.
+# Position and clock are sampled before the record call.
 
 from libc.stdio cimport snprintf
 
@@ -33,7 +33,7 @@ cdef inline void raise_clock(vector[uint64_t]* clock, uint32_t index, uint64_t p
 
 cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source,
                                   uint64_t position) noexcept nogil:
-    """Whether `stream` (NULL: the host) is ordered after the position already."""
+    """True if `stream` (NULL: the host) is ordered after the position already."""
     check(order.lock.held(), "the lock is held")
     if stream == source or clock_at(&order.host_clock, source.index) >= position:
         return True
@@ -41,7 +41,7 @@ cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, Stream
 
 
 cdef void merge_clock(vector[uint64_t]* clock, StreamState* source, Fence* fence) noexcept nogil:
-    """Raise a clock by what a fence proves: its position, and the clock that its stream had."""
+    """Raise a clock to the position of a fence and to the clock that its stream had."""
     cdef uint32_t i
     check(fence.position <= source.count, "no clock has a position that was not taken")
     raise_clock(clock, source.index, fence.position)
@@ -61,12 +61,13 @@ cdef int leave_remote(StreamState* stream, Scope* scope, int failed, Failure* fa
 
 
 cdef int fail_remote(StreamState* stream, Failure* failure) except -1 nogil:
-    """A call that has to do with this stream failed.  Returns 1."""
+    """Complete the failure of a call that concerns this stream.  Returns 1."""
     return fail_elsewhere(stream.device, failure) if stream.remote else 1
 
 
 cdef int fail_elsewhere(int device, Failure* failure) except -1 nogil:
-    """A call in the context of another device failed: if that is lost, the runtime's own is not.  Returns 1."""
+    """Complete the failure of a call in the context of another device: if that device is lost, the runtime's own device
+    is not.  Returns 1."""
     cdef char[256] text
     if is_sticky(failure):
         format_failure(failure, text, sizeof(text))
@@ -77,7 +78,7 @@ cdef int fail_elsewhere(int device, Failure* failure) except -1 nogil:
 
 
 cdef int is_lost_elsewhere(StreamState* source, Fence* fence) except -1 nogil:
-    """Whether the device of a remote stream is lost.  Without the lock; the fence is pinned."""
+    """True if the device of a remote stream is lost.  Call without the lock, with the fence pinned."""
     cdef Failure seen
     cdef Scope scope
     cdef bint done = False
@@ -91,8 +92,9 @@ cdef bint is_loss_elsewhere(Failure* failure) noexcept nogil:
 
 
 cdef int fail_from_locked(OrderState* order, StreamState* source, Failure* failure) except -1 nogil:
-    """A call in the context of a stream, or for its fence alone, failed.  If its device, which is another one, is lost,
-    nothing has to be ordered after it from now on: its work has ended.  Returns 1."""
+    """Complete the failure of a call in the context of a stream, or for the stream's fence alone.  If the stream is
+    remote and its device is lost, its work has ended, and nothing has to be ordered after the stream from now on.
+    Returns 1."""
     check(order.lock.held(), "the lock is held")
     fail_remote(source, failure)
     if source.remote and is_loss_elsewhere(failure):
@@ -102,7 +104,7 @@ cdef int fail_from_locked(OrderState* order, StreamState* source, Failure* failu
 
 # ---------------------------------------------------------------------------------------------- fences
 cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
-    """The oldest fence that covers the position, NULL if there is none; a dead stream answers with its last."""
+    """The oldest fence that covers the position, NULL if there is none; of a dead stream only the last fence counts."""
     cdef size_t i
     if not source.alive:
         return source.last if source.last != NULL and source.last.position >= position else NULL
@@ -127,7 +129,7 @@ cdef void discard(Fence* fence) noexcept nogil:
 
 
 cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
-    """A call, or a tombstone, does not use the fence any more."""
+    """Unpin a fence that a call or a tombstone does not use any more."""
     check(order.lock.held(), "the lock is held")
     check(fence.pins > 0, "a fence that is unpinned was in use")
     fence.pins -= 1
@@ -136,7 +138,7 @@ cdef void unpin_locked(OrderState* order, Fence* fence) noexcept nogil:
 
 
 cdef void remove_from_ring(StreamState* source, size_t place) noexcept nogil:
-    """Out of the ring."""
+    """Remove the fence at this place from the ring."""
     cdef size_t k
     source.ring[place].in_ring = False
     for k in range(place + 1, source.ring.size()):
@@ -145,7 +147,7 @@ cdef void remove_from_ring(StreamState* source, size_t place) noexcept nogil:
 
 
 cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexcept nogil:
-    """A fence in no ring: the oldest unpinned one of a full ring, else a new one without an event."""
+    """A fence in no ring: the oldest unpinned fence of a full ring, else a new fence without an event."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     cdef Fence* fence
@@ -164,7 +166,7 @@ cdef Fence* fence_to_record_locked(OrderState* order, StreamState* source) noexc
 
 
 cdef void add_to_ring(StreamState* source, Fence* fence) noexcept nogil:
-    """Into the ring, oldest first: two records may have overlapped."""
+    """Insert a fence into the ring, oldest first: two records may have overlapped."""
     cdef size_t place = source.ring.size()
     source.ring.push_back(fence)
     while place > 0 and source.ring[place - 1].position > fence.position:
@@ -175,8 +177,8 @@ cdef void add_to_ring(StreamState* source, Fence* fence) noexcept nogil:
 
 
 cdef inline void begin_driver_call(StreamState* stream) noexcept nogil:
-    """The stream is queried or recorded on, while the lock is released.  It cannot be unregistered meanwhile; that
-    waits for the call, unless it is made inside of one."""
+    """Begin a call that queries the stream or records on it while the lock is released.  The stream cannot be
+    unregistered meanwhile: unregistering waits for the call, unless the unregistering thread is inside such a call."""
     global xlogmem_driver_calls
     stream.busy += 1
     stream.calls += 1
@@ -193,9 +195,9 @@ cdef inline void end_driver_call(StreamState* stream) noexcept nogil:
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** result, Failure* failure) except -1 nogil:
     """Record a fence on the stream, which is alive and not another thread's default stream.
 
-    Position and clock are sampled before the call and the fence is filed after it: a commit meanwhile is not claimed,
-    and a failed record leaves no fence.  A stream that is capturing is refused; the capture state is queried again
-    after recording, because a capture may have begun meanwhile and the event may belong to it.
+    Position and clock are sampled before the call and the fence is filed after it: the fence does not claim to cover a
+    commit that came in between, and a failed record leaves no fence.  A capturing stream is refused; the capture state
+    is queried again after recording, because a capture may have begun meanwhile and the event may belong to it.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = fence_to_record_locked(order, source)
@@ -228,7 +230,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
 
 
 cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, Failure* failure) except -1 nogil:
-    """Of `record_fence_unlocks`, without the lock: on a stream that does not capture."""
+    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture."""
     if fence.event == NULL and take_event(fence.events, &fence.event, failure):
         return 1
     if stream_is_capturing(source.handle, capturing, failure):
@@ -238,12 +240,13 @@ cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, F
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
-    """Whether the handle means another stream in this thread: it is the per-thread default stream of another one."""
+    """True if the handle means another stream in this thread: the stream is another thread's per-thread default stream.
+    """
     return stream.thread != 0 and stream.thread != xlogmem_this_thread()
 
 
 cdef inline bint cannot_record(StreamState* stream) noexcept nogil:
-    """Whether no fence can be recorded on the stream: it is dead, or another thread's default stream."""
+    """True if no fence can be recorded on the stream: it is dead, or another thread's default stream."""
     return not stream.alive or is_other_threads_default(stream)
 
 

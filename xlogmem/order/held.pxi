@@ -1,7 +1,8 @@
-# Fences that events of Python hold, and streams as a whole.
+# Fences held by Python events, and waits for streams as a whole.
 #
-# An event (`streams/events.pxi`) has a fence of its own, in no ring, with one pin for good.  Its finalizer puts the
-# fence on a list; the next event that is recorded, or the end of the ordering, discards what is there.
+# An event (`streams/events.pxi`) has a fence of its own, in no ring, with one permanent pin.  The finalizer of the
+# event puts the fence on a list; the next event that is recorded, or the end of the ordering, discards the fences on
+# the list.
 
 from xlogmem._base.cpp cimport check
 from xlogmem._base.failures cimport SOURCE_IS_CAPTURING
@@ -9,7 +10,7 @@ from xlogmem._driver cimport Scope, event_is_done, stream_is_idle
 
 
 cdef int hold_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil:
-    """A fence behind all work on the stream so far, recorded or not, for one event alone."""
+    """Record a fence behind all work on the stream so far, recorded or not, for one event alone."""
     check(order.lock.held(), "the lock is held")
     cdef size_t i
     discard_released(order)
@@ -25,7 +26,7 @@ cdef int hold_fence_unlocks(OrderState* order, StreamState* source, Fence** fenc
 
 
 cdef void discard_released(OrderState* order) noexcept nogil:
-    """Their events are gone, and nothing else refers to them."""
+    """Discard the fences whose Python events are gone; nothing else refers to them."""
     cdef Fence* fence = order.released.exchange(NULL)
     cdef Fence* following
     while fence != NULL:
@@ -46,7 +47,7 @@ cdef int order_after_fence_unlocks(OrderState* order, StreamState* stream, Strea
 
 cdef int host_wait_for_fence_unlocks(OrderState* order, StreamState* source, Fence* fence,
                                      Failure* failure) except -1 nogil:
-    """Return when what is before a held fence is complete."""
+    """Return when the work before a held fence is complete."""
     check(order.lock.held(), "the lock is held")
     if is_ordered_after_locked(order, NULL, source, fence.position):
         return 0
@@ -55,7 +56,7 @@ cdef int host_wait_for_fence_unlocks(OrderState* order, StreamState* source, Fen
 
 cdef int poll_fence_unlocks(OrderState* order, StreamState* source, Fence* fence, bint* done,
                             Failure* failure) except -1 nogil:
-    """Query, without waiting, whether what is before a held fence is complete."""
+    """Query, without waiting, whether the work before a held fence is complete."""
     check(order.lock.held(), "the lock is held")
     cdef int failed
     done[0] = is_ordered_after_locked(order, NULL, source, fence.position)
@@ -71,8 +72,8 @@ cdef int poll_fence_unlocks(OrderState* order, StreamState* source, Fence* fence
 
 cdef int poll_stream_unlocks(OrderState* order, StreamState* source, uint64_t position,
                              Failure* failure) except -1 nogil:
-    """Query, without waiting, whether the stream has come to the position, and all that is queued there without a
-    record is complete; if so, raise the host's clock.  A fence would have to be recorded anew for each query."""
+    """Query, without waiting, whether the stream has reached the position and all unrecorded work queued on it is
+    complete; if so, raise the host's clock.  A fence would have to be recorded anew for each query."""
     check(order.lock.held(), "the lock is held")
     cdef bint idle = False
     cdef Scope scope

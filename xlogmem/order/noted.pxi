@@ -18,8 +18,8 @@ cdef uint32_t numbers = 0                           # of orders; the GIL guards 
 
 
 cdef uint32_t next_mark(int ordinal) noexcept:
-    """By which events name an order: a number of 18 bits, from 1 and again from 1 after 262,143 of them, and below it
-    four bits of the device."""
+    """The mark by which events name an order: a number of 18 bits, which counts from 1 and starts again at 1 after
+    262,143 orders, and below it four bits of the device."""
     global numbers
     numbers = numbers % <uint32_t>0x3FFFF + 1
     return mark_of(numbers << 4 | <uint32_t>(ordinal & 15))
@@ -27,8 +27,8 @@ cdef uint32_t next_mark(int ordinal) noexcept:
 
 cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream, StreamState* source,
                          uint64_t position) noexcept nogil:
-    """A stream (NULL: the host) waits for another one (NULL: for everything), or has a fence.  While `is_recorded`.
-    Returns the event's number."""
+    """Note that a stream (NULL: the host) waits for another stream (NULL: for everything), or has a fence.  Call it
+    while `is_recorded`.  Returns the event's number."""
     cdef Draft event = new_event(kind, order.mark, current_thread())
     event.stack = place_found()
     event.position = <uint32_t>position
@@ -41,7 +41,7 @@ cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream,
 
 cdef void note_wait(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                     TimedWait* timed) noexcept nogil:
-    """A stream waits for another one; NULL: without a time."""
+    """Note that a stream waits for another stream; `timed` is NULL for a wait without a time."""
     cdef uint64_t number = note_order(order, STREAM_WAITS, stream, source, position)
     if timed != NULL:
         file_timed(timed, number)

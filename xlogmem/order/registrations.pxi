@@ -1,7 +1,7 @@
 # Registrations: streams are registered, change their discipline and are unregistered.
 #
-# A registration is a `StreamState` with an index in every clock.  One that is unregistered leaves a last fence, and its
-# index is reused only when nothing can refer to it any more.
+# A registration is a `StreamState` with an index in every clock.  An unregistered stream leaves a last fence, and its
+# index is reused only when nothing can refer to the stream any more.
 
 from xlogmem._base.cpp cimport check, make_new
 from xlogmem._base.failures cimport (
@@ -25,14 +25,14 @@ cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexc
 
 
 cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil:
-    """The stream may be destroyed at any time from now on."""
+    """Mark the stream as unowned: it may be destroyed at any time from now on."""
     check(order.lock.held(), "the lock is held")
     stream.unowned.store(True)
     close_cache_locked(order, stream)                   # its handle may mean another stream
 
 
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
-    """A new registration, at the index of a dead stream that is not needed any more if there is one."""
+    """Make a new registration, at the index of a dead stream that is not needed any more, if there is one."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream = make_new[StreamState]()
     cdef StreamState* dead
@@ -61,11 +61,12 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
 
 cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Discipline discipline,
                                    Failure* failure) except -1 nogil:
-    """Other rules for what is queued there from now on; nothing, if they are the same.
+    """Change the discipline of the stream from now on; do nothing if the discipline is the same.
 
-    Older entries of the stream may have unrecorded work behind them that the old discipline allowed.  All of it was
-    queued before the position that is taken here, to which such entries are raised.  A launch whose window is open is
-    filed under the new rules, so they may only become stricter meanwhile.  The context is current.
+    Older entries of the stream may have unrecorded work behind them that the old discipline allowed.  All of that work
+    was queued before the position that is taken here, and such entries are raised to this position.  A launch whose
+    window is open is filed under the new discipline, so the discipline may only become stricter meanwhile.  The context
+    is current.
     """
     check(order.lock.held(), "the lock is held")
     if stream.alive and stream.discipline == discipline:
@@ -83,10 +84,10 @@ cdef int change_discipline_unlocks(OrderState* order, StreamState* stream, Disci
 
 cdef int unregister_stream_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                                    Failure* failure) except -1 nogil:
-    """Record a last fence, which stands for every position of the stream from now on.
+    """Unregister a stream: record a last fence, which stands for every position of the stream from now on.
 
-    Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  Everything
-    is checked again after the fence was recorded; on a failure the stream stays registered.
+    Refused while a window or a call is open on the stream: its launch would be queued after the last fence.  All checks
+    are repeated after the fence was recorded; on a failure the stream stays registered.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence = NULL
@@ -139,9 +140,9 @@ cdef int unregister_by_sync_unlocks(OrderState* order, StreamState* stream, Stre
 
 cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, StreamState* successor,
                                       Failure* failure) except -1 nogil:
-    """Unregister a stream that was found destroyed.  Its newest fence stays; nothing waits for what came after that,
-    unless something has to be ordered after it.  So that these do not become many, all together are waited for now and
-    then, unless a graph is being captured."""
+    """Unregister a stream that was found destroyed.  Its newest fence stays.  Nothing waits for work that came after
+    this fence, unless something has to be ordered after that work.  To keep the number of such streams small, the host
+    waits for all of them together now and then, unless a graph is being captured."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored                                # the next stream that comes tries again
     if check_unregister(stream, successor, failure):
@@ -160,7 +161,7 @@ cdef int unregister_destroyed_unlocks(OrderState* order, StreamState* stream, St
 
 
 cdef size_t count_unfenced_locked(OrderState* order) noexcept nogil:
-    """Dead streams with positions that neither a fence covers nor the host has seen complete."""
+    """The number of dead streams with positions that no fence covers and that the host has not seen complete."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
     cdef size_t i, count = 0
@@ -172,11 +173,11 @@ cdef size_t count_unfenced_locked(OrderState* order) noexcept nogil:
 
 
 cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noexcept nogil:
-    """At the end of a runtime: an unowned stream is not touched again.
+    """Leave the unowned streams at the end of a runtime: they are not touched again.
 
-    One whose owner is held is used as before, unless a collector ended the runtime: it may have ended the owner first.
-    Of the others, the newest fence stands for the stream if it covers all work; else only a wait for the whole context
-    does.  No driver call is made.
+    A stream whose owner is held is used as before, unless a collector ended the runtime: the collector may have ended
+    the owner first.  For each other stream, the newest fence stands for the stream if the fence covers all work; else
+    only a wait for the whole context does.  No driver call is made.
     """
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream
@@ -191,7 +192,7 @@ cdef void leave_foreign_streams_locked(OrderState* order, bint owners_live) noex
 
 
 cdef void leave_stream_locked(OrderState* order, StreamState* stream) noexcept nogil:
-    """The stream is not touched again.  No driver call is made."""
+    """Unregister a stream that is not touched again.  No driver call is made."""
     check(order.lock.held(), "the lock is held")
     close_cache_locked(order, stream)
     if is_covered_whole(stream):
@@ -203,15 +204,15 @@ cdef void leave_stream_locked(OrderState* order, StreamState* stream) noexcept n
 
 
 cdef bint is_covered_whole(StreamState* stream) noexcept nogil:
-    """Whether the newest fence covers all that matters of the stream: nothing was filed since, and nothing can have
-    been queued unrecorded."""
+    """True if the newest fence covers all relevant work of the stream: nothing was filed since, and no unrecorded work
+    can have been queued."""
     return (not stream.ring.empty() and stream.ring.back().position >= stream.count and stream.windows == 0
             and (stream.discipline == SEALED or (stream.discipline == ORDINARY and stream.blocks == 0)))
 
 
 cdef int wait_for_calls_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
-    """Wait while other threads, which order others after the stream, query it or record on it.  A thread that is in
-    such a call itself (a callback) does not wait."""
+    """Wait while other threads, which order other streams after this stream, query it or record on it.  A thread that
+    is inside such a call itself (a callback) does not wait."""
     check(order.lock.held(), "the lock is held")
     while stream.calls and stream.busy == stream.calls and stream.windows == 0 and xlogmem_driver_calls == 0:
         order.lock.unlock()
@@ -221,7 +222,7 @@ cdef int wait_for_calls_unlocks(OrderState* order, StreamState* stream) except -
 
 
 cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* failure) noexcept nogil:
-    """Refuse while the stream is in use or dead, or the successor cannot take over."""
+    """Fail if the stream is in use or dead, or the successor cannot take over."""
     if not stream.alive or not successor.alive or stream == successor:
         return fail_stream(failure, STREAM_IS_DEAD, successor.number if stream.alive else stream.number)
     if stream.windows or stream.busy:
@@ -230,7 +231,7 @@ cdef int check_unregister(StreamState* stream, StreamState* successor, Failure* 
 
 
 cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, StreamState* successor) noexcept nogil:
-    """The stream is dead: its ring is dropped, its last fence stays."""
+    """Mark a stream as dead: drop its ring, keep its last fence."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     check(stream.cache.load() == NULL, "a stream with a cache is not unregistered")
@@ -247,7 +248,7 @@ cdef void mark_unregistered_locked(OrderState* order, StreamState* stream, Strea
 
 cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint blocking,
                                    Failure* failure) except -1 nogil:
-    """Drop a tombstone once the host has seen it complete: nothing has to wait for it any more."""
+    """Drop a tombstone once the host has seen its fence complete: nothing has to wait for the fence any more."""
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
     cdef uint64_t position
@@ -273,8 +274,8 @@ cdef int release_tombstone_unlocks(OrderState* order, StreamState* stream, bint 
 
 
 cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil:
-    """Drop tombstones that are complete, without waiting; called where a stream is registered or unregistered.  A
-    bounded number is queried, each in its turn, so that a program that never reaps does not collect them."""
+    """Drop complete tombstones, without waiting.  Called where a stream is registered or unregistered, so that a
+    program that never reaps does not collect them.  Each call queries a bounded number of tombstones, in turn."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored                                # it stays, and is queried again
     cdef size_t _
@@ -290,7 +291,7 @@ cdef int settle_tombstones_unlocks(OrderState* order) except -1 nogil:
 
 
 cdef int destroy_own(OrderState* order) except -1 nogil:
-    """The streams that xlogmem has made, when nothing refers to any of them."""
+    """Destroy the streams that xlogmem has made, when nothing refers to any of them."""
     cdef Failure ignored
     cdef Scope scope
     cdef size_t i

@@ -1,8 +1,8 @@
-# Unowned streams: no object that keeps one alive is known, so that its owner may destroy it at any time.
+# Unowned streams: no object that keeps the stream alive is known, so the owner may destroy the stream at any time.
 #
-# The call that names such a stream is the last moment in which it certainly exists.  Later calls do not touch its
-# handle: they wait for its work by way of fences that were recorded before, and where none covers a position, the host
-# waits for the whole context (`needs_context_sync_locked`).  So a call that leaves work there records a fence at once
+# Such a stream certainly exists only during a call that names it.  Later its handle is not touched: waits for its work
+# use fences that were recorded before, and where no fence covers a position, the host waits for the whole context
+# (`needs_context_sync_locked`).  So a call that leaves work on the stream records a fence at once
 # (`fence_now_unlocks`), under every policy:
 #
 #     a commit              `Window.record` (core/finish.pxi); a use of `record_use`, `file_unprepared_unlocks` there
@@ -24,19 +24,19 @@ cdef bint has_no_owner(StreamState* stream) noexcept nogil:
 
 
 cdef bint is_unowned(StreamState* stream) noexcept nogil:
-    """True if the stream's owner may have destroyed it, and nothing here knows of that."""
+    """True if the stream's owner may have destroyed the stream unnoticed."""
     return stream.alive and has_no_owner(stream)
 
 
 cdef bint needs_fence_now(StreamState* stream) noexcept nogil:
     """True if a call that leaves work on the stream records a fence before it returns.  A thread's default stream ends
-    with the thread, and can be named there alone."""
+    with the thread, and can be named in that thread alone."""
     return stream.unowned and not is_other_threads_default(stream)
 
 
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
-    """Cover all that was filed on an unowned stream by a fence.  Returns 1 if none could be recorded: the next call
-    that names the stream tries again, and until then the host waits for the context."""
+    """Record a fence that covers all work filed on an unowned stream.  Returns 1 if no fence could be recorded: the
+    next call that names the stream tries again, and until then the host waits for the context."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence

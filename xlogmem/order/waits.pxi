@@ -1,7 +1,7 @@
 # Waits: a stream, or the host, is ordered after a position of another stream.
 #
-# Nothing is queued for what the clock has already; an old fence that covers the position is used before a new one is
-# recorded.  The clock is raised after the driver accepted the wait.
+# No wait is queued for a position that the clock has already; an old fence that covers the position is used before a
+# new fence is recorded.  The clock is raised after the driver accepted the wait.
 
 from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport SOURCE_IS_CAPTURING
@@ -66,8 +66,8 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
 
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil:
-    """`order_after_unlocks` on an unowned source: if no fence covers the position, its handle is not
-    touched and the host waits for the whole context."""
+    """`order_after_unlocks` for a source that may be unowned: if no fence covers the position of an unowned source, its
+    handle is not touched and the host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, stream, source, position):
         return sync_context_unlocks(order, source, failure)
@@ -91,7 +91,7 @@ cdef int host_wait_unlocks(OrderState* order, StreamState* source, uint64_t posi
 
 cdef inline int host_wait_on_unlocks(OrderState* order, StreamState* source, Fence* fence,
                                      Failure* failure) except -1 nogil:
-    """The host waits for a fence."""
+    """Have the host wait for a fence."""
     check(order.lock.held(), "the lock is held")
     cdef int failed
     fence.pins += 1
@@ -118,8 +118,8 @@ cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, Stre
 
 cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint64_t position,
                                    Failure* failure) except -1 nogil:
-    """`host_wait_unlocks` on an unowned stream: without a fence that covers the position the host waits
-    for the whole context."""
+    """`host_wait_unlocks` for a stream that may be unowned: if no fence covers the position of an unowned stream, the
+    host waits for the whole context."""
     check(order.lock.held(), "the lock is held")
     if needs_context_sync_locked(order, NULL, source, position):
         return sync_context_unlocks(order, source, failure)
@@ -127,11 +127,11 @@ cdef int host_wait_or_sync_unlocks(OrderState* order, StreamState* source, uint6
 
 
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil:
-    """Query, without waiting, whether the stream has come closer to the position; raise the host's clock by what is
-    complete.
+    """Query, without waiting, whether the stream has come closer to the position; raise the host's clock by the fences
+    that are complete.
 
-    The fence that is queried is kept until it is complete: on a busy stream the fences of the ring are recorded again
-    before they are.  One that is complete and too old for the position makes room for the next.
+    The queried fence is kept until it is complete: on a busy stream the fences of the ring are recorded again before
+    they are complete.  A fence that is complete and too old for the position is replaced by the next.
     """
     check(order.lock.held(), "the lock is held")
     cdef Fence* fence
@@ -165,8 +165,8 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
 
 cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                                           Failure* failure) except -1 nogil:
-    """Refuse while a stream that a fence would have to be recorded on is capturing: the event would belong to the
-    graph.  Queried for all dependencies before anything is recorded or waited for."""
+    """Fail if a source on which a fence would have to be recorded is capturing: the event would belong to the graph.
+    All dependencies are checked before anything is recorded or waited for."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef uint64_t position
@@ -186,8 +186,8 @@ cdef int order_all_unlocks(OrderState* order, StreamState* stream, vector[Depend
                            Failure* failure) except -1 nogil:
     """Order `stream` (NULL: the host) after every dependency; at most one wait for each source.
 
-    Readers come first: they were ordered after the writers, and those after the allocation, so waiting for a reader
-    usually implies the rest.
+    Readers come first: the readers were ordered after the writers, and the writers after the allocation, so waiting for
+    a reader usually implies the rest.
     """
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source

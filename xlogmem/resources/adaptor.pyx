@@ -1,9 +1,9 @@
 """Adaptors: resources around a resource, which keep books of its calls.
 
 An adaptor has the functions of its upstream and adds bookkeeping before and after each (`Books`).  It queues no work,
-so it is as transparent as that: over a pool it passes frontiers on, over a resource in Python it needs the GIL where
-that does.  Each call carries what is allocated or freed and for which block (`Allocation`) down the stack, so an
-adaptor knows tags and generations wherever it stands; below a pool it sees its chunks.
+so it behaves as its upstream does: over a pool it passes frontiers on, over a resource in Python it needs the GIL where
+the resource does.  Each call carries an `Allocation` (the memory and its block) down the stack, so an adaptor knows
+tags and generations wherever it stands; below a pool it sees the pool's chunks.
 """
 cimport cython
 
@@ -106,10 +106,10 @@ cdef int end(void* self) except -1 nogil:
 @cython.no_gc_clear                         # a runtime calls down the stack until its __dealloc__
 @cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class ResourceAdaptor(DeviceMemoryResource):
-    """The base class of the adaptors: a resource around another one.
+    """The base class of the adaptors: a resource around another resource.
 
     Use one of the subclasses.  They go around any resource and each other, in any order; around a pool they watch the
-    pool's blocks, and below one its chunks.
+    pool's blocks, and below a pool its chunks.
 
     Attributes
     ----------
@@ -118,7 +118,8 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
     """
 
     cdef int take_upstream(self, object upstream) except -1:
-        """The first step: the resource below is a resource, and its context is known."""
+        """Take the resource below, as the first step of ``__init__``: check that it is a resource, and keep its
+        context."""
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
         refuse_upstream(upstream, "an adaptor on it")
@@ -128,8 +129,9 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return 0
 
     cdef int open_books(self, void* self_of_books) except -1:
-        """The last step, which cannot fail: take the place of the resource.  The subclass has filled in `state.books`.
-        An adaptor whose ``__init__`` fails before has no functions, and nothing takes it for a resource."""
+        """Take the place of the resource below, as the last step of ``__init__``, which cannot fail.  The subclass has
+        filled in `state.books`.  An adaptor whose ``__init__`` fails before has no functions, and nothing accepts it as
+        a resource."""
         self.state.self = self_of_books
         self.table = self.upstream.table                # its order, and whether it finds its device
         self.table.self = &self.state
@@ -153,7 +155,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return 0
 
     cdef int refuse_unmade(self) except -1:
-        """For methods: before ``__init__``, and after one that failed, there are no figures."""
+        """Raise if ``__init__`` was not called, or failed: then methods have no figures."""
         if self.table.allocate == NULL:
             raise StreamMisuseError(NEVER_INITIALISED.format(type(self).__name__))
         return 0
@@ -169,7 +171,7 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
 
     @property
     def upstream_mr(self):
-        """The RMM resource below; an AttributeError where there is none."""
+        """The RMM resource below; raises AttributeError if there is none."""
         self.refuse_unmade()
         return self.upstream.upstream_mr
 

@@ -45,7 +45,7 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class AsyncMemoryResource(DeviceMemoryResource):
-    """``cuMemAllocFromPoolAsync`` and ``cuMemFreeAsync`` on a driver pool of its own.
+    """Memory from ``cuMemAllocFromPoolAsync``, freed by ``cuMemFreeAsync``, in a driver pool of the resource's own.
 
     The pool keeps its memory when the device is synchronized, where the driver's default pool returns it to the device.
     The default pool of the process is neither used nor changed.
@@ -103,7 +103,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         self.table.trim = trim
 
     def __dealloc__(self):
-        """Once all frees are complete the pool is destroyed; that is not waited for."""
+        """End the pool, which is destroyed once all frees are complete, without a wait."""
         cdef Failure ignored
         if self.table.self != NULL and not process_is_closing():
             with nogil:

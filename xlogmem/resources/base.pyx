@@ -1,7 +1,7 @@
-"""The base class of every memory resource, and the table of C functions by which the core calls one.
+"""The base class of every memory resource, and the table of C functions by which the core calls a resource.
 
-A resource in C fills in the table itself.  Subclasses in Python define methods, and get functions in their table that
-take the GIL and call them.
+A resource in C fills in the table itself.  Subclasses in Python define methods; the functions in their table take the
+GIL and call the methods.
 """
 cimport cython
 
@@ -57,7 +57,7 @@ cdef int call_allocate(DeviceMemoryResource resource, Allocation* wanted, Failur
 
 
 cdef int python_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
-    """As `python_allocate`."""
+    """Call the method of a Python subclass, as `python_allocate` does."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
     cdef UnderWay exception
     cdef int failed
@@ -95,7 +95,8 @@ cdef int refuse_undeclared(DeviceMemoryResource resource, str what) except -1:
 
 
 cdef int refuse_unheard(DeviceMemoryResource resource, str what) except -1:
-    """A resource in C is called through its table: a method that a subclass in Python puts in front is not heard."""
+    """Raise if a subclass in Python overrides a method of a resource in C: the core calls such a resource through its
+    table, and would not call the method."""
     if resource.table.allocate == python_allocate:
         return 0
     for name in ("allocate", "deallocate"):
@@ -131,7 +132,7 @@ cdef class DeviceMemoryResource:
             def deallocate(self, ptr, nbytes, stream): ...
 
     A resource may be used by itself: nothing is tracked then, and the caller orders everything.  `DeviceRuntime` tracks
-    what it allocates from a resource.
+    the memory that it allocates from a resource.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ cdef class DeviceMemoryResource:
     Attributes
     ----------
     order : {"stream", "host"}
-        What a subclass declares.  ``"stream"``: memory and frees are ordered on the stream given to the call.
+        The order that a subclass declares.  ``"stream"``: memory and frees are ordered on the stream given to the call.
         ``"host"``: a free takes effect at once; the runtime waits on the host for every use before it frees.
     context : object
         The primary context of the device; None before ``__init__``.
@@ -158,9 +159,9 @@ cdef class DeviceMemoryResource:
     Notes
     -----
     Methods of subclasses are called from any thread, without any lock of the runtime and with the device's context
-    current, and may use the runtime themselves.  What they raise is raised to the caller of the runtime; a free that
-    raises leaves the block live.  A runtime refuses a resource that declares no `order`, because it could not say when
-    a free takes effect.
+    current, and may use the runtime themselves.  The runtime raises their exceptions to its caller; a free that raises
+    leaves the block live.  A runtime refuses a resource that declares no `order`, because it could not say when a free
+    takes effect.
     """
 
     order = None
@@ -234,8 +235,8 @@ cdef class DeviceMemoryResource:
         nbytes : int
             As given to `allocate`.
         stream : Stream, int or object of another library
-            Every use has to be ordered before the work that is enqueued there from now on; with ``order = "host"`` it
-            has to be complete.  The resource does not know of uses.
+            Every use has to be ordered before the work that is enqueued there from now on; with ``order = "host"``
+            every use has to be complete.  The resource does not know of uses.
 
         Raises
         ------
@@ -269,12 +270,14 @@ cdef class DeviceMemoryResource:
             raise_failure(&failure, f"freeing {nbytes} bytes on {stream!r}")
 
     cdef int bind(self, StreamPool stream_pool) except -1:
-        """A runtime takes the resource.  One that keeps frontiers keeps positions of these streams from now on."""
+        """Bind the resource to a runtime.  A resource that keeps frontiers keeps positions of these streams from now
+        on."""
         return 0
 
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
         """The handle of a stream, which has to be on the device of this resource.  Raises if the resource has no C
-        function for `method`: a subclass in Python that does not define it has only this class's, which called that."""
+        function for `method`: a subclass in Python that does not define `method` has only the method of this class,
+        which called this function."""
         if self.context is None or self.table.allocate == NULL or self.table.allocate == python_allocate:
             raise StreamMisuseError(f"{type(self).__name__} does not support {method} (unsupported): the class does "
                                     "not define it, or its __init__ was not called")

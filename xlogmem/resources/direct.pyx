@@ -42,7 +42,7 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
 
     Notes
     -----
-    Takes no stream into account: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
+    The stream is ignored: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
 
     def __init__(self, ordinal=0, *, device_id=None):

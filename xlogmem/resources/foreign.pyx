@@ -1,7 +1,8 @@
-"""Resources that are written in C or C++ outside of xlogmem, RMM's among them.
+"""Resources that are written in C or C++ outside xlogmem, for example RMM's.
 
-``include/xlogmem.h`` says what such a resource promises (``xlogmem_upstream``).  One that only passes on memory of a
-CUDA pool (RMM's asynchronous resource) declares that by a flag, and the driver is called directly in its place.
+``include/xlogmem.h`` defines the contract of such a resource (``xlogmem_upstream``).  A resource that only passes on
+memory of a CUDA pool (RMM's asynchronous resource) declares this by a flag; then xlogmem calls the driver directly
+instead of the resource.
 """
 cimport cython
 
@@ -38,7 +39,7 @@ __all__ = ["ForeignMemoryResource"]
 
 
 cdef int fail_foreign(xlogmem_error* error, Failure* failure) noexcept nogil:
-    """Fill in a failure with what the resource reported, and return 1."""
+    """Fill in a failure with the error that the resource reported, and return 1."""
     snprintf(failure.text, sizeof(failure.text), "%s", error.text)
     return fail_resource(failure, cy.CUDA_ERROR_OUT_OF_MEMORY if error.kind == XLOGMEM_OUT_OF_MEMORY
                          else cy.CUDA_ERROR_UNKNOWN)
@@ -68,7 +69,8 @@ cdef struct Pooled:
 
 
 cdef int pooled_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Allocate from the resource's CUDA pool; the first time, and where that fails, through the resource."""
+    """Allocate from the resource's CUDA pool; the first time, and when the pool fails, allocate through the resource.
+    """
     cdef Pooled* pooled = <Pooled*>self
     cdef cy.CUmemoryPool pool = <cy.CUmemoryPool>pooled.pool.load()
     cdef cy.CUdeviceptr address = 0
@@ -94,16 +96,16 @@ cdef int pooled_deallocate(void* self, Allocation* freed, Failure* failure) exce
 @cython.no_gc_clear                         # __dealloc__ needs the capsule
 @cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class ForeignMemoryResource(DeviceMemoryResource):
-    """A resource that is written in C or C++ outside of xlogmem.
+    """A resource that is written in C or C++ outside xlogmem.
 
     Parameters
     ----------
     capsule : capsule
-        Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps alive what that needs.
+        Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps its resources alive.
     ordinal, device_id : int
         The device, by either name.
     order : {"stream", "host"}
-        What it promises: see `DeviceMemoryResource`.
+        The order that the resource promises: see `DeviceMemoryResource`.
 
     Attributes
     ----------

@@ -1,18 +1,18 @@
 """A guard: an adaptor that finds writes past the ends of memory, writes after a free, and second frees.
 
 Every allocation gets a *canary* on both sides, bytes that no program may write, and is filled with *poison*, so that a
-program which reads what it never wrote, or what it freed, sees the same wrong values every time.  A free compares the
-canaries, poisons the memory again and keeps it in *quarantine*; when it leaves that, poison and canaries are compared
-once more.  All of this is done by two kernels, in stream order, and no call waits for them.
+program that reads memory before it writes it, or after it frees it, sees the same wrong values every time.  A free
+compares the canaries, poisons the memory again and keeps it in *quarantine*; when the memory leaves the quarantine,
+poison and canaries are compared once more.  Two kernels do all of this, in stream order, and no call waits for them.
 
-Why there is no false alarm.  The fill at an allocation is queued on the stream of the call before the core takes the
-position that later users are ordered after.  A free comes to the guard when its stream, or the host, is ordered after
-every use (the guard keeps no frontiers, so it is not called before).  What leaves the quarantine does so on a stream of
-the guard's own, which waits for an event behind the poison.  Compared without a free are canaries whose fill the host
-has seen complete: no rightful work touches them.
+There are no false alarms.  The fill at an allocation is queued on the stream of the call before the core takes the
+position that later users are ordered after.  The core calls the guard for a free when the free's stream, or the host,
+is ordered after every use (the guard keeps no frontiers, so it is not called before).  Memory leaves the quarantine on
+a stream of the guard's own, which waits for an event behind the poison.  Canaries are compared without a free only if
+the host has seen their fill complete: no rightful work touches them.
 
-Around a pool the guard watches the pool's blocks, and gives them back with the position behind its own work.  Below a
-pool it sees chunks.
+Around a pool the guard watches the pool's blocks, and returns them with the position behind its own work.  Below a pool
+it sees chunks.
 """
 
 cimport cython
@@ -71,7 +71,7 @@ cdef int parse_canary(object canary) except -1:
 
 
 cdef object parse_on_violation(object on_violation):
-    """What to call for each violation; None: nothing."""
+    """The function to call for each violation; None if there is none."""
     if isinstance(on_violation, str) and on_violation in ("raise", "warn"):
         return _warn if on_violation == "warn" else None
     if not callable(on_violation):
@@ -95,19 +95,19 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     canary : int
         Bytes on each side, a multiple of 256.  An allocation takes twice that and at most 255 bytes more.
     quarantine_bytes : int, str or float
-        How much freed memory is kept, canaries included: bytes, a text with a unit, or a share of the device's memory.
-        The oldest leaves first.
+        The amount of freed memory to keep, canaries included: bytes, a text with a unit, or a share of the device's
+        memory.  The oldest memory leaves first.
     quarantine_age : int, optional
-        Memory leaves after so many further frees at the latest.  By default any number.
+        Memory leaves after this number of further frees at the latest.  By default there is no limit.
     poison : bool
-        Whether memory is poisoned.  Without, writes after a free go unseen.
+        True to poison memory.  Without poison, writes after a free go unseen.
     depth : int
         Frames of the Python stacks of allocation and free that are kept, 0 to 256.
     on_violation : {"raise", "warn"} or callable
         Each violation is logged to ``"xlogmem"`` as an error.  Then ``"raise"``: the next `reap_pending` or `check`
         raises `MemoryCorruptionError`.  ``"warn"``: a `MemoryGuardWarning` is given.  A callable gets the
-        `GuardViolation`, from any thread; what it raises is logged.  A free never raises for a violation, nor for
-        what happens while it is reported: an interrupt comes when the call is over.
+        `GuardViolation`, from any thread; its exceptions are logged.  A free never raises for a violation, nor for an
+        exception while a violation is reported: an interrupt comes when the call is over.
 
     Attributes
     ----------
@@ -126,13 +126,14 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     Notes
     -----
     Fills and checks are queued on the stream of the call, or on a stream of the guard's own, and cost the host two or
-    three driver calls for an allocation and four to seven for a free; it waits for none of them, unless upstream takes
-    no streams (`DirectMemoryResource`).  A stream that is captured gets no kernel: a call there is refused, and under a
-    runtime carried out after the capture.  What checks find is seen by later calls.
+    three driver calls for an allocation and four to seven for a free; the host waits for none of them, unless upstream
+    takes no streams (`DirectMemoryResource`).  A capturing stream gets no kernel: a call there is refused, and under a
+    runtime carried out after the capture.  Later calls see the findings of checks.
 
     For a runtime, and a budget above the guard, memory in quarantine is free; a budget below the guard counts it, with
-    the canaries.  It is returned when upstream is out of memory, by `trim`, and when the runtime ends.  A block that
-    was freed is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.  Thread-safe.
+    the canaries.  Memory in quarantine is returned when upstream is out of memory, by `trim`, and when the runtime
+    ends.  A freed block is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.
+    Thread-safe.
     """
 
     def __init__(self, upstream, *, canary=256, quarantine_bytes="64MiB", quarantine_age=None, poison=True, depth=16,
@@ -163,7 +164,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         self.fill_table(depth)
 
     cdef int fill_table(self, int depth) except -1:
-        """Unlike other adaptors a guard queues work, so it keeps no frontiers."""
+        """Fill in the functions of the guard.  Unlike other adaptors a guard queues work, so it keeps no frontiers."""
         self.open_books(NULL)
         self.guard_functions.self = &self.guard
         self.guard_functions.reap = reap
@@ -195,7 +196,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         return 0
 
     cdef int bind(self, StreamPool stream_pool) except -1:
-        """Over a pool, positions of the guard's stream go upstream: it has to be one of the runtime's."""
+        """Bind the guard to a runtime.  Over a pool, positions of the guard's stream go upstream, so the stream has to
+        be one of the runtime's."""
         cdef Stream stream
         if self.upstream is None or self.guard.upstream.frontiers == NULL or self.stream_pool is not None:
             return ResourceAdaptor.bind(self, stream_pool)
@@ -209,7 +211,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         return 0
 
     def __del__(self):
-        """Returns what is in quarantine while an upstream that is written in Python is whole."""
+        """Return the memory in quarantine while an upstream that is written in Python is still whole."""
         if not process_is_closing():
             with nogil:
                 end_guard(&self.guard)
@@ -232,7 +234,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
                 leave_context(&scope)
 
     cdef int keep(self, object violation) except -1:
-        """For `violations`, and to be raised.  There may be any number of violations, and room for some."""
+        """Keep a violation for `violations`, and to be raised.  Only a limited number is kept."""
         if len(self.found) < KEPT:
             self.found.append(violation)
         if len(self.news) < KEPT:
@@ -242,29 +244,29 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         return 0
 
     def check(self, *, bint blocking=True):
-        """Compare the canaries of all memory, and the poison of what is in quarantine.
+        """Compare the canaries of all memory, and the poison of memory in quarantine.
 
         Parameters
         ----------
         blocking : bool
-            Wait on the host until that is done (default).  Otherwise the comparison is queued, and its result is seen
-            by a later call.
+            Wait on the host until the comparison is complete (default).  Otherwise the comparison is queued, and a
+            later call sees its result.
 
         Returns
         -------
         list of GuardViolation
-            What was found since the last call.
+            The violations found since the last call.
 
         Raises
         ------
         MemoryCorruptionError
-            The same, where `on_violation` is ``"raise"``.
+            Violations were found, and `on_violation` is ``"raise"``.
         DriverError
             A kernel could not be queued.
 
         Notes
         -----
-        Memory whose allocation the device has not come to is left out.  The host waits for the frees of what is in
+        Memory whose allocation the device has not reached is left out.  The host waits for the frees of memory in
         quarantine and for nothing else.  Thread-safe; the GIL is released.
         """
         cdef GuardState* guard = &self.guard
@@ -290,7 +292,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         return news
 
     def trim(self):
-        """Return everything in quarantine to the resource upstream, checked.
+        """Check all memory in quarantine, and return it to the resource upstream.
 
         Returns
         -------
@@ -300,7 +302,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         Raises
         ------
         DriverError
-            Some could not be returned, and stays.
+            Some memory could not be returned, and stays in quarantine.
 
         Notes
         -----
@@ -326,7 +328,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         return before - min(before, after)
 
     def violations(self):
-        """Everything that was found, at most the first 1,000."""
+        """All violations found, at most the first 1,000."""
         self.refuse_unmade()
         publish(self)
         return list(self.found)
@@ -345,6 +347,6 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
 
     @property
     def quarantined_blocks(self):
-        """How many allocations are in quarantine."""
+        """The number of allocations in quarantine."""
         self.refuse_unmade()
         return read_under(&self.guard.lock, &self.guard.quarantined_count)

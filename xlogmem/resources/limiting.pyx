@@ -1,8 +1,9 @@
 """A budget: an adaptor that admits no more than a number of bytes.
 
-What counts is what others cannot use: bytes of live blocks, and of freed ones until the device has completed the free.
-So the sum is charged before upstream is called, in one atomic step, discharged if that fails, and when the runtime
-says that the bytes are settled.  It is what the runtime calls outstanding, whatever upstream rounds sizes to.
+A budget counts the bytes that others cannot use: bytes of live blocks, and of freed blocks until the device has
+completed the free.  So the bytes are charged before upstream is called, in one atomic step, and discharged if upstream
+fails, and when the runtime reports that the bytes are settled.  The sum is what the runtime calls outstanding,
+whatever upstream rounds sizes to.
 """
 cimport cython
 
@@ -71,7 +72,7 @@ cdef int refuse(Limit* limit, uint64_t nbytes, uint64_t current, Failure* failur
 
 
 cdef uint64_t find_holders_locked(Limit* limit, Budget* budget) noexcept nogil:
-    """The largest, in their order: an insertion into a short list.  Returns the bytes of all."""
+    """Find the largest holders, in their order, by insertion into a short list.  Returns the bytes of all holders."""
     cdef uint64_t live = 0
     cdef size_t i
     cdef int place
@@ -120,14 +121,15 @@ cdef void discharge(void* self, uint64_t nbytes) noexcept nogil:
 
 
 cdef void count_evicted(void* self, Allocation* lost) noexcept nogil:
-    """Its bytes are settled: the resource below has given them to another block, and no free of this one comes."""
+    """Count an evicted block as freed.  Its bytes are settled: the resource below has given them to another block, and
+    no free of the evicted block will come."""
     count_freed(self, lost)
 
 
 # ---------------------------------------------------------------------------------------------- runtimes that share it
 cdef int trim(void* self, Failure* failure) except -1 nogil:
-    """A runtime that is out of memory has waited for its own frees: wait for those of the others that count here too,
-    and then have upstream release what it keeps."""
+    """Make room for a runtime that is out of memory and has waited for its own frees: wait for the frees of the other
+    runtimes that share the budget, and then have upstream release the memory that it keeps."""
     cdef AdaptorState* state = <AdaptorState*>self
     cdef Limit* limit = <Limit*>state.self
     cdef cy.CUstreamCaptureMode mode
@@ -143,7 +145,8 @@ cdef int trim(void* self, Failure* failure) except -1 nogil:
 
 
 cdef void wait_for_sharers(LimitingResourceAdaptor budget) noexcept:
-    """The runtimes do that without the GIL, and report nothing.  The core's call goes on whatever is raised here."""
+    """Have the runtimes that share a budget wait for their pending frees; they wait without the GIL, and report
+    nothing.  The core's call goes on whatever is raised here."""
     for reference in list(budget.runtimes):
         runtime = reference()
         if runtime is not None:
@@ -182,10 +185,10 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     Notes
     -----
-    What counts are the bytes that were requested, from the allocation until the device has completed the free; into a
-    pool, until the free.  Below a pool chunks count, until their free was queued.  At every moment the sum is exact and
-    not above the limit, and it is 0 when nothing is allocated or pending.  A free that fails stays charged.  May be
-    shared by runtimes of one device: one that is out of budget waits for the pending frees of the others too.
+    The requested bytes count, from the allocation until the device has completed the free; for a free into a pool,
+    until the free.  Below a pool chunks count, until their free was queued.  At every moment the sum is exact and not
+    above the limit, and it is 0 when nothing is allocated or pending.  A free that fails stays charged.  Runtimes of
+    one device may share a budget: a runtime that is out of budget waits for the pending frees of the others too.
     Thread-safe.
     """
 
@@ -227,18 +230,18 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     @property
     def current_bytes(self):
-        """Bytes that count: live, and freed and not complete as far as the host has seen."""
+        """Bytes that count: of live blocks, and of frees that are not complete as far as the host has seen."""
         self.refuse_unmade()
         return self.limit_state.charged.load()
 
     @property
     def remaining_bytes(self):
-        """Bytes that fit now."""
+        """Bytes that the limit still admits now."""
         self.refuse_unmade()
         return self.limit_state.limit - self.limit_state.charged.load()
 
     def holders(self):
-        """Bytes of live blocks by tag, the largest first; None stands for all without a tag."""
+        """Bytes of live blocks by tag, the largest first; None stands for all blocks without a tag."""
         self.refuse_unmade()
         rows = read_rows(&self.limit_state.by_tag, &self.limit_state.lock)
         return dict(sorted(((tag, figures[0]) for _, tag, figures in rows if figures[0]), key=lambda row: -row[1]))

@@ -1,9 +1,9 @@
 """A log of the calls of a resource: for RMM's tools, for a replay, or for a program to read.
 
 The hooks, which may run under the runtime's lock and without the GIL, put records of a fixed size into a ring
-(``logging/ring.pxi``).  A thread takes them out, makes rows of them without the GIL (``logging/rows.pxi``) and gives
-them to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it: where the
-ring is full, records are dropped and counted.
+(``logging/ring.pxi``).  A thread takes the records out, makes rows of them without the GIL (``logging/rows.pxi``) and
+gives the rows to the sink (``logging/writer.pxi``, `sinks.py`).  So whatever a sink does, no allocation waits for it:
+if the ring is full, records are dropped and counted.
 """
 
 cimport cython
@@ -29,16 +29,16 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     upstream : DeviceMemoryResource
         The resource.
     sink : str, os.PathLike, text file, callable or logging.Logger
-        Where the log goes.  A file at a path is made or emptied, and belongs to the adaptor; its directory has to
-        exist.  Rows are appended, so another program may empty it.  A callable is called with an `AllocationRecord` for
-        each call (``[].append`` keeps them), or with a row of text if there is a `format`.  A logger gets each row as a
-        message of level INFO.
+        The destination of the log.  A file at a path is made or emptied, and belongs to the adaptor; its directory has
+        to exist.  Rows are appended, so another program may empty the file.  A callable is called with an
+        `AllocationRecord` for each call (``[].append`` keeps the records), or with a row of text if there is a
+        `format`.  A logger gets each row as a message of level INFO.
     format : {"rmm", "json"}, optional
         ``"rmm"``: the CSV of RMM's `LoggingResourceAdaptor`, byte for byte.  ``"json"``: a JSON object in each line,
         with the fields of `AllocationRecord`.  The default is ``"rmm"`` for a path that ends with ``.csv``, else
         ``"json"``.
     capacity : int
-        Records that may wait to be written.  When there are more, records are dropped and counted.
+        The number of records that may wait to be written.  Further records are dropped and counted.
 
     Attributes
     ----------
@@ -51,25 +51,25 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         Upstream is not a `DeviceMemoryResource`, or the sink is none of these, or is a coroutine function, which a call
         would not run.
     ValueError
-        The format or the capacity is not one, or the file is the log of another adaptor.  One that was dropped or
-        closed is waited for.
+        The format or the capacity is not valid, or the file is the log of another adaptor.  If the other adaptor was
+        dropped or closed, the call waits for it instead.
     OSError
         The file cannot be opened.
 
     Notes
     -----
-    The sink is used by a thread of the adaptor, never by the thread that allocates and never under a lock, so it may
-    block, raise and use the runtime; a call that the sink itself makes is not logged.  What it raises is counted in
-    `dropped_records` and reported once through the logger ``"xlogmem"``.
+    A thread of the adaptor uses the sink, never the thread that allocates and never under a lock, so the sink may
+    block, raise and use the runtime; a call that the sink itself makes is not logged.  Records for which the sink
+    raises are counted in `dropped_records`, and the exception is reported once through the logger ``"xlogmem"``.
 
-    A free is logged before it is made, because another thread may get the address as soon as it was made; one that
-    fails has a second record, ``"free failure"``, in JSON.  In the columns of RMM the default stream is 0, and a failed
-    free has no row of its own, as there.  Reaps, launches and uses are not logged.
+    A free is logged before it is made, because another thread may get the address as soon as the free was made; a free
+    that fails has a second record, ``"free failure"``, in JSON.  In RMM's columns the default stream is 0, and a failed
+    free has no row of its own, as in RMM.  Reaps, launches and uses are not logged.
 
     The log is complete after `flush`, `close`, the end of a ``with`` statement, or the exit of the interpreter or of a
     process of `multiprocessing`, which waits for a slow sink for five seconds.  (`os._exit`, and a signal that ends the
-    process, do not.)  An adaptor that is dropped writes what it has and ends its thread; one that
-    its own sink refers to is not dropped before `close`.  A forked child logs nothing.  Thread-safe.
+    process, do not.)  An adaptor that is dropped writes its remaining records and ends its thread; an adaptor that its
+    own sink refers to is not dropped before `close`.  A forked child logs nothing.  Thread-safe.
     """
 
     cdef LogWriter writer
@@ -92,7 +92,7 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
 
     @property
     def dropped_records(self):
-        """Records that were not written so far: the ring was full, the sink raised, or the log was closed."""
+        """The number of records that were dropped so far: the ring was full, the sink raised, or the log was closed."""
         self.refuse_unmade()
         return self.writer.dropped()
 
@@ -125,7 +125,7 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         return self.writer.dropped()
 
     def close(self, timeout=None):
-        """Flush, and end the log: later calls are made, counted as dropped and not logged.  See `flush`."""
+        """Flush, and end the log.  Later calls still work; they are counted as dropped, not logged.  See `flush`."""
         self.refuse_unmade()
         self.writer.close(timeout)
 

@@ -2,8 +2,8 @@
 
 A free takes three steps, because another thread may get the address as soon as upstream has it: the record is marked
 (`begin_free`), upstream is called, and the record is removed (`end_free`) or is outstanding again (`undo_free`).  If
-the address was handed out again in between, the new record has replaced the marked one, and the end of the former free
-leaves it alone: it knows its own record by the call.
+the address was handed out again in between, the new record has replaced the marked record, and the end of the former
+free leaves the new record alone: a free recognises its own record by the call.
 """
 from libc.stdint cimport uint64_t
 
@@ -25,8 +25,8 @@ cdef Record* find_record(Outstanding* outstanding, uint64_t ptr) noexcept nogil:
 
 
 cdef bint add_record(Outstanding* outstanding, Record* record, Record* replaced) noexcept nogil:
-    """Returns whether there was one: it is `replaced`, and was being freed, or lost by a resource that handed out
-    memory twice."""
+    """Add a record.  True if the address had a record already: this is `replaced`, and its memory was being freed, or
+    was lost by a resource that handed out memory twice."""
     cdef Record* place
     if 2 * (outstanding.count + 1) > outstanding.places.size():
         grow(outstanding)
@@ -48,7 +48,7 @@ cdef void grow(Outstanding* outstanding) noexcept nogil:
 
 
 cdef Record* begin_free(Outstanding* outstanding, Allocation* freed) noexcept nogil:
-    """Mark the record; NULL if nothing is outstanding there."""
+    """Mark the record of a free; NULL if no memory is outstanding at the address."""
     cdef Record* record
     if outstanding.places.empty():
         return NULL
@@ -68,7 +68,7 @@ cdef Record* marked_by(Outstanding* outstanding, Allocation* freed) noexcept nog
 
 
 cdef Record* undo_free(Outstanding* outstanding, Allocation* freed) noexcept nogil:
-    """Upstream has refused: the record is outstanding again.  NULL if this call has marked none."""
+    """Make a record outstanding again, after upstream has refused.  NULL if this call has marked none."""
     cdef Record* record = marked_by(outstanding, freed)
     if record != NULL:
         record.freeing = NULL
@@ -76,7 +76,8 @@ cdef Record* undo_free(Outstanding* outstanding, Allocation* freed) noexcept nog
 
 
 cdef bint end_free(Outstanding* outstanding, Allocation* freed, Record* removed) noexcept nogil:
-    """Upstream has the memory.  Returns whether there is still a record that this call has marked: it is `removed`."""
+    """Remove the record of memory that upstream has.  True if the record that this call has marked still exists: it is
+    copied to `removed`."""
     cdef Record* record = marked_by(outstanding, freed)
     cdef size_t mask = outstanding.places.size() - 1
     cdef size_t hole, place
@@ -97,7 +98,8 @@ cdef bint end_free(Outstanding* outstanding, Allocation* freed, Record* removed)
 
 
 cdef object name_of_stream(uint64_t key):
-    """The id of a stream; of one that no runtime knows its handle as logs show it; None for all others together."""
+    """The id of a stream; for a stream that no runtime knows, its handle as logs show it; None for the key of the rest.
+    """
     if key == key_of_rest():
         return None
     return hex(key - (<uint64_t>1 << 63)) if key >> 63 else key

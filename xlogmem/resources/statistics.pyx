@@ -1,8 +1,8 @@
 """Statistics: an adaptor that counts bytes and calls, in total and by tag and stream.
 
-The counters are RMM's, and so is what pushing and popping does to them.  A free is booked on the rows on which its
-allocation was: the stream of a free may be another one, and a tag beyond the last row may get a row later.  So each
-allocation has a record of where it counts (`outstanding`).
+The counters, and the effects of pushing and popping on them, are RMM's.  A free is booked on the rows of its
+allocation: the stream of a free may be another stream, and a tag beyond the last row may get a row later.  So each
+allocation has a record of the rows on which it counts (`outstanding`).
 """
 cimport cython
 
@@ -76,7 +76,7 @@ cdef inline void add(Counter* counter, int64_t more, bint is_new) noexcept nogil
 
 
 cdef void add_popped(Counter* counter, Counter* popped) noexcept nogil:
-    """What was counted since the push counts below too."""
+    """Add a popped counter to the counter below it."""
     cdef int64_t peak = counter.value + popped.peak
     counter.peak = peak if peak > counter.peak else counter.peak
     counter.value += popped.value
@@ -111,7 +111,7 @@ cdef void count_failed(void* self, Allocation* wanted, Failure* failure) noexcep
 
 
 cdef void take_out(Counts* counts, Record* record) noexcept nogil:
-    """What is freed leaves the counters, and is pending."""
+    """Take freed memory out of the counters; it is pending."""
     cdef Counters* now
     take_from(row_of(&counts.by_tag, record.number, NULL), record.nbytes)
     take_from(row_of(&counts.by_stream, record.stream, NULL), record.nbytes)
@@ -173,7 +173,7 @@ cdef object statistics_of(Counters* counters):
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class StatisticsResourceAdaptor(ResourceAdaptor):
-    """Counts what is allocated from the resource below: now, at most, and in total; by tag and by stream too.
+    """Counts allocations from the resource below: now, at most, and in total; by tag and by stream too.
 
     Parameters
     ----------
@@ -192,11 +192,11 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
 
     Notes
     -----
-    What counts are the bytes that were requested, from the allocation until the free was queued.  A free that fails
-    was none, whatever upstream rounds sizes to.  All figures of one call are of one moment; calls of other threads that
-    are in flight count once upstream has answered an allocation, and from before it is called for a free.  An
-    allocation takes 128 to 256 bytes on the host.  `xlogmem.statistics` has context managers and a profiler.  May be
-    shared by runtimes of one device, which count together.  Thread-safe.
+    The requested bytes count, whatever upstream rounds sizes to, from the allocation until the free was queued.  A free
+    that fails does not count as a free.  All figures of one call are of one moment.  For calls in flight in other
+    threads, an allocation counts once upstream has answered, and a free from before upstream is called.  An allocation
+    takes 128 to 256 bytes on the host.  `xlogmem.statistics` has context managers and a profiler.  Runtimes of one
+    device may share the adaptor, and count together.  Thread-safe.
     """
 
     cdef Counts counts
@@ -256,7 +256,7 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         return statistics_of(&before)
 
     def pop_counters(self):
-        """End what `push_counters` began.  What was counted since then is added to the counters below.
+        """Pop the counters that `push_counters` pushed, and add them to the counters below.
 
         Returns
         -------
@@ -290,9 +290,9 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         Parameters
         ----------
         by : {"tag", "stream"}
-            ``"tag"``: None stands for all memory without a tag.  ``"stream"``: where the memory was allocated, as
-            `Stream.id`; of calls without a runtime, and of no stream of one, the handle in hexadecimal, as logs show
-            it.  Ids of streams of several runtimes count together.
+            ``"tag"``: None stands for all memory without a tag.  ``"stream"``: the stream of the allocation, as
+            `Stream.id`; for a call without a runtime, or on no stream of a runtime, the handle in hexadecimal, as logs
+            show it.  Streams of several runtimes that have the same id count together.
 
         Returns
         -------
@@ -321,14 +321,14 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
 
     @property
     def pending_bytes(self):
-        """Bytes that were freed, and whose free is not complete as far as the host has seen."""
+        """Bytes of frees that are not complete as far as the host has seen."""
         self.refuse_unmade()
         return read_under(&self.counts.lock, &self.counts.pending)
 
     @property
     def failed_allocations(self):
-        """How often the resource below had no memory, or failed.  A runtime that finds none tries again after it has
-        looked for completed frees, so one request may count more than once."""
+        """The number of calls in which the resource below had no memory, or failed.  A runtime that finds no memory
+        tries again after it has looked for completed frees, so one request may count more than once."""
         self.refuse_unmade()
         return read_under(&self.counts.lock, &self.counts.failures)
 

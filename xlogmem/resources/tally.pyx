@@ -1,7 +1,7 @@
 """Bytes and calls by key, for adaptors: a hash table with linear probing.
 
-A program has few tags and streams.  One that makes a tag for each block is bounded all the same: before the table
-grows, rows without bytes are removed, unless their totals are wanted (`keeps_totals`).
+A program has few tags and streams.  The table is bounded even for a program that makes a tag for each block: before the
+table grows, rows without bytes are removed, unless their totals are wanted (`keeps_totals`).
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -50,7 +50,7 @@ cdef Row* row_of(Tally* tally, uint64_t key, Label* tag) noexcept nogil:
 
 
 cdef Row* row_within(Tally* tally, uint64_t key, Label* tag, size_t most) noexcept nogil:
-    """`row_of`; once there are `most` rows, all keys that have none share another one."""
+    """`row_of`, with a limit: once there are `most` rows, all keys without a row share one further row."""
     cdef Row* row = find_row(tally, key)
     if row != NULL or tally.rows.size() < most:
         return row if row != NULL else row_of(tally, key, tag)
@@ -58,7 +58,7 @@ cdef Row* row_within(Tally* tally, uint64_t key, Label* tag, size_t most) noexce
 
 
 cdef void rehash(Tally* tally) noexcept nogil:
-    """Remove what is empty, and make room for twice what is left."""
+    """Remove empty rows, unless their totals are wanted, and make room for twice the remaining rows."""
     cdef size_t i, kept = 0, size = FIRST, place
     for i in range(tally.rows.size()):
         if tally.rows[i].count == 0 and not tally.keeps_totals:
@@ -93,7 +93,7 @@ cdef void take_from(Row* row, uint64_t nbytes) noexcept nogil:
 
 
 cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil:
-    """After `take_from`: it was not so."""
+    """Undo `take_from`: the free failed."""
     row.nbytes += nbytes
     row.count += 1
     row.peak_bytes = larger(row.peak_bytes, row.nbytes)
@@ -101,8 +101,8 @@ cdef void restore_to(Row* row, uint64_t nbytes) noexcept nogil:
 
 
 cdef list read_rows(Tally* tally, mutex* lock):
-    """Each row as its key, its tag, and its figures: now, at most and in total, bytes before calls.  Objects are made
-    of a copy, because that is not done under the lock."""
+    """Read each row as its key, its tag, and its figures: now, at most and in total, bytes before calls.  Objects are
+    made from a copy of the rows, because no object may be made under the lock."""
     cdef vector[Row] rows
     cdef Row* row
     cdef size_t i

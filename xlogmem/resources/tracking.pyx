@@ -95,13 +95,13 @@ cdef void keep_not_freed(void* self, Allocation* freed, Failure* failure) noexce
 
 
 cdef object counts():
-    """Imported when it is needed: dataclasses take longer to import than the rest of xlogmem."""
+    """The module `counts`, imported late: dataclasses take longer to import than the rest of xlogmem."""
     from xlogmem.resources import counts
     return counts
 
 
 cdef void copy_outstanding(Tracker* tracker, vector[Record]* found) noexcept nogil:
-    """With references to their labels."""
+    """Copy the records of outstanding memory, with references to their labels."""
     cdef Record* record
     cdef size_t i
     tracker.lock.lock()
@@ -116,18 +116,18 @@ cdef void copy_outstanding(Tracker* tracker, vector[Record]* found) noexcept nog
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
 cdef class TrackingResourceAdaptor(ResourceAdaptor):
-    """Knows what was allocated from the resource below and not freed, with the Python stack of each call.
+    """Lists memory that was allocated from the resource below and not freed, with the Python stack of each call.
 
     Parameters
     ----------
     upstream : DeviceMemoryResource
         The resource.
     depth : int, optional
-        Frames of each stack, the innermost first; 0: none.  Where another adaptor of the stack of resources wants
-        more, there are more.
+        Frames of each stack, the innermost first; 0: none.  If another adaptor in the stack of resources wants more
+        frames, stacks have more.
     report_at_exit : bool, optional
-        At the end of the process, log what is outstanding then as a warning of the logger ``"xlogmem"`` (to stderr,
-        where the program has not set up logging): summed by stack, the largest first.
+        At the end of the process, log the memory that is outstanding then as a warning of the logger ``"xlogmem"`` (to
+        stderr, if the program has not set up logging): summed by stack, the largest first.
 
     Attributes
     ----------
@@ -143,12 +143,12 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
 
     Notes
     -----
-    Memory is outstanding from its allocation until the free was queued; a free that fails was none.  A stack is that of
-    the thread that allocates, through RMM's C++ and the C table too; there is none where the thread runs no Python
-    code, and none for the chunks of a pool above.  On an H200's host a pair of allocate and free takes about 30 ns more
-    without stacks, and about 0.7 us more with stacks of 16 frames, which are read in both calls and need the GIL
-    (``xlogmem bench --family adaptors``).  An allocation takes 128 to 256 bytes on the host, and each distinct stack
-    one object.  Thread-safe.
+    Memory is outstanding from its allocation until the free was queued; a free that fails does not count as a free.
+    The stack is that of the thread that allocates, through RMM's C++ and the C table too; there is no stack if the
+    thread runs no Python code, and none for the chunks of a pool above.  On an H200's host a pair of allocate and free
+    takes about 30 ns more without stacks, and about 0.7 us more with stacks of 16 frames, which are read in both calls
+    and need the GIL (``xlogmem bench --family adaptors``).  An allocation takes 128 to 256 bytes on the host, and each
+    distinct stack one object.  Thread-safe.
     """
 
     cdef Tracker tracker
@@ -183,7 +183,7 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         return read_under(&self.tracker.lock, &self.tracker.nbytes)
 
     def outstanding_allocations(self):
-        """What is outstanding, all of one moment: a list of `xlogmem.resources.Outstanding`, the oldest first."""
+        """All outstanding memory at one moment: a list of `xlogmem.resources.Outstanding`, the oldest first."""
         cdef vector[Record] records
         cdef size_t i
         cdef list found = []
@@ -207,19 +207,19 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         return counts().outstanding_as_text(self.outstanding_allocations())
 
     def log_outstanding(self, level=WARNING):
-        """Write `outstanding_text` to the logger ``"xlogmem"``; nothing where nothing is outstanding.
+        """Write `outstanding_text` to the logger ``"xlogmem"``; nothing if no memory is outstanding.
 
         Parameters
         ----------
         level : int
-            Of the message.
+            The level of the message.
         """
         text = self.outstanding_text()
         if text:
             logger().log(level, "Outstanding Allocations:\n%s", text)
 
     def memory_summary(self):
-        """The figures as text, for a person to read: the sum, and the stacks that have most of it."""
+        """The figures as text, for a person to read: the sum, and the stacks with the most bytes."""
         records = self.outstanding_allocations()
         nbytes = format_bytes(sum(record.nbytes for record in records))
         lines = [f"{self!r}", f"  outstanding     {nbytes:>12} in {len(records)} allocations"]

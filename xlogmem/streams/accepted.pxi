@@ -1,4 +1,4 @@
-# Which objects are taken for streams, and what handle they have.  No other library is imported: a stream is known by a
+# Stream objects of other libraries, and their handles.  No other library is imported: a stream is recognised by a
 # protocol, or by the name of an attribute.
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
@@ -12,8 +12,8 @@ from xlogmem._driver cimport LEGACY, stream_device
 cdef object value_of(object what):
     """The ``CUstream`` of a stream object of any library, as an int; None if the object is not a stream.
 
-    The driver crashes on a handle that never was one.  So an object is not taken for a stream because it has a pointer:
-    arrays, blocks and events have one too, and some can be waited for.
+    The driver crashes on an integer that was never a stream handle.  So a pointer alone does not make an object a
+    stream: arrays, blocks and events have a pointer too, and some of them have ``synchronize``.
     """
     if PyIndex_Check(what):
         return PyNumber_Index(what)
@@ -62,7 +62,7 @@ cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
 
 
 cdef int device_of(object what) except -1:
-    """The ordinal of a foreign stream's device; of a default stream, the ordinal of the current context's."""
+    """The ordinal of a foreign stream's device; for a default stream, the ordinal of the current context's device."""
     cdef cy.CUstream handle = parse(what)
     cdef Failure failure
     cdef int ordinal = 0, failed
@@ -75,5 +75,5 @@ cdef int device_of(object what) except -1:
 
 
 cdef bint can_own(object what) except -1:
-    """Does the object keep the stream alive that it stands for, as far as is known?"""
+    """True if the object keeps the stream that it names alive, as far as is known."""
     return not (PyIndex_Check(what) or str(type(what).__module__).startswith("cuda.bindings")) and owns_stream(what)

@@ -1,4 +1,4 @@
-# `with stream:`, as CuPy and PyTorch have it: the innermost is current, in its thread or its asynchronous task.
+# `with stream:`, as in CuPy and PyTorch: the innermost stream is current, in its thread or its asynchronous task.
 
 from contextvars import ContextVar
 
@@ -17,8 +17,9 @@ def current_stream():
 
     Notes
     -----
-    Of this thread or asynchronous task alone: a thread begins without one.  Nothing uses the current stream unless it
-    is named, as in ``use(current_stream(), ...)``; the default of an argument stays what its function says.
+    The current stream belongs to this thread or asynchronous task alone: a thread begins without one.  Nothing uses the
+    current stream unless it is named, as in ``use(current_stream(), ...)``; defaults of arguments stay as the functions
+    document them.
     """
     entry = current.get()
     return entry[0] if entry is not None else None

@@ -1,5 +1,5 @@
-# Waits for streams and events as a whole, without a block.  Each is one operation of `_order`, so clocks rise by it and
-# `use` does not wait again for what was waited for here.
+# Waits for streams and events as a whole, without a block.  Each wait is one operation of `_order` and raises clocks,
+# so `use` does not wait again for the same work.
 
 cimport cython
 
@@ -38,16 +38,16 @@ from xlogmem.observe._history cimport find_other_place
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the stream
 cdef class Event:
-    """What was enqueued on a stream when `Stream.record` was called.
+    """The work that was enqueued on a stream when `Stream.record` was called.
 
     Attributes
     ----------
     stream : Stream
-        Where it was recorded.
+        The stream that it was recorded on.
 
     Notes
     -----
-    Keeps its stream, and so its runtime.  It is recorded once and never again.  Thread-safe.
+    An event keeps its stream alive, and so its runtime.  It is recorded once and never again.  Thread-safe.
     """
 
     def __init__(self):
@@ -68,7 +68,7 @@ cdef class Event:
 
     @property
     def ready(self):
-        """Whether the work before the event is complete: queried, without a wait.
+        """True if the work before the event is complete; a query, without a wait.
 
         Raises
         ------
@@ -113,7 +113,7 @@ cdef class Event:
 
 # ---------------------------------------------------------------------------------------------- calls
 cdef OrderState* order_of(Stream stream) except NULL:
-    """The streams that it is one of; raises if its handle means nothing in this thread."""
+    """The order that the stream belongs to; raises if the stream's handle does not mean it in this thread."""
     if stream.state == NULL:
         raise StreamMisuseError("the stream was never made")
     if is_other_threads_default(stream.state):
@@ -190,7 +190,7 @@ cdef int wait_for_other_stream(Stream stream, object other) except -1:
 
 
 cdef int order_after_stream(Stream stream, Stream source) except -1:
-    """Both are of one runtime."""
+    """Order a stream after all work on another stream of the same runtime."""
     cdef OrderState* order = order_of(stream)
     cdef StreamState* waiting = stream.state
     cdef StreamState* state = source.state
@@ -213,7 +213,8 @@ cdef int order_after_stream(Stream stream, Stream source) except -1:
 
 
 cdef int begin_wait_unlocks(OrderState* order, StreamState* waiting, Failure* failure) except -1 nogil:
-    """A wait will be queued on the stream, which stays registered until it is not busy any more."""
+    """Prepare a wait of the stream: mark the stream as busy, so that it stays registered until it is not busy any more.
+    """
     check(order.lock.held(), "the lock is held")
     if refuse_dead(waiting, failure):
         return 1
@@ -250,7 +251,7 @@ cdef int order_after_event(Stream stream, Event event) except -1:
 
 # ---------------------------------------------------------------------------------------------- events
 cdef bint is_event(object what) except -1:
-    """CuPy's events look like streams that follow no protocol; so the class decides."""
+    """True if the object is an event.  The class decides: CuPy's events look like streams that follow no protocol."""
     return isinstance(what, Event) or type(what).__name__ in ("Event", "CUevent", "cudaEvent_t")
 
 
@@ -262,7 +263,7 @@ cdef int wait_for_event(Stream stream, object event) except -1:
 
 
 cdef cy.CUevent event_handle(object event) except NULL:
-    """Of a foreign event: CuPy, PyTorch, cuda.core, cuda.bindings, or an int."""
+    """The handle of a foreign event: an event of CuPy, PyTorch, cuda.core or cuda.bindings, or an int."""
     names = ["cuda_event", "ptr", "handle"] if is_event(event) else ["cuda_event"]
     value = next((getattr(event, name) for name in names if getattr(event, name, None) is not None), event)
     if not PyIndex_Check(value) and not (is_event(value) and hasattr(value, "__int__")):

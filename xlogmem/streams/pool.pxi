@@ -1,9 +1,10 @@
 # A runtime's own streams: made when they are needed, handed out again when their last handle is gone, destroyed when
-# the pool, its runtime and all handles are.  `Stream.__dealloc__` pushes a stream without handles on a list, and the
-# next `acquire` sorts that.
+# the pool, its runtime and all handles are gone.  `Stream.__dealloc__` pushes a stream without handles on a list, and
+# the next `acquire` sorts the list.
 #
-# The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and the others
-# go on.  They may come whenever the GIL is released, and finalizers at any allocation, so each change is one step.
+# The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and other
+# threads go on.  Other threads may run whenever the GIL is released, and finalizers at any allocation, so each change
+# of a list is one step.
 
 import time
 
@@ -26,16 +27,16 @@ cdef class StreamPool:
     ordinal, device_id : int
         The device, by either name.
     max_streams : int
-        How many CUDA streams the pool has in use at the same time; values below 1 count as 1.  The default stream does
-        not count, and a stream whose last handle is dropped returns to the pool.  Beyond that streams are shared, in
-        turn: see `acquire`.
+        The largest number of CUDA streams in use at the same time; values below 1 count as 1.  The default stream does
+        not count, and a stream whose last handle is dropped returns to the pool.  Beyond this number streams are
+        shared, in turn: see `acquire`.
 
     Attributes
     ----------
     ordering : object
         Internal: the streams of the runtime.
     max_streams : int
-        How many CUDA streams the pool has in use at the same time.
+        The largest number of CUDA streams in use at the same time.
 
     Raises
     ------
@@ -84,8 +85,8 @@ cdef class StreamPool:
         return handle_of(self.ordering, state)
 
     cdef bint take_spare(self, StreamState* state) noexcept:
-        """Give a stream without handles its next number and a first handle.  Lookups find streams by their number, and
-        count a handle under the same lock: what they found keeps its number."""
+        """Give a stream without handles its next number and a first handle.  False if the stream has a handle.  Lookups
+        find streams by number and count a handle under the same lock, so a stream that was found keeps its number."""
         cdef OrderState* order = &self.ordering.state
         cdef bint taken
         with nogil:
@@ -112,23 +113,23 @@ cdef class StreamPool:
         return 0
 
     def acquire(self, *, str discipline="ordinary", priority=0):
-        """A stream: one that has no other handle, until `max_streams` are in use.
+        """Acquire a stream that has no other handle, until `max_streams` streams are in use.
 
-        From then on the streams in use are handed out again, each in its turn, as RMM's and PyTorch's pools do it.
-        What two holders enqueue on one stream is ordered in the order of enqueueing, which is right, and may be slower.
+        From then on the streams in use are handed out again, in turn, as in the pools of RMM and PyTorch.  Work that
+        two holders enqueue on one stream runs in the order of enqueueing, which is right, and may be slower.
 
         Parameters
         ----------
         discipline : {"ordinary", "opaque", "sealed"}
-            Which work may be enqueued there without a recorder; see `Stream.discipline`.
+            The kind of work that may be enqueued there without a recorder; see `Stream.discipline`.
         priority : int
             CUDA's stream priority; lower is more urgent.  The driver clamps it to the device's range.
 
         Returns
         -------
         Stream
-            It returns to the pool when its last handle is dropped.  Work that was enqueued there before is not waited
-            for: it comes first in stream order.  A shared one equals the stream of its other holders.
+            The stream returns to the pool when its last handle is dropped.  Work that was enqueued there before is not
+            waited for: it comes first in stream order.  A shared stream equals the stream of its other holders.
 
         Raises
         ------
@@ -167,7 +168,7 @@ cdef class StreamPool:
             time.sleep(0.0005)                          # another thread makes one, which may be what is wanted
 
     cdef Stream share(self, int discipline, int priority):
-        """Another handle of a stream in use, each in its turn; None if there is none of this kind."""
+        """Another handle of a stream in use, in turn; None if no stream in use has this discipline and priority."""
         cdef StreamState* state
         cdef list suited = []
         for address in self.states[1:]:
@@ -187,12 +188,12 @@ cdef class StreamPool:
 
     @property
     def acquired(self):
-        """How many streams are in use, without the default stream."""
+        """The number of streams in use, without the default stream."""
         return sum(1 for state in self.states[1:] if (<StreamState*><size_t>state).handles.load())
 
     @property
     def default(self):
-        """The stream that allocations use when no other is named.  It has id 0 and is never handed out again."""
+        """The stream that allocations use when no other stream is named.  It has id 0 and is never handed out again."""
         if self.ordering is None:
             raise StreamMisuseError("the stream pool was never initialised")
         return handle_of(self.ordering, <StreamState*><size_t>self.states[0])

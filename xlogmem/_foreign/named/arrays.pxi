@@ -1,5 +1,5 @@
-# The CUDA array interface, as `use` takes it: where the first element is, whether there are any, and which bytes they
-# take.  An import checks what else the interface says.
+# The CUDA array interface, as `use` reads it: the address of the first element, and the bytes that the elements take,
+# if there are any.  An import checks the rest of the interface.
 
 from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef bint name_array(object interface, object what, str where, Extent* extent) except -1:
-    """The bytes of what has the interface.  False: no elements."""
+    """Fill in the bytes of an object that has the interface.  False if the object has no elements."""
     if not isinstance(interface, (dict, Mapping)):
         raise TypeError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is a dictionary, not "
                         f"{interface!r}")
@@ -46,22 +46,22 @@ cdef int check_version(object version, object what, str where) except -1:
 
 
 cdef object index_of(object value, str name, object what, str where):
-    """An integer that another library gave."""
+    """The value as an int; raises TypeError if the other library gave no integer."""
     if not PyIndex_Check(value) or isinstance(value, bool):
         raise TypeError(f"{where}: {name} of {type(what).__name__} is an integer, not {value!r}")
     return PyNumber_Index(value)
 
 
 cdef bint check_address(object address, object what, str where) except -1:
-    """Whether 64 bits have room for it."""
+    """Raise ValueError if the address does not fit in 64 bits."""
     if not 0 <= address <= UINT64_MAX:
         raise ValueError(f"{where}: {type(what).__name__} gives {address} as its address, which is none")
     return True
 
 
 cdef int fill_array(Extent* extent, tuple array, str source, object what, str where) except -1:
-    """The bytes of an array that has elements: its address, its shape, its strides in bytes (None: C order) and the
-    size of an element, as `source` gave them."""
+    """Fill in the bytes of an array that has elements.  `array`: its address, its shape, its strides in bytes (None: C
+    order) and the size of an element, as `source` gave them."""
     address, shape, strides, itemsize = array
     try:
         fill_extent(extent, address, shape, strides, itemsize)
@@ -77,8 +77,8 @@ cdef int refuse_layout(str source, object what, str where, tuple layout, object 
 
 
 cdef int fill_extent(Extent* extent, object address, object shape, object strides, object itemsize) except -1:
-    """The bytes of an array that has elements, from the lowest to the highest.  In integers of Python, which do not
-    overflow, however large what a library says is."""
+    """Fill in the bytes of an array that has elements, from the lowest to the highest.  Computed with Python's
+    integers, which do not overflow, however large the library's numbers are."""
     below, above = 0, itemsize
     if strides is not None and len(strides) != len(shape):
         raise TypeError("there is a stride for each dimension")
@@ -102,7 +102,7 @@ cdef int fill_extent(Extent* extent, object address, object shape, object stride
 
 
 cdef object itemsize_in(object typestr):
-    """The bytes of an element: the number at the end of its type.  An element of none takes one here."""
+    """The bytes of an element: the number at the end of its type.  An element of 0 bytes counts as 1 byte."""
     digits = typestr[2:] if isinstance(typestr, str) else ""
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         raise TypeError(f"typestr ends with the size of an element, as '<f4' does, and is not {typestr!r}")

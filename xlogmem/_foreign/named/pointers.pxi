@@ -1,4 +1,4 @@
-# Bare addresses, pointers with a size, and tensors that say themselves where they are.
+# Bare addresses, pointers with a size, and tensors that give their own address.
 
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.number cimport PyIndex_Check, PyNumber_Index
@@ -6,14 +6,16 @@ from libc.stdint cimport UINT64_MAX
 
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
-    """One byte: an address says no more.  What 64 bits have no room for is not tracked."""
+    """Fill in one byte: a bare address has no size.  An address that does not fit in 64 bits becomes 0: it is not
+    tracked."""
     address = PyNumber_Index(address)
     extent.ptr = extent.first = extent.last = address if 0 <= address <= UINT64_MAX else 0
     return True
 
 
 cdef bint name_data_pointer(object what, str where, Extent* extent) except -1:
-    """What has ``data_ptr()``: a tensor, which has a shape, or a storage, which has a size."""
+    """Fill in the bytes of an object that has ``data_ptr()``: a tensor, which has a shape, or a storage, which has a
+    size.  False if it has no elements."""
     if callable(getattr(what, "__dlpack_device__", None)):
         device_of(what, where, extent)
     elif getattr(what, "is_cuda", True) is False:
@@ -31,7 +33,7 @@ cdef bint name_data_pointer(object what, str where, Extent* extent) except -1:
 
 
 cdef bint name_range(object address, object nbytes, object what, str where, Extent* extent) except -1:
-    """A range by its address and its size, which may be a method, or None: it is not known."""
+    """Fill in a range by its address and its size, which may be a method, or None if the size is not known."""
     if callable(nbytes):
         nbytes = nbytes()
     check_address(address, what, where)
@@ -52,7 +54,7 @@ cdef bint name_range(object address, object nbytes, object what, str where, Exte
 
 
 cdef bint name_pointer(object what, str where, Extent* extent) except -1:
-    """What has no description of an array."""
+    """Fill in the bytes of an object without a description of an array.  False if it has no elements."""
     cdef bint handle = str(type(what).__module__).startswith("cuda.bindings")      # of something, and an index too
     if handle and type(what).__name__ == "CUdeviceptr":
         return name_address(int(what), what, where, extent)
@@ -69,7 +71,7 @@ cdef bint name_pointer(object what, str where, Extent* extent) except -1:
 
 
 cdef object pointer_of(object what):
-    """The integer in ``handle`` or ``ptr``; None: there is none."""
+    """The integer in ``handle`` or ``ptr``; None if there is none."""
     for name in ("handle", "ptr"):
         value = getattr(what, name, None)
         if value is None:
@@ -82,7 +84,7 @@ cdef object pointer_of(object what):
 
 
 cdef object size_of(object what):
-    """The bytes from the pointer of an object to the end of its memory; None: they are not known."""
+    """The bytes from the pointer of an object to the end of its memory; None if the number is not known."""
     memory = getattr(what, "mem", None)                 # CuPy: a pointer into an allocation
     if memory is not None:
         size = getattr(memory, "size", None)

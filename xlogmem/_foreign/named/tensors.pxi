@@ -1,4 +1,4 @@
-# DLPack: where a tensor is and which bytes it takes, by a capsule that is not consumed: it is dropped, and its
+# DLPack: the device and the bytes of a tensor, from a capsule that is not consumed: the capsule is dropped, and its
 # producer's deleter runs.
 
 from cpython.number cimport PyNumber_Index
@@ -28,7 +28,7 @@ cdef enum:
 
 
 cdef tuple pair_of(object what, str name):
-    """A pair of integers that another library gave: a device, a version."""
+    """The integers of a pair that another library gave: a device, a version."""
     try:
         first, second = what
         return PyNumber_Index(first), PyNumber_Index(second)
@@ -37,7 +37,7 @@ cdef tuple pair_of(object what, str name):
 
 
 cdef tuple device_pair(object array):
-    """Where an array says that it is: a device type and an ordinal."""
+    """The device type and the ordinal that an array gives."""
     query = getattr(array, "__dlpack_device__", None)
     if not callable(query):
         raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
@@ -45,7 +45,7 @@ cdef tuple device_pair(object array):
 
 
 cdef int device_of(object what, str where, Extent* extent) except -1:
-    """Refuse what is not on a CUDA device, by the producer's word, and note which one it is."""
+    """Refuse an object that is not on a CUDA device, according to its producer, and note the device's ordinal."""
     device_type, ordinal = device_pair(what)
     if device_type in (CPU, CUDA_HOST, ROCM_HOST):
         refuse_host_memory(what, where)
@@ -57,7 +57,7 @@ cdef int device_of(object what, str where, Extent* extent) except -1:
 
 
 cdef bint name_tensor(object what, str where, Extent* extent) except -1:
-    """The bytes of what has ``__dlpack__``.  False: no elements."""
+    """Fill in the bytes of an object that has ``__dlpack__``.  False if the object has no elements."""
     cdef bint read_only = False
     cdef DLTensor* tensor
     device_of(what, where, extent)
@@ -91,7 +91,7 @@ cdef bint fill_from_tensor(DLTensor* tensor, object what, str where, Extent* ext
 cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize):
     """The address of the first element, the shape, and the strides in bytes (None: C order).
 
-    Raises BufferError for what is not a tensor, whatever its elements are.
+    Raises BufferError if this is not a valid tensor, whatever its elements are.
     """
     cdef int i
     if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
@@ -108,9 +108,9 @@ cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize):
 
 
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:
-    """The tensor in a capsule that was not consumed yet; it stays the capsule's.
+    """The tensor in a capsule that was not consumed yet; the capsule still owns the tensor.
 
-    Raises BufferError for other capsules and for unknown versions, TypeError for what is not a capsule.
+    Raises BufferError for other capsules and for unknown versions, TypeError for other objects.
     """
     cdef DLManagedTensorVersioned* versioned
     cdef const char* name

@@ -1,8 +1,8 @@
 # From a handle to its registration, without the GIL.
 #
-# The order of the steps is the rule: capture state, id, known under this id, context, register, and only then is the
-# former registration of the handle unregistered.  Each driver call drops the lock, so each look-up that came before one
-# is made again after it.
+# The order of the steps is the rule: query the capture state, query the id, look up the id, check the context,
+# register, and only then unregister the former registration of the handle.  Each driver call drops the lock, so each
+# look-up that came before a driver call is made again after it.
 
 from libc.stdint cimport uint64_t
 
@@ -37,11 +37,12 @@ from xlogmem._order cimport (
 
 cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
                           Failure* failure) except -1 nogil:
-    """The registration of a foreign stream that is not capturing.  If there is none yet, one is made, of the discipline
-    `unknown`.  Where that is opaque, so is one that another caller made, unless the program named its discipline.
+    """Find the registration of a foreign stream that is not capturing.  If there is none yet, make one, of the
+    discipline `unknown`.  If `unknown` is opaque, an existing registration becomes opaque too, unless the program named
+    its discipline.
 
-    The context is current.  The registration is busy, and cannot go, until the caller counts that down.  On failure it
-    stays registered if it is new, and the next call tries the rest again.
+    The context is current.  The registration is busy, and cannot be unregistered, until the caller decrements `busy`.
+    On failure a new registration stays, and the next call tries the rest again.
     """
     check(order.lock.held(), "the lock is held")
     cdef StreamState* likely
@@ -63,7 +64,7 @@ cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unkn
 
 cdef int find_or_register_unlocks(OrderState* order, cy.CUstream handle, uint64_t number, Discipline unknown,
                                   Identified* found, Failure* failure) except -1 nogil:
-    """`number` is the driver's id of the stream."""
+    """Do the rest of `identify_unlocks`; `number` is the driver's id of the stream."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* former = NULL
     cdef int failed
@@ -94,8 +95,8 @@ cdef int find_or_register_unlocks(OrderState* order, cy.CUstream handle, uint64_
 
 cdef StreamState* match_locked(OrderState* order, cy.CUstream handle, uint64_t number,
                                StreamState** former) noexcept nogil:
-    """The registration of the stream that has this handle and this id, NULL if there is none.  `former` is one of
-    another stream, which had the handle before and so was destroyed; NULL if there is none."""
+    """The registration of the stream that has this handle and this id, NULL if there is none.  `former` is the
+    registration of another stream, which had the handle before and so was destroyed; NULL if there is none."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* known = NULL
     cdef StreamState* stream
@@ -134,15 +135,15 @@ cdef StreamState* register_foreign_locked(OrderState* order, cy.CUstream handle,
 
 cdef int unregister_former_unlocks(OrderState* order, StreamState* former, StreamState* successor,
                                    Failure* failure) except -1 nogil:
-    """The stream was destroyed, and its handle means another one by now: `successor`, which is busy."""
+    """Unregister a stream that was destroyed.  Its handle now means another stream: `successor`, which is busy."""
     check(order.lock.held(), "the lock is held")
     disown_locked(order, former)                        # its handle is not touched any more
     return unregister_destroyed_unlocks(order, former, successor, failure)
 
 
 cdef int unregister_ended_thread_unlocks(OrderState* order) except -1 nogil:
-    """Threads end, and their default streams are never named again: where there are many streams, one of them goes for
-    each that comes.  What is refused now is tried again then."""
+    """Unregister the default stream of a thread that has ended: it is never named again.  If there are many streams,
+    each new default stream makes one of these go.  A stream that cannot be unregistered now is tried again then."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef StreamState* stream
@@ -158,8 +159,8 @@ cdef int unregister_ended_thread_unlocks(OrderState* order) except -1 nogil:
 
 
 cdef StreamState* counted_newest(OrderState* order, cy.CUstream handle) noexcept nogil:
-    """The newest registration of this handle, in this thread, whatever it means by now: without a driver call.  It gets
-    one more handle; NULL if there is none.  Takes the lock itself, as all below do."""
+    """The newest registration of this handle, in this thread, whatever the handle means by now: no driver call is made.
+    The registration gets one more handle; NULL if there is none.  Takes the lock itself, as all functions below do."""
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
     cdef StreamState* newest = NULL
     cdef StreamState* stream
@@ -179,7 +180,7 @@ cdef StreamState* counted_newest(OrderState* order, cy.CUstream handle) noexcept
 cdef int identify_handle(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
                          bint* warn, Failure* failure) except -1 nogil:
     """`identify_unlocks` for a caller without lock and context.  The registration is not busy; it gets one more handle.
-    `warn`: it is new, and a blocking stream."""
+    `warn` becomes True if the registration is new and the stream is a blocking stream."""
     cdef bint capturing = False
     cdef Scope scope
     cdef int failed
@@ -203,7 +204,7 @@ cdef int identify_handle(OrderState* order, cy.CUstream handle, Discipline unkno
 
 
 cdef int is_blocking(cy.CUstream handle) except -1 nogil:
-    """Do the stream and the legacy default stream wait for each other?  What cannot be queried is not warned about."""
+    """True if the stream and the legacy default stream wait for each other; False if that cannot be queried."""
     cdef unsigned int flags = 0
     cdef Failure ignored
     return <size_t>handle > PER_THREAD and not stream_flags(handle, &flags, &ignored) and not flags & NON_BLOCKING
@@ -211,7 +212,7 @@ cdef int is_blocking(cy.CUstream handle) except -1 nogil:
 
 cdef int unregister_foreign(OrderState* order, StreamState* stream, StreamState* successor,
                             Failure* failure) except -1 nogil:
-    """Unregister a stream, or what is left of one that was destroyed."""
+    """Unregister a stream, or the registration of a stream that was destroyed."""
     cdef bint gone = False
     cdef Scope scope
     cdef int failed
@@ -232,7 +233,8 @@ cdef int unregister_foreign(OrderState* order, StreamState* stream, StreamState*
 
 
 cdef int was_destroyed(StreamState* stream, bint* gone, Failure* failure) except -1 nogil:
-    """Whether its handle means another stream by now, or none.  A stream that is capturing is taken for the same."""
+    """Query whether the stream's handle now means another stream, or none.  If a stream with this handle is capturing,
+    it is taken for the same stream."""
     cdef bint capturing = False
     cdef uint64_t number = 0
     cdef Scope scope

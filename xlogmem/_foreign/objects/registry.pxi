@@ -1,9 +1,10 @@
-# Foreign streams as Python objects name them, and the objects that keep them alive.
+# Foreign streams named by Python objects, and the objects that keep the streams alive.
 #
-# The GIL guards the owners, without another lock: a thread that unregisters a stream may wait for a full queue, and the
-# others go on.  They may call the registry whenever the GIL is released, and so may finalizers, which the garbage
-# collector runs at any allocation.  So each change of a dictionary is one step, and is right whatever came before it.
-# What is iterated is a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection inside of it.
+# The GIL guards the owners, without another lock: a thread that unregisters a stream may wait for a full queue, and
+# other threads go on.  They may call the registry whenever the GIL is released, and so may finalizers, which the
+# garbage collector runs at any allocation.  So each change of a dictionary is one step, and is right whatever came
+# before it.  Loops iterate over a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection
+# inside it.
 
 import warnings
 import weakref
@@ -39,7 +40,7 @@ from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now,
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the ordering
 cdef class Owner:
-    """An object that keeps a registered stream alive, and is held as long as that is registered."""
+    """An object that keeps a registered stream alive, and is held as long as the stream is registered."""
 
     def __dealloc__(self):
         if self.state != NULL:
@@ -47,7 +48,8 @@ cdef class Owner:
 
 
 cdef bint name_discipline(OrderState* order, StreamState* stream, Discipline discipline):
-    """The program names the discipline of a stream: True if that is what it has, and keeps from now on."""
+    """Name the discipline of a stream for the program.  True if the stream has this discipline already; then the stream
+    keeps it from now on."""
     cdef bint same
     with nogil:
         order.lock.lock()
@@ -58,12 +60,12 @@ cdef bint name_discipline(OrderState* order, StreamState* stream, Discipline dis
 
 
 cdef bint has_ended(Ordering ordering):
-    """Whether the runtime of these streams is gone."""
+    """True if the runtime of these streams is gone."""
     return ordering.core is None or ordering.core() is None
 
 
 cdef Stream uncored(Stream stream):
-    """A handle that keeps the registration, and not the runtime."""
+    """Make a handle that keeps the registration, and not the runtime."""
     cdef Stream handle = handle_of(stream.ordering, stream.state)
     handle.core = None
     return handle
@@ -72,7 +74,7 @@ cdef Stream uncored(Stream stream):
 @cython.final
 @cython.no_gc_clear
 cdef class StreamRegistry:
-    """The foreign streams of one runtime, as Python objects name them."""
+    """The foreign streams of one runtime, looked up by Python objects."""
 
     def __cinit__(self, Ordering ordering not None):
         self.ordering = ordering
@@ -99,7 +101,7 @@ cdef class StreamRegistry:
         return self.register(what, None)
 
     cdef Stream find_for_use(self, object what):
-        """The handle of a stream on which blocks are used: it may be on another device."""
+        """The handle of a stream on which blocks are used; the stream may be on another device."""
         cdef Stream stream = self.find_at_home(what)
         if stream.state == NULL or stream.ordering is self.ordering:
             return stream if stream.state != NULL and stream.state.remote else self.find(stream)
@@ -108,7 +110,8 @@ cdef class StreamRegistry:
         return self.remote(stream)
 
     cdef Stream find_at_home(self, object what):
-        """The handle of a stream by a runtime of its own device: the process's own, if that is not this one."""
+        """The handle of a stream in a runtime of the stream's own device: in this runtime, or in the process's own
+        runtime of the other device."""
         if isinstance(what, Stream):
             return <Stream>what
         if self.is_elsewhere(what):
@@ -116,8 +119,8 @@ cdef class StreamRegistry:
         return self.find(what)
 
     cdef bint is_elsewhere(self, object what) except -1:
-        """Whether a stream of another library is on another device.  The default streams are those of the current
-        context, if there is one."""
+        """True if a stream of another library is on another device.  A default stream belongs to the current context,
+        if there is one."""
         cdef cy.CUcontext context = NULL
         cdef cy.CUstream handle
         cdef Owner entry = self.by_owner.get(id(what))
@@ -137,7 +140,7 @@ cdef class StreamRegistry:
             device_of(what) != self.ordering.context.ordinal)
 
     cdef Stream remote(self, Stream stream):
-        """The registration here of a stream of another device, named by a handle of a runtime there."""
+        """The registration in this runtime of a stream of another device, named by a handle of a runtime there."""
         cdef Owner entry = self.by_remote.get(remote_key(stream))
         cdef Failure failure
         cdef Stream found
@@ -198,7 +201,7 @@ cdef class StreamRegistry:
         return found
 
     cdef Stream at_home(self, Stream stream):
-        """The handle by which programs know a stream: of a remote one, that of its own device's runtime."""
+        """The handle by which programs know a stream: for a remote stream, a handle of a runtime of its own device."""
         cdef Owner entry = self.by_number.get(stream.id) if stream is not None and stream.state.remote else None
         cdef Stream found = stream
         for key in list(entry.names) if entry is not None and entry.names is not None else ():
@@ -210,8 +213,8 @@ cdef class StreamRegistry:
         return found
 
     cdef int leave_elsewhere(self, Stream stream) except -1:
-        """A stream of this runtime is unregistered: those of other devices do not touch it again.  Refused by all, if
-        one of them has a use of it open."""
+        """Have the runtimes of other devices unregister a stream of this runtime; they do not touch it again.  If one
+        of them has a use open on the stream, the call is refused and none unregisters it."""
         cdef StreamRegistry other
         cdef Owner entry
         if stream.state.remote:
@@ -226,7 +229,8 @@ cdef class StreamRegistry:
         return 0
 
     cdef int leave_name(self, Owner entry, Stream stream) except -1:
-        """A runtime of another device unregisters a stream.  If a second one there has named it too, it stays."""
+        """Unregister a stream that a runtime of another device unregisters.  If a second runtime of that device has
+        named the stream too, the stream stays registered here."""
         gone = [key for key in list(entry.names) if key[0] == id(stream.ordering)]
         if [key for key in list(entry.names) if key not in gone and not name_has_ended(entry.names.get(key))]:
             for key in gone:
@@ -236,8 +240,9 @@ cdef class StreamRegistry:
         return 0
 
     cdef int abandon_elsewhere(self, Stream stream) except -1:
-        """It was unregistered here, and is not refused any more: what another thread has used elsewhere meanwhile goes,
-        or is not touched again once that use is finished."""
+        """Leave a stream in the runtimes of other devices after it was unregistered here, where nothing can be refused
+        any more.  If another thread has used the stream there meanwhile, its registration is unregistered, or is not
+        touched again once that use is finished."""
         cdef StreamRegistry other
         cdef Owner entry
         for other in other_registries(self) if not stream.state.remote else ():
@@ -250,8 +255,8 @@ cdef class StreamRegistry:
         return 0
 
     cdef int abandon(self, Owner entry, tuple key) except -1:
-        """A name of a stream of another device ends.  If nothing else names it, it is not touched again; if nothing
-        else keeps it alive, it may be destroyed.  Without a driver call, as this is for finalizers."""
+        """End a name of a stream of another device.  If nothing else names the stream, it is not touched again; if
+        nothing else keeps the stream alive, it may be destroyed.  Makes no driver call: finalizers call this."""
         cdef OrderState* order = &self.ordering.state
         cdef bint others, owned, needed = False
         name = entry.names.pop(key, None)               # first: another thread may end another name meanwhile
@@ -275,7 +280,8 @@ cdef class StreamRegistry:
         return 0
 
     cdef list entries_of(self, Stream stream):
-        """By which a stream of another device is known here, whichever runtime there it was named by."""
+        """The entries for a stream of another device in this registry, by whichever runtime of that device it was
+        named."""
         cdef Owner entry
         return [entry for entry in list(self.by_remote.values())
                 if <bint>entry.state.alive and entry.state.handle == stream.state.handle
@@ -283,7 +289,7 @@ cdef class StreamRegistry:
                 and entry.state.driver_id == stream.state.driver_id]
 
     cdef int leave_ended(self) except -1:
-        """Streams of runtimes that have ended, which nothing uses any more, may go."""
+        """Unregister the streams of ended runtimes that nothing uses any more."""
         cdef Owner entry
         for entry in list(self.by_remote.values()):
             if <bint>entry.state.alive and entry.state.handles.load() == 1 and all(
@@ -295,8 +301,9 @@ cdef class StreamRegistry:
         return 0
 
     cdef int disown_elsewhere(self) except -1:
-        """The runtime ends, and with it the reason why a program would not destroy a foreign stream: other runtimes do
-        not touch it again.  Without a driver call, as this is for finalizers."""
+        """End the names that this runtime's foreign streams have in other runtimes, at the end of this runtime.  After
+        the end a program may destroy these streams, so other runtimes do not touch them again.  Makes no driver call:
+        finalizers call this."""
         cdef StreamRegistry other
         cdef Owner entry
         for other in other_registries(self):
@@ -316,7 +323,8 @@ cdef class StreamRegistry:
         return handle_of(self.ordering, default)
 
     cdef Stream register(self, object what, object discipline):
-        """The handle of a stream with this discipline (None: as it is, and the default on first use)."""
+        """The handle of a stream, which gets this discipline (None: it keeps its discipline; on first use it gets the
+        default)."""
         cdef int wanted = -1 if discipline is None else discipline_of(discipline)
         cdef int unknown = wanted
         cdef cy.CUstream handle
@@ -332,8 +340,8 @@ cdef class StreamRegistry:
         return self.with_discipline(stream, wanted)
 
     cdef Stream own(self, cy.CUstream handle, bint held):
-        """The stream of the pool that has this handle, None if none has.  With `held` it must have handles already: a
-        spare one may be acquired at any time."""
+        """The pool's own stream that has this handle, None if there is none.  With `held` the stream must have Python
+        handles already: a spare stream may be acquired at any time."""
         cdef StreamState* found
         with nogil:
             self.ordering.state.lock.lock()
@@ -346,7 +354,7 @@ cdef class StreamRegistry:
         return counted_handle(self.ordering, found) if found != NULL else None
 
     cdef Stream foreign(self, cy.CUstream handle, Discipline unknown, object what):
-        """The stream of another library that has this handle.  `what` is the object that it came in."""
+        """The stream of another library that has this handle.  `what` is the object that named the stream."""
         cdef OrderState* order = &self.ordering.state
         cdef Identified found
         cdef Failure failure
@@ -370,7 +378,7 @@ cdef class StreamRegistry:
         return stream
 
     cdef Stream with_discipline(self, Stream stream, int discipline):
-        """The same stream, with this discipline from now on (-1: as it is)."""
+        """The same stream, with this discipline from now on (-1: with the discipline that it has)."""
         cdef OrderState* order = &self.ordering.state
         cdef int former = stream.state.discipline
         cdef Failure failure
@@ -401,8 +409,9 @@ cdef class StreamRegistry:
         return stream
 
     cdef int update_others(self, Stream stream, int discipline, bint may_refuse) except -1:
-        """Runtimes of other devices that know the stream: it has this discipline from now on.  If they may refuse it,
-        all have it or none; else those that would get it at the next use, which looks what the stream has at home."""
+        """Give the stream this discipline in the runtimes of other devices that know it.  If they may refuse, all of
+        them change it or none does.  Else a runtime that refuses changes it at the stream's next use, which looks up
+        the discipline in the stream's own runtime."""
         cdef StreamRegistry other
         cdef Owner entry
         cdef int former = stream.state.discipline
@@ -420,7 +429,7 @@ cdef class StreamRegistry:
         return 0
 
     cdef Stream known_as(self, object what):
-        """The handle of a stream that is registered.  It may be destroyed already, so the driver is not called."""
+        """The handle of a registered stream.  The stream may be destroyed already, so the driver is not called."""
         cdef cy.CUstream handle
         cdef StreamState* found
         cdef Owner entry
@@ -443,14 +452,14 @@ cdef class StreamRegistry:
         return counted_handle(self.ordering, found)
 
     cdef bint owns(self, cy.CUstream handle):
-        """Whether the owner of the stream that has this handle is held."""
+        """True if the owner of the stream that has this handle is held."""
         cdef StreamState* found
         with nogil:
             found = counted_newest(&self.ordering.state, handle)
         return found != NULL and not counted_handle(self.ordering, found).state.unowned
 
     cdef int unregister(self, Stream stream, Stream successor) except -1:
-        """From now on `successor` frees the blocks that would have been freed there."""
+        """Unregister a stream.  From now on `successor` frees the blocks that would have been freed there."""
         cdef Failure failure
         cdef Owner entry
         cdef int failed
@@ -470,7 +479,7 @@ cdef class StreamRegistry:
         return 0
 
     cdef int keep_owner(self, Stream stream, object what) except -1:
-        """Keep the first object that the stream came in, if that can keep it alive.
+        """Keep the first object that named the stream, if this object can keep the stream alive.
 
         The default stream of a thread gets no owner: one object may stand for the streams of all threads.
         """
@@ -481,7 +490,7 @@ cdef class StreamRegistry:
         return 0
 
     cdef Owner keep(self, Stream stream, object what):
-        """Hold an object as long as the stream is registered; the entry of what is held for it."""
+        """Hold an object as long as the stream is registered.  Returns the entry of the object that is held for it."""
         cdef Owner entry
         if len(self.by_owner) >= self.sweep_at:
             self.sweep()
@@ -498,7 +507,7 @@ cdef class StreamRegistry:
         return self.by_number[stream.id]
 
     cdef int drop_owner(self, Owner entry) except -1:
-        """Of a registration that ended, or of an object that names another stream by now."""
+        """Drop the owner of a registration that ended, or an object that names another stream by now."""
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)
@@ -529,7 +538,8 @@ cdef class StreamRegistry:
         return 0
 
     cdef bint is_unused(self, Owner entry):
-        """Opaque streams stay: unrecorded work may be enqueued there through a bare handle."""
+        """True if nothing uses the stream of the entry.  Opaque streams count as used: unrecorded work may be enqueued
+        there through a bare handle."""
         return (entry.state.handles.load() == 1 and <size_t>entry.state.handle != LEGACY
                 and discipline_now(&self.ordering.state, entry.state) != OPAQUE
                 and (Py_REFCNT(<PyObject*>entry.held) == 1 if entry.names is None else not is_used_at_home(entry)))

@@ -1,11 +1,12 @@
-# Remote streams: those of another device, on which blocks of this one are used.
+# Remote streams: streams of another device, on which blocks of this device are used.
 #
-# A launch on another device may read and write memory of this one.  To the runtime whose memory that is, its stream is
-# one more registration, with positions, a clock and fences of its own, so every rule is as for other streams; what it
-# knows of this runtime's streams it keeps, and a wait that was queued is not queued again.  Three things differ: calls
-# on the handle are made in the context of its device, to which its events belong too; nothing is allocated there, and
-# nothing is freed there; and it is named by a handle of a runtime of its own device.  That one knows its discipline and
-# its owner, and takes it away from the others before it is unregistered.
+# A launch on another device may read and write memory of this device.  In the runtime that owns the memory, the stream
+# of the launch is one more registration, with positions, a clock and fences of its own, so all rules are as for other
+# streams.  Its clock keeps the positions of this runtime's streams, and a wait that was queued is not queued again.
+# Three things differ: calls on the handle are made in the context of the stream's device, to which the stream's events
+# belong too; nothing is allocated or freed on the stream; and the program names the stream by a handle of a runtime of
+# the stream's own device.  That runtime knows the discipline and the owner of the stream, and has the other runtimes
+# unregister the stream before it does so itself.
 
 import weakref
 
@@ -34,23 +35,24 @@ cdef struct Remote:
 
 
 cdef list other_registries(StreamRegistry registry):
-    """Of other runtimes, which may know a stream of this one.  A copy: other threads make runtimes."""
+    """The registries of other runtimes, which may know a stream of this one.  A copy: other threads make runtimes."""
     found = [reference() for reference in registries.valuerefs()]
     return [other for other in found if other is not None and other is not registry]
 
 
 cdef object remote_key(Stream stream):
-    """Own streams of a pool get new numbers, and their states stay; those of foreign ones go."""
+    """The key of a remote stream.  It includes the number of foreign streams only: a pool's own streams get new numbers
+    and keep their states, while states of foreign streams are deleted."""
     return id(stream.ordering), <size_t>stream.state, stream.id if stream.foreign else None
 
 
 cdef bint name_has_ended(tuple name):
-    """Whether the runtime of a name, as Owner.names has it, has ended; or the name itself."""
+    """True if the runtime of a name, as in Owner.names, has ended, or the name itself has ended."""
     return name is None or has_ended(<Ordering>name[0])
 
 
 cdef bint is_used_at_home(Owner entry):
-    """Whether a program has the object of a stream of another device, which its own registry there holds."""
+    """True if a program holds the object of a stream of another device; the registry of that device holds it too."""
     cdef Owner owner
     for name in list(entry.names.values()):
         owner = name[1]
@@ -60,13 +62,13 @@ cdef bint is_used_at_home(Owner entry):
 
 
 cdef bint is_named_by(tuple name, object what):
-    """Whether this is the object that a name of a remote stream keeps alive."""
+    """True if this is the object that a name of a remote stream keeps alive."""
     cdef Owner owner = name[1] if name is not None else None
     return owner is not None and owner.held is what
 
 
 cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
-    """Of the disciplines of a stream in the runtimes of its device: this one is that of one of them."""
+    """The strictest discipline of a stream in the runtimes of its device; in the runtime `given` it is `discipline`."""
     cdef Ordering ordering
     for key in list(entry.names) if entry is not None else ():
         name = entry.names.get(key)
@@ -79,7 +81,7 @@ cdef int strictest(Owner entry, Ordering given, int discipline) except -1:
 
 cdef int identify_remote(OrderState* order, const Remote* remote, StreamState** found,
                          Failure* failure) except -1 nogil:
-    """The registration of a remote stream, which gets one more handle.  Without lock and context."""
+    """Find or make the registration of a remote stream, which gets one more handle.  Call without lock and context."""
     cdef StreamState* former = NULL
     cdef uint64_t number = 0
     cdef Scope scope
@@ -110,7 +112,8 @@ cdef int identify_remote(OrderState* order, const Remote* remote, StreamState** 
 
 
 cdef int id_of_remote(const Remote* remote, uint64_t* number, Failure* failure) except -1 nogil:
-    """The driver's id of the stream, in whose context this is.  A query of it would invalidate a capture."""
+    """Query the driver's id of the stream, whose context is current.  Fails during a capture, which the query would
+    invalidate."""
     cdef bint capturing = False
     if stream_is_capturing(remote.handle, &capturing, failure):
         return 1
@@ -121,7 +124,7 @@ cdef int id_of_remote(const Remote* remote, uint64_t* number, Failure* failure) 
 
 cdef StreamState* match_remote_locked(OrderState* order, const Remote* remote, uint64_t number,
                                       StreamState** former) noexcept nogil:
-    """As `match_locked`, among the streams of one other device."""
+    """`match_locked` for the streams of one other device."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* known = NULL
     cdef StreamState* stream

@@ -1,5 +1,5 @@
-# What a buffer is.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, makes views of its
-# parts, and says whether its memory may still be accessed.  It does nothing with the memory; `Buffer` does.
+# The description of a buffer.  `ArrayView` is a part of a block with a dtype and a shape: it describes itself, makes
+# views of its parts, and checks that its memory may still be accessed.  It does not access the memory; `Buffer` does.
 
 cimport cython
 
@@ -14,14 +14,14 @@ cdef ArrayLayout NOTHING = new_layout(DTYPES["uint8"], 0, (0,), None, False)
 
 @cython.auto_pickle(False)
 cdef class ArrayView(BlockView):
-    """A typed part of a block; what users hold is `Buffer`."""
+    """A typed part of a block; users hold a `Buffer`."""
 
     def __cinit__(self):
         self.layout = NOTHING
 
     # ------------------------------------------------------------------------------------------ status
     cdef const char* stale(self) noexcept:
-        """Why the memory must not be accessed, NULL if it may be."""
+        """The reason why the memory must not be accessed; NULL if it may be accessed."""
         cdef const char* reason
         if self.device is None:
             return "device state dropped"
@@ -37,7 +37,7 @@ cdef class ArrayView(BlockView):
         return 0
 
     cdef int refuse_consumed(self) except -1:
-        """Parts of a stale buffer may be made, but those of one that has no memory may not."""
+        """Raise if the buffer has no memory: parts of other stale buffers may be made."""
         return self.refuse_stale() if self.device is None or self.consumed else 0
 
     cdef int refuse_writing(self, str what) except -1:
@@ -47,7 +47,7 @@ cdef class ArrayView(BlockView):
 
     @property
     def is_stale(self):
-        """Whether the memory must not be accessed any more; `access` raises the reason."""
+        """True if the memory must not be accessed any more; `access` raises the reason."""
         return self.stale() != NULL
 
     @property
@@ -85,7 +85,7 @@ cdef class ArrayView(BlockView):
 
     @property
     def readonly(self):
-        """Whether the memory must not be written through this buffer."""
+        """True if the memory must not be written through this buffer."""
         return self.layout.readonly
 
     @property
@@ -95,17 +95,17 @@ cdef class ArrayView(BlockView):
 
     @property
     def size(self):
-        """How many elements there are."""
+        """The number of elements."""
         return self.layout.size
 
     @property
     def dtype(self):
-        """The kind of the elements, by NumPy's name for it."""
+        """The kind of the elements, by NumPy's name."""
         return self.layout.dtype.name
 
     @property
     def ndim(self):
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return len(self.layout.shape)
 
     @property
@@ -115,7 +115,7 @@ cdef class ArrayView(BlockView):
 
     @property
     def is_empty(self):
-        """Whether there are no elements."""
+        """True if there are no elements."""
         return self.layout.size == 0
 
     @property
@@ -127,9 +127,9 @@ cdef class ArrayView(BlockView):
     def ptr(self):
         """The device address of the first element, as an int; 0 if there are no elements.
 
-        Name the buffer in `use` around whatever is done with it, as in ``with use(stream, write=buffer): launch(
-        buffer.ptr)``: the address alone orders nothing, and keeps neither the memory nor the device's context.
-        `Buffer.pointer` gives it for as long as it may be used.
+        Name the buffer in `use` around all work with it, as in ``with use(stream, write=buffer): launch(buffer.ptr)``:
+        the address alone orders nothing, and keeps neither the memory nor the device's context.  `Buffer.pointer` gives
+        the address for as long as it may be used.
 
         Raises
         ------
@@ -178,12 +178,12 @@ cdef class ArrayView(BlockView):
         Parameters
         ----------
         *shape : int, or one tuple of int
-            One extent may be -1: what is left for it.
+            One extent may be -1: it is computed from the number of elements.
 
         Raises
         ------
         ValueError
-            The shape is of another number of elements, or only a copy could have it: nothing is copied.
+            The shape has another number of elements, or only a copy could have this shape: nothing is copied.
         """
         self.refuse_consumed()
         wanted = shape[0] if len(shape) == 1 else shape
@@ -213,7 +213,7 @@ cdef class ArrayView(BlockView):
 
 # ---------------------------------------------------------------------------------------------- how buffers are made
 cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout layout, object owner):
-    """A buffer over part of a block (None: there are no elements)."""
+    """Make a buffer over part of a block (None: there are no elements)."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.device = device
     buffer.core = device.core
@@ -230,5 +230,5 @@ def set_token_maker(maker):
 
 
 def make_buffer(DeviceSnapshot device not None, DeviceBlock block, shape, dtype):
-    """A contiguous buffer from the start of a block (None: there are no elements)."""
+    """Make a contiguous buffer from the start of a block (None: there are no elements)."""
     return new_buffer(device, block, new_layout(dtype, block.ptr if block is not None else 0, shape, None, False), None)

@@ -1,8 +1,8 @@
 # Fills and copies.  Each is one piece of `Work`, enqueued inside a use of the buffers that it touches, so it is ordered
-# as any launch is.  Host memory may be used when the call returns: what the driver still reads or writes then is waited
-# for, on the host, at the position of this work alone.
+# as any launch is.  Host memory may be used when the call returns: if the driver still has to read or write it, the
+# host waits for the position of this work alone.
 #
-# A fill or copy that found its buffer good goes on in that context: `DeviceState.recover` waits for it.
+# A fill or copy that found its buffer valid goes on in the buffer's context: `DeviceState.recover` waits for it.
 
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS,
@@ -44,13 +44,14 @@ cdef extern from *:
 
 
 def calls_of_this_thread():
-    """Fills and copies that this thread is inside: a resource written in Python, or a finalizer, runs in one."""
+    """The number of fills and copies that this thread is inside: a resource written in Python, or a finalizer, may run
+    inside one."""
     return xlogmem_calls_here
 
 
 cdef int begin_call(Buffer buffer) except -1:
-    """A fill or copy begins: counted first, refused then if the buffer is stale.  A recovery makes buffers stale first
-    and looks at the count then."""
+    """Begin a fill or copy: first count it, then refuse it if the buffer is stale.  A recovery first makes buffers
+    stale, and then reads the count."""
     global xlogmem_calls_here
     buffer.device.status.calls.fetch_add(1)
     xlogmem_calls_here += 1
@@ -107,7 +108,7 @@ cdef int start_work(const Work* work, Stream stream, Failure* failure) except -1
 
 
 cdef inline int start_in_context(const Work* work, Stream stream, Failure* failure) except -1 nogil:
-    """In that of the stream, which may be on another device."""
+    """Enqueue work in the context of the stream, which may be on another device."""
     cdef Scope scope
     if enter_stream(stream.state, &scope, failure):
         return 1
@@ -115,7 +116,8 @@ cdef inline int start_in_context(const Work* work, Stream stream, Failure* failu
 
 
 cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -1 nogil:
-    """Some elements come from the host, and the device doubles what is there."""
+    """Fill with a wide pattern: copy some elements from the host, and have the device double them until the memory is
+    full."""
     cdef size_t count, done = work.width
     if copy_in(work.target, <void*>work.source, done, stream.state.handle, failure):
         return 1
@@ -128,7 +130,7 @@ cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -
 
 
 cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, str what) except? 0:
-    """Enqueue work on the buffer as the recorder's launch; the position that it was filed at."""
+    """Enqueue work on the buffer as the recorder's launch.  Returns the position at which the work was filed."""
     begin_call(buffer)
     try:
         recorder.open()
@@ -139,7 +141,7 @@ cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, 
 
 
 cdef int launch(LaunchRecorder recorder, const Work* work, str what) except -1:
-    """Enqueue the work inside the recorder's window, and close that."""
+    """Enqueue the work inside the recorder's window, and close the window."""
     cdef Core core = recorder.runtime
     cdef Stream stream = recorder.stream
     cdef Failure failure
@@ -164,7 +166,7 @@ cdef int launch(LaunchRecorder recorder, const Work* work, str what) except -1:
 
 
 cdef int host_wait(Stream stream, uint64_t position, Core core) except -1:
-    """The host waits for a position of this stream, and for nothing else."""
+    """Have the host wait for a position of this stream, and for nothing else."""
     cdef OrderState* order = core.state.order
     cdef Failure failure
     cdef Scope scope
@@ -208,7 +210,7 @@ cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
 
 # ---------------------------------------------------------------------------------------------- host memory
 cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flags) except -1:
-    """The memory of a host object that has to fit the layout; release it with `PyBuffer_Release`."""
+    """Get the memory of a host object, which has to fit the layout; release it with `PyBuffer_Release`."""
     if not PyObject_CheckBuffer(host):
         raise TypeError(f"{type(host).__name__} has no buffer of host memory; import arrays on the device with "
                         "from_dlpack() or from_cuda_array()")
@@ -230,7 +232,7 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
 
 
 cdef uint64_t upload(Buffer buffer, const void* source, Stream stream) except? 0:
-    """Copy the whole of the buffer's contents from the host; the position of the copy."""
+    """Copy the whole of the buffer's contents from the host.  Returns the position of the copy."""
     cdef Work work
     work.kind, work.target, work.nbytes = COPY_IN, buffer.layout.ptr, buffer.layout.nbytes()
     work.source = <uint64_t>source
@@ -238,7 +240,7 @@ cdef uint64_t upload(Buffer buffer, const void* source, Stream stream) except? 0
 
 
 cdef int download(Buffer buffer, void* target, Stream stream) except -1:
-    """Copy all bytes that the elements are in, and wait for them."""
+    """Copy all bytes from the first to the last element to the host, and wait for the copy."""
     cdef Work work
     cdef uint64_t position
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
@@ -263,7 +265,7 @@ cdef int copy_from_host(Buffer target, object source, object stream) except -1:
 
 
 cdef int copy_host(Buffer target, const void* host, object stream) except -1:
-    """Fill a buffer from host memory of its size, which may be changed when this returns."""
+    """Copy host memory of the buffer's size into the buffer; the host memory may be changed when this returns."""
     cdef Stream resolved
     cdef uint64_t position
     cdef bint pinned = False
@@ -294,7 +296,8 @@ cdef int copy_to_host(Buffer source, object target, object stream) except -1:
 
 
 cdef object copy_to_numpy(Buffer source, object stream):
-    """A NumPy array with the buffer's shape and strides, over a copy of all bytes that its elements are in."""
+    """A NumPy array with the buffer's shape and strides, over a copy of all bytes from the first to the last element.
+    """
     import numpy
 
     cdef ArrayLayout layout = source.layout
@@ -351,7 +354,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
 
 
 cdef Buffer copy_of(Buffer source, object stream):
-    """A buffer in a block of its own with the same contents, and the same strides: with the bytes between elements."""
+    """Make a buffer in a block of its own with the same contents and strides, including the bytes between elements."""
     cdef ArrayLayout layout = source.layout
     cdef Stream resolved
     cdef DeviceBlock block

@@ -1,10 +1,11 @@
-# How other libraries get the memory.  Each way orders a stream after all uses so far; what is known later differs.
+# Exports of the memory to other libraries.  Each export orders a stream after all uses so far; the exports differ in
+# the knowledge of the consumer's later work.
 #
 # * A DLPack capsule pins the block until its deleter runs; until then the consumer may enqueue unrecorded work on the
-#   stream that it named.
+#   stream that the consumer named.
 # * The CUDA array interface names one of our streams; its reader holds the buffer, and may use that stream until the
 #   block is freed.
-# * An Arrow device array carries an event; on which stream its consumer works is never known.
+# * An Arrow device array carries an event; the stream of its consumer is never known.
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 
@@ -23,7 +24,8 @@ from xlogmem.streams cimport Stream
 
 
 cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
-    """Export the memory on a stream that is ordered after all uses so far (NULL: until the block is freed)."""
+    """Export the memory on a stream, which is ordered after all uses so far.  If `export` is NULL, the export lasts
+    until the block is freed."""
     cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile
     cdef LaunchRecorder recorder
     if block is None:
@@ -39,7 +41,7 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
 
 
 cdef int export_unordered(Buffer buffer, Export* export) except -1:
-    """Export the memory to a consumer that orders its own work, and does not say on which stream."""
+    """Export the memory to a consumer that orders its own work, on a stream that it does not name."""
     cdef DeviceBlock block = buffer.block
     if block is None:
         buffer.refuse_stale()
@@ -112,7 +114,7 @@ cdef object export_on_device(Buffer buffer, object handle, bint versioned, int f
 
 
 cdef object export_host_copy(Buffer buffer, bint versioned):
-    """A capsule with a copy in host memory, for which the host waits."""
+    """Make a capsule with a copy in host memory; the host waits for the copy."""
     cdef ArrayLayout layout = buffer.layout
     cdef DLPackExport* export = new_export(layout)
     cdef DLDevice device
@@ -134,8 +136,8 @@ cdef object export_host_copy(Buffer buffer, bint versioned):
 
 # ---------------------------------------------------------------------------------------------- interfaces
 cdef Stream choose_stream(Buffer buffer):
-    """A stream to name to other libraries: it is on the memory's device, and lives as long as the runtime, or its
-    owner is known, or this buffer, which named it last, keeps it."""
+    """Choose a stream to name to other libraries.  The stream is on the memory's device.  It lives as long as the
+    runtime, or its owner is known, or this buffer, which named it last, keeps it."""
     cdef Stream newest = buffer.last_write_stream
     if newest is None or newest.ordering is not buffer.core.ordering or (
             has_no_owner(newest.state) or is_other_threads_default(newest.state)):
@@ -160,7 +162,8 @@ cdef dict export_interface(Buffer buffer):
 
 
 cdef dict interface_of_block(DeviceBlock block):
-    """A block as its bytes.  The stream is one that the block keeps, or that lives as long as the runtime."""
+    """The CUDA array interface of a block, as bytes.  The block keeps the named stream, or the stream lives as long as
+    the runtime."""
     cdef Core core = block.core
     cdef DeviceSnapshot device
     cdef Buffer buffer

@@ -1,5 +1,5 @@
-# The address of a buffer, for one launch.  Whatever reads it may act on it until the launch is filed, so the device's
-# context is not replaced meanwhile: `DeviceState.recover` refuses while `DeviceStatus.accesses` is not zero.
+# The address of a buffer, for one launch.  Code that reads the address may use it until the launch is filed, so the
+# device's context is not replaced meanwhile: `DeviceState.recover` refuses while `DeviceStatus.accesses` is not zero.
 
 cimport cython
 
@@ -36,7 +36,7 @@ cdef class Pointer:
             self.leave()
 
     def cancel(self):
-        """Say that nothing was launched."""
+        """Cancel the use: nothing was launched."""
         self.recorder.cancel()
 
     cdef int leave(self) except -1:

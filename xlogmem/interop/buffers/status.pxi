@@ -1,5 +1,5 @@
-# Whether the memory of a device may be accessed.  `DeviceState` owns a `DeviceStatus` and changes it; buffers hold a
-# `DeviceSnapshot`, which says when they were made, and compare the two without a lock.  Whatever makes a buffer takes
+# Validity of the memory of a device.  `DeviceState` owns a `DeviceStatus` and changes it; buffers hold a
+# `DeviceSnapshot` of the time when they were made, and compare the two without a lock.  Code that makes a buffer takes
 # one snapshot and uses nothing else, so memory of one context never carries the epoch of another.
 
 cimport cython
@@ -14,38 +14,38 @@ from xlogmem.blocks cimport Core, Runtime
 @cython.final
 @cython.no_gc
 cdef class DeviceStatus:
-    """Whether a device accepts operations, and the epoch of its context."""
+    """The status of a device: the epoch of its context, and flags that say if it accepts operations."""
 
     def __cinit__(self, int ordinal):
         self.ordinal = ordinal
 
     @property
     def epoch(self):
-        """How often the context was lost or replaced."""
+        """The number of times that the context was lost or replaced."""
         return self.current.load()
 
     @property
     def lost(self):
-        """Whether the context is lost and there is no new one yet."""
+        """True if the context is lost and there is no new context yet."""
         return <bint>self.gone
 
     @property
     def shutting_down(self):
-        """Whether operations are not accepted any more."""
+        """True if operations are not accepted any more."""
         return <bint>self.closed
 
     @property
     def in_use(self):
-        """Pointers that are in use."""
+        """The number of pointers in use."""
         return self.accesses.load()
 
     @property
     def calls_under_way(self):
-        """Fills and copies that began and have not returned."""
+        """The number of fills and copies that began and have not returned."""
         return self.calls.load()
 
     def advance(self, bint lost):
-        """The context is lost, or there is a new one: what was made before is stale."""
+        """Advance the epoch, because the context is lost, or there is a new context: earlier buffers are stale."""
         self.gone.store(lost)
         self.current.fetch_add(1)
 
@@ -54,7 +54,7 @@ cdef class DeviceStatus:
         self.closed.store(True)
 
     def drop(self):
-        """The state that owns this status is gone."""
+        """Note that the state that owns this status is gone."""
         self.dropped.store(True)
 
 
@@ -69,7 +69,7 @@ cdef class DeviceSnapshot:
         self.epoch = epoch
 
     cdef const char* stale(self) noexcept:
-        """Why memory of this snapshot must not be accessed, NULL if it may be."""
+        """The reason why memory of this snapshot must not be accessed; NULL if it may be accessed."""
         cdef DeviceStatus status = self.status
         if status.dropped:
             return "device state dropped"
@@ -89,5 +89,5 @@ cdef class DeviceSnapshot:
 
 
 def mark_lost(Core core not None):
-    """Every later call of the runtime fails: its context is gone."""
+    """Mark the runtime's context as lost: every later call of the runtime fails."""
     core.state.marks.fetch_or(LOST)

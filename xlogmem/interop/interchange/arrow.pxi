@@ -1,4 +1,4 @@
-# Arrow device arrays: the array carries an event, which our stream waits for.  On which stream the producer goes on
+# Arrow device arrays: the array carries an event, which our stream waits for.  The stream on which the producer goes on
 # working is never known, so the host waits for our uses before the array is released.
 
 from cuda.bindings cimport cydriver as cy
@@ -29,7 +29,8 @@ def from_arrow(array, /, *, stream=None, state=None):
     array : object with ``__arrow_c_device_array__``, or its pair of capsules
         One dimension of a fixed-width type, without nulls.
     stream : stream, optional
-        Where the buffer may be used at once: it waits for the array's event.  The default is the runtime's.
+        The stream on which the buffer may be used at once: it waits for the array's event.  The default is the
+        runtime's default stream.
     state : DeviceState, optional
         The default is the process's own.
 
@@ -41,9 +42,9 @@ def from_arrow(array, /, *, stream=None, state=None):
     Raises
     ------
     TypeError
-        This is not an array, or of a type that buffers do not have.
+        `array` is not an Arrow array, or has a type that buffers do not have.
     BufferError
-        It is not on the device, has nulls or children, lies outside of the address space, or was consumed.
+        The array is not on the device, has nulls or children, lies outside the address space, or was consumed.
     StaleBufferError
         The device is not accepting operations.
     """

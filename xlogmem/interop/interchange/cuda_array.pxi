@@ -1,5 +1,6 @@
-# The CUDA array interface: a dictionary.  It names a stream, on which the producer goes on working if it is known to
-# live on; a bare handle may be destroyed, so its stream is used once, to order one of ours after it.
+# The CUDA array interface: a dictionary.  The interface names a stream.  If this stream is known to live on, the
+# producer goes on working on it.  The stream of a bare handle may be destroyed, so it is used once, to order one of our
+# streams after it.
 
 from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
@@ -17,7 +18,7 @@ from xlogmem.streams cimport Stream
 
 
 cdef class Interface:
-    # What a CUDA array interface says.
+    # The contents of a CUDA array interface.
     cdef ArrayLayout layout
     cdef object version
     cdef object handle                  # of the stream, None: not named
@@ -29,12 +30,12 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     Parameters
     ----------
     array : object with ``__cuda_array_interface__``
-        It is held as long as the buffer.
+        The object is held as long as the buffer.
     stream : stream, optional
-        Where the buffer may be used at once; elsewhere `use` orders it.
+        The stream on which the buffer may be used at once; elsewhere `use` orders it.
     producer : stream, optional
-        Where the producer's work with the memory was and will be enqueued.  The default is the current stream of its
-        library (CuPy, Numba, PyTorch), else the one that the interface names.
+        The stream on which the producer's work with the memory was and will be enqueued.  The default is the current
+        stream of the producer's library (CuPy, Numba, PyTorch), else the stream that the interface names.
     state : DeviceState, optional
         The default is the process's own.
 
@@ -46,8 +47,8 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     Raises
     ------
     ValueError, TypeError, BufferError
-        The interface is malformed, or not of memory that can be used here: an unknown dtype, a mask, stream 0, which is
-        ambiguous, ...
+        The interface is malformed, or describes memory that cannot be used here: an unknown dtype, a mask, stream 0,
+        which is ambiguous, ...
     StreamMisuseError
         An interface before version 3 names no stream, and neither does the caller; or the memory overlaps a tracked
         block in part.

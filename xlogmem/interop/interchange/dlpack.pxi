@@ -1,5 +1,5 @@
-# DLPack: the producer is called with the stream that its work has to be ordered before, and gives a capsule.  A capsule
-# that comes without its producer is ordered already, on a stream that only the caller knows.
+# DLPack: the import calls the producer with the stream that has to be ordered after the producer's work, and gets a
+# capsule.  A capsule that comes without its producer is ordered already, on a stream that only the caller knows.
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport INT32_MAX
@@ -24,17 +24,18 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     array : object with ``__dlpack__``, or capsule
         In memory of a CUDA device, managed memory included; or, if `device` is given, in host memory.
     device : int or (int, int), optional
-        Where the buffer is to be: the device ordinal, or DLPack's ``(kDLCUDA, ordinal)``.  The default is where the
-        array is.  Host memory is copied there; there is no copy from one device to another.
+        The device of the buffer: the device ordinal, or DLPack's ``(kDLCUDA, ordinal)``.  The default is the device of
+        the array.  Host memory is copied there; there is no copy from one device to another.
     copy : bool, optional
-        True: the buffer is a copy, ordered on `stream`.  False: never.  The default is a copy where nothing else is
-        possible.
+        True: the buffer is a copy, ordered on `stream`.  False: the buffer is never a copy.  By default it is a copy
+        only if nothing else is possible.
     stream : stream, optional
-        Where the buffer may be used at once; elsewhere `use` orders it.  Required for a capsule: the stream that its
-        producer has ordered already.
+        The stream on which the buffer may be used at once; elsewhere `use` orders it.  Required for a capsule: the
+        stream that its producer has ordered already.
     producer : stream, optional
-        Where the producer goes on working with the memory.  The default is the current stream of its library (CuPy,
-        Numba, PyTorch); without one the host waits for the uses made here before the producer's array is released.
+        The stream on which the producer goes on working with the memory.  The default is the current stream of the
+        producer's library (CuPy, Numba, PyTorch); without a producer's stream the host waits for the uses made here
+        before the producer's array is released.
     state : DeviceState, optional
         The default is the process's own.
 
@@ -46,11 +47,11 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     Raises
     ------
     BufferError
-        It is not possible as requested: host memory without a `device` or with ``copy=False``, another device.
-        The tensor cannot be used: an unknown dtype, lanes, a shape or strides outside of the address
-        space, a null or misaligned pointer, memory that is not the device's, a capsule that was consumed.
+        The import is not possible as requested: host memory without a `device` or with ``copy=False``, another device.
+        The tensor cannot be used: an unknown dtype, lanes, a shape or strides outside the address space, a null or
+        misaligned pointer, memory that is not the device's, a capsule that was consumed.
     TypeError
-        This is neither an array nor a capsule.
+        `array` is neither an array nor a capsule.
     StreamMisuseError
         A capsule came without a stream, or its memory overlaps a tracked block in part.
     StaleBufferError
@@ -74,7 +75,7 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
 
 
 cdef object wanted_device(object device):
-    """The ordinal of a CUDA device, None: not named."""
+    """The ordinal of a CUDA device; None if no device is named."""
     if device is None:
         return None
     kind, ordinal = (CUDA, PyNumber_Index(device)) if PyIndex_Check(device) else pair_of(device, "device")
@@ -84,7 +85,8 @@ cdef object wanted_device(object device):
 
 
 cdef Buffer import_host(object array, object wanted, object copy, object stream, object state):
-    """A copy of an array in host memory.  The host waits for it where the memory is page-locked."""
+    """Make a buffer with a copy of an array in host memory.  The host waits for the copy if the memory is page-locked.
+    """
     cdef DeviceSnapshot device
     cdef bint read_only = False
     cdef ArrayLayout layout
@@ -120,7 +122,7 @@ cdef object capsule_from(object array, dict arguments):
 
 
 cdef Buffer import_array(DeviceSnapshot device, object array, object ordinal, object producer, object stream):
-    """An array of a CUDA device."""
+    """Import an array on a CUDA device."""
     cdef Stream ordered, owner
     refuse_device(device.core, ordinal)
     what = producer if producer is not None else find_producer_stream(array)

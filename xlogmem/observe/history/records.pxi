@@ -1,7 +1,8 @@
 # Definitions that events refer to, in the file of a running recording: lines of JSON behind the ring.
 #
-# A tag is written when its label is made, and a stack when it is found, both before an event has the number: with the
-# GIL, and so never under the lock of a runtime.  A process that is killed leaves no event without its names.
+# A tag is written when its label is made, and a stack when it is found, both before an event has the number.  Writing
+# needs the GIL, and so is never done under the lock of a runtime.  A process that is killed leaves no event without its
+# names.
 
 from xlogmem._base.cpp cimport atomic, make_new
 from xlogmem._base.failures cimport UnderWay, put_back, set_aside
@@ -33,7 +34,7 @@ pthread_atfork(before_fork, NULL, in_child)
 
 
 cdef int begin_records(object stack_text) except -1:
-    """Tags and stacks that there are already, and from now on."""
+    """Write the existing tags, and have new tags and stacks written from now on."""
     global quoted, text_of_stack
     from json.encoder import encode_basestring_ascii as quoted
 
@@ -61,7 +62,7 @@ cdef void write_tag(uint32_t number, str tag) noexcept:
 
 
 cdef void write_stacks() noexcept with gil:
-    """Those that were found since the last one was written."""
+    """Write the stacks that were found since the last stack was written."""
     cdef uint32_t number, last = xlogmem_place
     cdef UnderWay exception
     if text_of_stack is None:
@@ -77,7 +78,7 @@ cdef void write_stacks() noexcept with gil:
 
 
 cdef int write_record(str text) except -1:
-    """A line of the file, which begins with the end of the one before, should that have been cut off."""
+    """Append a line to the file.  It begins with a line end, in case the line before was cut off."""
     cdef bytes line = f"\n{text}\n".encode("ascii")
     ring.append(line, len(line))
     return 0

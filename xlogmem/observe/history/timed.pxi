@@ -1,7 +1,8 @@
-# How long waits held up their streams: an event with timing before each wait and one behind it, for a recording that
-# wants that.  The time between them is read when both are complete, at the latest when the history is read.
+# The times that waits held up their streams, for a recording that wants them: an event with timing is recorded before
+# each wait and another one behind it.  The time between the events is read when both are complete, at the latest when
+# the history is read.
 #
-# Timing is never a reason to fail: where the driver refuses, a wait has no time.
+# Timing never makes a call fail: if the driver refuses, a wait has no time.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -43,7 +44,7 @@ cdef bint waits_are_timed() noexcept nogil:
 
 
 cdef int begin_timed(cy.CUcontext context, cy.CUstream stream, TimedWait* timed) except -1 nogil:
-    """Before a wait of the stream is queued, without a lock, with its context current."""
+    """Record the event before a wait of the stream.  Call without a lock, with the stream's context current."""
     cdef Failure ignored
     cdef bint is_full
     timed.context = NULL
@@ -65,7 +66,7 @@ cdef int begin_timed(cy.CUcontext context, cy.CUstream stream, TimedWait* timed)
 
 
 cdef int make_timed(cy.CUcontext context, TimedWait* timed) except -1 nogil:
-    """New events, in place of those of another context."""
+    """Create new events, in place of events of another context."""
     cdef Failure ignored
     destroy_timed(timed)
     if timed_event_create(&timed.before, &ignored):
@@ -78,7 +79,7 @@ cdef int make_timed(cy.CUcontext context, TimedWait* timed) except -1 nogil:
 
 
 cdef int end_timed(TimedWait* timed, cy.CUstream stream) except -1 nogil:
-    """Behind the wait."""
+    """Record the event behind the wait."""
     cdef Failure ignored
     if timed.context != NULL and event_record(timed.after, stream, &ignored):
         spare_timed(timed)
@@ -86,7 +87,7 @@ cdef int end_timed(TimedWait* timed, cy.CUstream stream) except -1 nogil:
 
 
 cdef void file_timed(TimedWait* timed, uint64_t number) noexcept nogil:
-    """The wait is this event of the history."""
+    """File a timed wait under the number of its event in the history."""
     if timed.context != NULL:
         timed.number = number
         timings.lock.lock()
@@ -95,7 +96,8 @@ cdef void file_timed(TimedWait* timed, uint64_t number) noexcept nogil:
 
 
 cdef void spare_timed(TimedWait* timed) noexcept nogil:
-    """Its events are not waited for.  Those of a call that outlasts the recording are used by the next one."""
+    """Make the events of a wait spare, without waiting for them.  Events of a call that outlasts the recording are used
+    by the next recording."""
     if timed.context != NULL:
         timings.lock.lock()
         timings.spare.push_back(timed[0])
@@ -104,7 +106,7 @@ cdef void spare_timed(TimedWait* timed) noexcept nogil:
 
 
 cdef bint read_timed(TimedWait* timed) except -1 nogil:
-    """Whether both events are complete; then the time is known."""
+    """Read the time of a wait.  True if both events are complete and the time is known."""
     cdef Failure ignored
     cdef Waited* waited
     cdef uint64_t nanoseconds
@@ -121,7 +123,7 @@ cdef bint read_timed(TimedWait* timed) except -1 nogil:
 
 
 cdef void forget_overwritten() noexcept nogil:
-    """What belongs to events that the ring has no more.  With the lock."""
+    """Forget the times of events that the ring has overwritten.  Call with the lock."""
     cdef uint64_t first = ring.count() - min(ring.count(), ring.room())
     cdef size_t i, kept = 0
     for i in range(timings.known.size()):
@@ -141,7 +143,7 @@ cdef int destroy_timed(TimedWait* timed) except -1 nogil:
 
 
 cdef bint look_at_timed() except -1 nogil:
-    """Read what is complete.  Whether anything was."""
+    """Read the times of all complete waits.  True if there were any."""
     cdef vector[TimedWait] found
     cdef Failure ignored
     cdef Scope scope
@@ -165,7 +167,7 @@ cdef bint look_at_timed() except -1 nogil:
 
 
 cdef int destroy_all_timed() except -1 nogil:
-    """At the end of a recording."""
+    """Destroy all events with timing, at the end of a recording."""
     cdef vector[TimedWait] found
     cdef size_t i
     timings.lock.lock()
@@ -191,7 +193,7 @@ cdef int destroy_in_context(TimedWait* timed) except -1 nogil:
 
 
 cdef dict times_known():
-    """By the number of an event, how many nanoseconds its wait held up its stream."""
+    """The nanoseconds that each wait held up its stream, by the number of the wait's event."""
     cdef vector[Waited] known
     cdef size_t i
     with nogil:

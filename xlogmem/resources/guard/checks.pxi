@@ -1,7 +1,7 @@
 # Kernels that fill and compare, and their results.
 #
-# A result is in pinned memory of the host, which the kernel marks as written: looking at it takes no driver call and no
-# wait.  One that belongs to a guard that ended is used again once it is marked.
+# A result is in pinned host memory, which the kernel marks as written: reading a result takes no driver call and no
+# wait.  The result memory of an ended guard is used again once it is marked.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
@@ -27,7 +27,8 @@ cdef uint64_t FILL_FREED = 0xDDDDDDDDDDDDDDDD
 
 cdef int launch(GuardState* guard, Guarded* memory, int part, uint64_t poison, cy.CUstream stream, uint64_t* result,
                 uint32_t* blocks, Failure* failure) except -1 nogil:
-    """Fill a part of the memory (without a result) or compare it.  `blocks` are those that write a result."""
+    """Fill a part of the memory (`result` is NULL) or compare it.  `blocks` is the number of thread blocks launched; in
+    a comparison each writes a result."""
     cdef uint64_t front = guard.canary // 8
     cdef uint64_t inside = memory.nbytes // 8           # words that have nothing but bytes of the user
     cdef uint64_t end = memory.ptr + memory.nbytes
@@ -64,7 +65,7 @@ cdef int fill_part(GuardState* guard, Guarded* memory, int part, uint64_t poison
 
 
 cdef int check_part(GuardState* guard, Guarded* memory, int part, cy.CUstream stream, Failure* failure) except -1 nogil:
-    """Compare, and have a later call look at the result.  No other call may make the record go meanwhile."""
+    """Queue a comparison, and have a later call read the result.  No other call may delete the record meanwhile."""
     cdef Check check
     cdef size_t i
     if take_result(guard.tools, &check.result, failure):
@@ -133,7 +134,7 @@ cdef void sweep_abandoned_locked(GuardTools* tools) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- results
 cdef void gather(GuardState* guard, size_t looks) noexcept nogil:
-    """Look at so many results, and note what those that are there have found."""
+    """Look at up to `looks` results, and note the findings of those that are written."""
     cdef vector[uint64_t*] read
     cdef Check check
     cdef size_t i
@@ -159,7 +160,7 @@ cdef void gather(GuardState* guard, size_t looks) noexcept nogil:
 
 
 cdef void note_result_locked(GuardState* guard, Check* check) noexcept nogil:
-    """Each kind of violation is reported once for an allocation."""
+    """Note the violations in a result.  Each kind of violation is reported once for an allocation."""
     cdef uint64_t key, count
     cdef uint64_t* words
     cdef uint32_t i

@@ -1,4 +1,4 @@
-# Beginning and end of a guard: the kernels of a context, and the memory that is left.
+# Beginning and end of a guard: the kernels of a context, and the remaining memory.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -24,7 +24,7 @@ cdef dict tools_by_context = {}         # addresses of `GuardTools`; kept until 
 
 
 cdef GuardTools* tools_of(Context context) except NULL:
-    """The kernels, loaded into the context on first use."""
+    """The kernels of a context, loaded on first use."""
     cdef GuardTools* tools
     cdef cy.CUmodule module
     cdef Failure failure
@@ -53,7 +53,7 @@ cdef GuardTools* tools_of(Context context) except NULL:
 
 
 cdef int end_guard(GuardState* guard) except -1 nogil:
-    """The guard itself ends: what is in quarantine is returned."""
+    """Return the memory in quarantine, at the end of the guard."""
     cdef Failure ignored
     cdef Scope scope
     if guard.tools == NULL or enter_context(guard.context, &scope, &ignored):
@@ -66,8 +66,8 @@ cdef int end_guard(GuardState* guard) except -1 nogil:
 
 
 cdef int delete_guard(GuardState* guard) except -1 nogil:
-    """The tables go.  Results that are not there yet are swept by a later guard; memory that is still allocated is its
-    owner's matter."""
+    """Delete the tables.  A later guard sweeps results that are not written yet; memory that is still allocated is left
+    to its owner."""
     cdef vector[cy.CUevent] events
     cdef Guarded* memory
     cdef size_t i

@@ -1,7 +1,7 @@
 # Records of guarded memory by address, and two lists.
 #
-# The lock of the guard is a leaf and is not held during driver calls.  What a call works on without it is pinned, or in
-# a state that others leave alone.
+# The lock of the guard is a leaf and is not held during driver calls.  Memory that a call works on without the lock is
+# pinned, or in a state that other calls leave alone.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -23,7 +23,7 @@ cdef void append(GuardedList* known, Guarded* memory) noexcept nogil:
 
 
 cdef void remove_from(GuardedList* known, Guarded* memory) noexcept nogil:
-    """Does nothing for what is not in a list."""
+    """Remove memory from its list; do nothing if it is in no list."""
     if not memory.is_listed:
         return
     if memory.previous != NULL:
@@ -38,7 +38,7 @@ cdef void remove_from(GuardedList* known, Guarded* memory) noexcept nogil:
 
 
 cdef void enter_locked(GuardState* guard, Guarded* memory) noexcept nogil:
-    """Into the index."""
+    """Insert memory into the index."""
     cdef Tracked* entry
     if guard.empty.empty():
         memory.slot = guard.slots.size()
@@ -55,21 +55,21 @@ cdef void enter_locked(GuardState* guard, Guarded* memory) noexcept nogil:
 
 
 cdef void leave_locked(GuardState* guard, Guarded* memory) noexcept nogil:
-    """Out of the index: upstream may hand the address out again."""
+    """Remove memory from the index: upstream may hand the address out again."""
     erase(&guard.index, memory.ptr)
     guard.slots[memory.slot] = NULL
     guard.empty.push_back(memory.slot)
 
 
 cdef Guarded* guarded_at_locked(GuardState* guard, uint64_t ptr) noexcept nogil:
-    """The memory that begins there, alive or freed; NULL if there is none."""
+    """The memory that begins at an address, alive or freed; NULL if there is none."""
     cdef uint64_t base
     cdef Tracked* known = floor_of(&guard.index, ptr, &base)
     return guard.slots[known.slot] if known != NULL and base == ptr else NULL
 
 
 cdef void delete_if_done_locked(Guarded* memory) noexcept nogil:
-    """The record of memory that upstream has back, unless a result is still to come."""
+    """Delete the record of memory that was returned upstream, unless a result is still to come."""
     if memory.is_gone and memory.checks == 0:
         release(memory.tag)
         release(memory.allocated_by)
@@ -78,7 +78,8 @@ cdef void delete_if_done_locked(Guarded* memory) noexcept nogil:
 
 
 cdef uint64_t begin_keeping_locked(GuardState* guard) noexcept nogil:
-    """This thread keeps freed memory from others until `end_keeping_locked`, and then there may be more upstream."""
+    """Note that this thread keeps freed memory from others until `end_keeping_locked`; upstream may have more memory
+    then."""
     cdef Keeper keeper
     guard.keeps += 1
     keeper.thread = this_thread()
@@ -105,8 +106,8 @@ cdef void enter_quarantine_locked(GuardState* guard, Guarded* memory) noexcept n
 
 cdef uint64_t choose_leaving_locked(GuardState* guard, size_t most, uint64_t age,
                                     vector[Guarded*]* leaving) noexcept nogil:
-    """Take from the quarantine what is too much or too old, the oldest first, but nothing that a call works on.
-    `return_all` takes the number that this returns; 0: there is nothing."""
+    """Take memory that is too much or too old from the quarantine, the oldest first, but no memory that a call works
+    on.  Returns the number that `return_all` takes; 0 if no memory leaves."""
     cdef Guarded* memory = guard.quarantine.first
     cdef Guarded* following
     while memory != NULL and (guard.quarantined > most or (age and guard.frees - memory.freed_as >= age)):
@@ -123,7 +124,7 @@ cdef uint64_t choose_leaving_locked(GuardState* guard, size_t most, uint64_t age
 
 
 cdef void return_to_quarantine(GuardState* guard, Guarded* memory) noexcept nogil:
-    """Upstream did not take it: another call tries again."""
+    """Put memory back into quarantine that upstream did not take: another call tries again."""
     guard.lock.lock()
     enter_locked(guard, memory)
     enter_quarantine_locked(guard, memory)

@@ -1,7 +1,7 @@
 # Freed memory: kept for a while, then checked once more and returned upstream.
 #
-# It leaves on the guard's own stream, which waits, on the device, for the fill at the free, so the stream of no user is
-# delayed.  Upstream gets it on that stream.
+# Memory leaves the quarantine on the guard's own stream, which waits, on the device, for the fill at the free, so no
+# user's stream is delayed.  The memory is freed upstream on the guard's stream.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
@@ -14,7 +14,7 @@ from xlogmem.resources.base cimport Allocation, settle, start_call
 
 
 cdef int wait_for_own_stream(GuardState* guard, Failure* failure) except -1 nogil:
-    """The host waits for what is queued on the guard's stream."""
+    """Wait on the host for all work that is queued on the guard's stream."""
     cdef cy.CUevent event
     cdef int failed
     if take_event(guard.events, &event, failure):
@@ -37,7 +37,7 @@ cdef int allocate_upstream(GuardState* guard, Allocation* wanted, Failure* failu
 
 
 cdef int deallocate_upstream(GuardState* guard, Allocation* freed, Failure* failure) except -1 nogil:
-    """After what is queued on the stream of the call."""
+    """Free memory upstream, after all work that is queued on the stream of the call."""
     cdef vector[Dependency] frontier
     cdef Dependency entry
     if guard.upstream.frontiers != NULL:
@@ -55,7 +55,7 @@ cdef int deallocate_upstream(GuardState* guard, Allocation* freed, Failure* fail
 
 
 cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) except -1 nogil:
-    """Check what is leaving the quarantine, and free it."""
+    """Check memory that leaves the quarantine, and free it upstream."""
     cdef Allocation freed
     cdef int failed = 0
     if memory.event != NULL:                            # behind the poison
@@ -88,7 +88,7 @@ cdef int return_upstream(GuardState* guard, Guarded* memory, Failure* failure) e
 
 
 cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, uint64_t number, Failure* failure) except -1 nogil:
-    """All are tried; the failure is the last one's."""
+    """Return all memory in `leaving` upstream.  Every return is tried; `failure` is the last failure."""
     cdef Failure newest
     cdef size_t i
     cdef int failed = 0
@@ -115,7 +115,7 @@ cdef int empty_quarantine(GuardState* guard, Failure* failure) except -1 nogil:
 
 
 cdef int forget_seen_fill(GuardState* guard) except -1 nogil:
-    """Take the event from the oldest memory that has one, if it is complete, so that few are in use."""
+    """Take the event from the oldest memory that has an event, if the event is complete, so that few are in use."""
     cdef Failure ignored
     cdef Guarded* memory
     cdef cy.CUevent event = NULL
@@ -135,7 +135,7 @@ cdef int forget_seen_fill(GuardState* guard) except -1 nogil:
 
 
 cdef void unpin(GuardState* guard, Guarded* memory, bint seen) noexcept nogil:
-    """The end of a pin; `seen`: the fill at the allocation is complete."""
+    """Unpin memory; `seen` is True if the fill at the allocation is complete."""
     cdef cy.CUevent event = NULL
     guard.lock.lock()
     memory.pins -= 1
@@ -150,7 +150,7 @@ cdef void unpin(GuardState* guard, Guarded* memory, bint seen) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- checks on demand
 cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nogil:
-    """Compare all that is alive or in quarantine.  Memory whose first fill is not complete has nothing to compare."""
+    """Compare all memory that is alive or in quarantine, except memory whose first fill is not complete."""
     cdef vector[Pinned] pinned
     cdef size_t i
     cdef bint seen
@@ -177,7 +177,7 @@ cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nog
 
 
 cdef void pin_locked(Guarded* memory, vector[Pinned]* pinned) noexcept nogil:
-    """While it is pinned its event is not used for anything else."""
+    """Pin memory: while it is pinned its event is not used for anything else."""
     cdef Pinned one
     memory.pins += 1
     one.memory = memory
@@ -188,7 +188,8 @@ cdef void pin_locked(Guarded* memory, vector[Pinned]* pinned) noexcept nogil:
 
 
 cdef int check_one(GuardState* guard, Pinned* one, bint* seen, Failure* failure) except -1 nogil:
-    """The event is behind the fill at the allocation at least, though the memory be freed meanwhile."""
+    """Compare pinned memory.  Its event is at least behind the fill at the allocation, even if the memory was freed
+    meanwhile."""
     if one.event != NULL and one.is_freed:
         if stream_wait(guard.stream, one.event, failure):
             return 1

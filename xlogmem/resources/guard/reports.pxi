@@ -1,7 +1,7 @@
 # Findings become Python objects: logged, and kept for later calls.
 #
-# A report is made inside of calls of the core, which have to be carried out to their end.  So nothing that Python code
-# raises there gets out: an interrupt is pending again once everything is reported, and the rest is written down.
+# A report is made inside calls of the core, which have to be carried out to their end.  So no exception of Python code
+# leaves the report: an interrupt is pending again once everything is reported, and other exceptions are logged.
 
 import warnings
 
@@ -14,7 +14,7 @@ from xlogmem._base.failures cimport Failure, keep_exception
 
 
 cdef void publish(GuardResourceAdaptor guard) noexcept:
-    """Report what was found, and raise nothing."""
+    """Report the findings, and raise nothing."""
     cdef vector[Finding] findings
     cdef vector[Finding] left
     cdef bint interrupted = False
@@ -44,7 +44,7 @@ cdef void publish(GuardResourceAdaptor guard) noexcept:
 
 
 cdef bint run_to_its_end(object function, tuple arguments) noexcept:
-    """Whether an interrupt came in.  Whatever else the function raises is written down."""
+    """Call a function.  True if an interrupt came in; any other exception of the function is logged."""
     try:
         function(*arguments)
     except BaseException as error:
@@ -76,8 +76,8 @@ def _warn(violation):
 
 # ---------------------------------------------------------------------------------------------- what is raised
 cdef object take_news(GuardResourceAdaptor guard):
-    """What was found since this was last called: the error for it, a list where nothing is to be raised.  If the error
-    cannot be made, because of an interrupt, the next call has it."""
+    """Take the violations found since the last call: an error for them, or a list if nothing is to be raised.  If an
+    interrupt prevents the error from being made, the next call returns them."""
     news, guard.news = guard.news, []
     left_out, guard.left_out = guard.left_out, 0
     if not guard.raises or not news:
@@ -91,7 +91,7 @@ cdef object take_news(GuardResourceAdaptor guard):
 
 
 cdef int fail_with_found(GuardResourceAdaptor guard, Failure* failure) except -1:
-    """1, with an exception in the failure, if there is something to raise."""
+    """Return 1, with an exception in the failure, if there is something to raise."""
     if not guard.raises or not guard.news:
         return 0
     try:

@@ -1,7 +1,7 @@
-# The guard as the core calls it.
+# The resource interface of the guard, called by the core.
 #
-# Fills and checks of a call are queued on its stream, which the core has ordered after every use; without streams the
-# host is ordered, and they are queued on the guard's own.
+# Fills and checks of a call are queued on the call's stream, which the core has ordered after every use.  If upstream
+# takes no streams, the host is ordered after every use, and fills and checks are queued on the guard's own stream.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
@@ -24,12 +24,13 @@ from xlogmem.resources.base cimport Allocation
 
 
 cdef size_t total_of(GuardState* guard, size_t nbytes) noexcept nogil:
-    """Bytes from upstream: the canary behind begins with the byte after the user's last."""
+    """The bytes to allocate upstream: the canary behind begins with the byte after the user's last."""
     return 2 * guard.canary + ((nbytes + ALIGNMENT - 1) & ~(<size_t>ALIGNMENT - 1))
 
 
 cdef int refuse_capturing(GuardState* guard, Allocation* call, Failure* failure) except -1 nogil:
-    """Of a caller without a runtime: the core has looked.  Nothing of the guard's may get into a graph."""
+    """Fail if the stream of a caller without a runtime is capturing: no work of the guard may get into a graph.  For a
+    call with a runtime, the core has checked the stream."""
     cdef bint capturing = False
     if call.stream != NULL or guard.on_host:
         return 0
@@ -100,7 +101,7 @@ cdef int begin_guarding(GuardState* guard, Guarded* memory, cy.CUstream stream, 
 
 
 cdef int given_up(GuardState* guard, Guarded* memory, Allocation* given) except -1 nogil:
-    """Return memory that could not be filled; where upstream fails too, it is kept and returned later."""
+    """Return memory that could not be filled; if upstream fails too, the memory is kept and returned later."""
     cdef cy.CUevent event = NULL
     cdef Failure ignored
     cdef bint returned = not deallocate_upstream(guard, given, &ignored)
@@ -126,7 +127,7 @@ cdef int given_up(GuardState* guard, Guarded* memory, Allocation* given) except 
 
 
 cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
-    """Check, poison, keep.  If something fails the memory is as it was: alive."""
+    """Check, poison and quarantine memory.  If a step fails, the memory stays alive."""
     cdef GuardState* guard = <GuardState*>self
     cdef vector[Guarded*] leaving
     cdef Guarded* memory
@@ -158,7 +159,7 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
 
 
 cdef Guarded* claim(GuardState* guard, Allocation* freed, Failure* failure) noexcept nogil:
-    """The memory of a free, which no other free gets; NULL if there is none to free."""
+    """Claim the memory of a free, so that no other free gets it; NULL if there is none to free."""
     cdef Guarded* memory
     cdef Label* before
     guard.lock.lock()
@@ -181,8 +182,8 @@ cdef Guarded* claim(GuardState* guard, Allocation* freed, Failure* failure) noex
 
 
 cdef int end_guarding(GuardState* guard, Guarded* memory, Allocation* freed, Failure* failure) except -1 nogil:
-    """Queue a check of the canaries and then the poison, and record an event behind them.  Once the poison is queued
-    the contents are lost, so from there on the free does not fail."""
+    """Queue a check of the canaries and then the poison, and record an event behind both.  Once the poison is queued
+    the contents are lost, so from this point on the free does not fail."""
     cdef cy.CUstream stream = guard.stream if guard.on_host else freed.handle
     if not guard.on_host and have_event(guard, memory, failure):
         return 1
@@ -210,7 +211,8 @@ cdef int have_event(GuardState* guard, Guarded* memory, Failure* failure) except
 
 
 cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream, Failure* failure) except -1 nogil:
-    """The second attempt.  If that fails too, nothing can be ordered after the poison, and the memory never leaves."""
+    """Try again to record the event behind the poison.  If that fails too, nothing can be ordered after the poison, and
+    the memory never leaves the quarantine."""
     drop_exception(failure)
     if event_record(memory.event, stream, failure):
         guard.lock.lock()
@@ -221,7 +223,7 @@ cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream,
 
 
 cdef int tidy(GuardState* guard) except -1 nogil:
-    """After a call: see which fills are complete and what checks have found, and report that.  It does not fail."""
+    """Tidy up after a call: look for complete fills, gather the findings of checks and report them.  Does not fail."""
     if forget_seen_fill(guard):
         forget_seen_fill(guard)
     gather(guard, LOOKS)
@@ -229,7 +231,7 @@ cdef int tidy(GuardState* guard) except -1 nogil:
 
 
 cdef int report(GuardState* guard) except -1 nogil:
-    """Findings become Python objects.  Nothing is raised here."""
+    """Report findings as Python objects.  Raises nothing."""
     cdef cy.CUstreamCaptureMode mode
     cdef UnderWay exception
     cdef bint found
@@ -249,7 +251,7 @@ cdef int report(GuardState* guard) except -1 nogil:
 
 
 cdef int trim(void* self, Failure* failure) except -1 nogil:
-    """Out of memory: the quarantine is returned, and the host waits until that is done."""
+    """Make room when out of memory: return all memory in quarantine, and wait on the host until that is complete."""
     cdef GuardState* guard = <GuardState*>self
     cdef int failed = empty_quarantine(guard, failure)
     if not failed:
@@ -286,7 +288,7 @@ cdef int raise_found(GuardState* guard, Failure* failure) except -1 nogil:
 
 
 cdef int end(void* self) except -1 nogil:
-    """The end of the runtime: without a wait, unless upstream takes no streams."""
+    """Return all memory at the end of the runtime, without a wait unless upstream takes no streams."""
     cdef GuardState* guard = <GuardState*>self
     cdef Failure ignored
     cdef bint more = False
@@ -311,7 +313,7 @@ cdef bint keeps(void* self, uint64_t ptr, uint64_t generation) noexcept nogil:
 
 
 cdef void refused(void* self, uint64_t ptr, Label* stack) noexcept nogil:
-    """The next call reports it."""
+    """Note a free that the core refused as a second free; the next call reports it."""
     cdef GuardState* guard = <GuardState*>self
     cdef Guarded* memory
     guard.lock.lock()

@@ -1,7 +1,7 @@
-# Out of memory upstream: memory in quarantine, or on its way back from there, makes room.
+# Out of memory upstream: memory in quarantine, or on its way upstream, makes room.
 #
-# Freed memory that another thread keeps (it returns it, or has pinned it for a check) cannot be found, and is not in
-# use all the same.  So an allocation waits for such threads before it is refused: as in the pool, see pool/calls.pxi.
+# Freed memory that another thread keeps (the thread returns it, or has pinned it for a check) cannot be found, although
+# it is not in use.  So an allocation waits for such threads before it is refused: as in the pool, see pool/calls.pxi.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef int allocate_or_empty(GuardState* guard, Allocation* given, Failure* failure) except -1 nogil:
-    """What is freed and not upstream yet is returned before there is no memory."""
+    """Allocate upstream; freed memory that was not returned upstream yet is returned before the allocation fails."""
     cdef uint64_t returns
     cdef int _attempt
     for _attempt in range(ATTEMPTS):
@@ -37,7 +37,8 @@ cdef int allocate_or_empty(GuardState* guard, Allocation* given, Failure* failur
 
 
 cdef bint make_room(GuardState* guard, uint64_t returns) except -1 nogil:
-    """After an allocation that began when so much had been returned found no memory: whether to try again."""
+    """Make room after an allocation found no memory; `returns` is the number of returns when it began.  True if the
+    caller has to try again."""
     cdef Failure ignored
     cdef bint more
     if empty_quarantine(guard, &ignored):
@@ -50,8 +51,8 @@ cdef bint make_room(GuardState* guard, uint64_t returns) except -1 nogil:
 
 
 cdef bint wait_for_keepers_unlocks(GuardState* guard) except -1 nogil:
-    """Until those have ended that keep memory now; whether there were any.  A thread that is one of them does not wait:
-    a resource upstream may allocate from the guard while it takes memory back."""
+    """Wait until the threads that keep memory now have ended keeping it.  True if there were any.  A thread that keeps
+    memory itself does not wait: a resource upstream may allocate from the guard inside a free."""
     cdef uint64_t newest = guard.keeps
     cdef bint waited = False
     while others_keep_locked(guard, newest):
@@ -71,7 +72,7 @@ cdef bint others_keep_locked(GuardState* guard, uint64_t newest) noexcept nogil:
 
 
 cdef int sleep_until_kept_unlocks(GuardState* guard) except -1 nogil:
-    """Without the lock, and without the GIL, which callers of the C table may have and the others may need."""
+    """Sleep without the lock, and without the GIL, which callers of the C table may have and the keepers may need."""
     cdef uint32_t heard = guard.kept.heard()
     cdef PyThreadState* thread = NULL
     guard.lock.unlock()

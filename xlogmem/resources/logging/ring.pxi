@@ -114,7 +114,7 @@ cdef inline void fill_record(Record* record, Allocation* call) noexcept nogil:
 
 
 cdef Failure* copied_failure(Failure* failure) noexcept nogil:
-    """What there is to say of it, without what it refers to; NULL where there is no memory."""
+    """A copy of a failure without its references; NULL if there is no memory."""
     cdef Failure* copy = <Failure*>malloc(sizeof(Failure))
     if copy != NULL:
         memcpy(copy, failure, sizeof(Failure))
@@ -123,9 +123,9 @@ cdef Failure* copied_failure(Failure* failure) noexcept nogil:
     return copy
 
 
-# The writer's side.  What waits in the ring does not change, so it is read without the lock.
+# The writer's side.  Records that wait in the ring do not change, so they are read without the lock.
 cdef size_t waiting_records(Ring* ring, size_t most) noexcept nogil:
-    """How many there are, up to so many.  Where there is none, the next one wakes the writer."""
+    """The number of waiting records, at most `most`.  If there is none, the next record wakes the writer."""
     cdef size_t count
     ring.lock.lock()
     count = ring.pushed - ring.taken
@@ -139,7 +139,7 @@ cdef inline Record* waiting_record(Ring* ring, size_t place) noexcept nogil:
 
 
 cdef void drop_records(Ring* ring, size_t count) noexcept nogil:
-    """So many have been read: others may take their places."""
+    """Drop the first `count` records, which have been read: others may take their places."""
     cdef size_t i
     for i in range(count):
         release(waiting_record(ring, i).tag)
@@ -150,7 +150,7 @@ cdef void drop_records(Ring* ring, size_t count) noexcept nogil:
 
 
 cdef void request_end(Ring* ring) noexcept nogil:
-    """Take nothing in from now on, and have the writer end."""
+    """Take no more records in, and have the writer end."""
     ring.lock.lock()
     ring.closed = True
     ring.lock.unlock()

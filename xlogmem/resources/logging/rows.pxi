@@ -1,7 +1,7 @@
-# A record as a row of text.  Without the GIL but for tags, which are looked up in Python once for many rows.
+# Records as rows of text, made without the GIL, except for tags, which are looked up in Python once for many rows.
 #
-# All that a program can put into a row is its tag, and that of a failed call its message: both stand in a JSON string
-# in which everything but plain ASCII has an escape.  RMM's columns have numbers alone.
+# A program controls only the tag in a row, and the message in the row of a failed call: both stand in a JSON string in
+# which everything but plain ASCII has an escape.  RMM's columns have numbers alone.
 
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
@@ -32,7 +32,7 @@ cdef cppclass Rows:
 
 
 cdef char* room_for(Rows* rows, size_t size) noexcept nogil:
-    """The end of the text, with so many bytes behind it."""
+    """The end of the text, with room for `size` bytes behind it."""
     if rows.used + size > rows.text.size():
         rows.text.resize(2 * (rows.used + size))
     return rows.text.data() + rows.used
@@ -42,7 +42,7 @@ cdef inline void end_at(Rows* rows, char* end) noexcept nogil:
     rows.used = end - rows.text.data()
 
 
-# `snprintf` takes ten times as long.  Each returns the new end.
+# `snprintf` takes ten times as long.  Each of these functions returns the new end.
 cdef inline char* put_number(char* end, uint64_t number) noexcept nogil:
     cdef char[24] digits
     cdef int count = 0
@@ -60,7 +60,7 @@ cdef inline char* put_number(char* end, uint64_t number) noexcept nogil:
 
 
 cdef inline char* put_known(char* end, uint64_t number) noexcept nogil:
-    """0 stands for none."""
+    """Write a number; 0 stands for none and becomes null."""
     return put_number(end, number) if number else stpcpy(end, "null")
 
 
@@ -78,8 +78,8 @@ cdef inline char* put_hex(char* end, uint64_t number) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- RMM's
 cdef void append_rmm(Rows* rows, Record* record) noexcept nogil:
-    """``Thread,Time,Action,Pointer,Size,Stream`` as RMM 26.10 writes them: times of day in local time, the default
-    stream as 0."""
+    """Append a row ``Thread,Time,Action,Pointer,Size,Stream`` in the format of RMM 26.10: times of day in local time,
+    the default stream as 0."""
     cdef char* end = room_for(rows, ROW)
     if record.action == FREE_FAILED:
         return
@@ -95,7 +95,7 @@ cdef void append_rmm(Rows* rows, Record* record) noexcept nogil:
 
 
 cdef char* put_clock(Rows* rows, char* end, uint64_t nanoseconds) noexcept nogil:
-    """The local time of day, to the microsecond."""
+    """Write the local time of day, to the microsecond."""
     cdef time_t second = <time_t>(nanoseconds // 1000000000)
     cdef uint64_t micros = nanoseconds // 1000 % 1000000
     cdef uint64_t place = 100000
@@ -115,7 +115,7 @@ cdef char* put_clock(Rows* rows, char* end, uint64_t nanoseconds) noexcept nogil
 
 # ---------------------------------------------------------------------------------------------- JSON
 cdef int append_json(Rows* rows, Record* record, dict tags) except -1 nogil:
-    """What `json.dumps` makes of the fields of an `AllocationRecord`."""
+    """Append a row with the fields of an `AllocationRecord`, in the format of `json.dumps`."""
     cdef char* end = room_for(rows, ROW)
     end = stpcpy(stpcpy(end, "{\"action\": \""), name_of(record.action))
     end = put_number(stpcpy(end, "\", \"device\": "), rows.device)
@@ -178,7 +178,8 @@ cdef int append_text(Rows* rows, bytes text) except -1:
 
 
 cdef bytes text_of_tag(Label* tag, dict tags):
-    """As JSON.  A program has few tags; one that makes many does not fill the memory with them."""
+    """The text of a tag as JSON, cached.  A program has few tags; for a program that makes many the cache is bounded.
+    """
     name = object_of(tag)
     known = tags.get(name)
     if known is None:
@@ -190,7 +191,7 @@ cdef bytes text_of_tag(Label* tag, dict tags):
 
 # ---------------------------------------------------------------------------------------------- results
 cdef object result_of(Record* record):
-    """``"Ok"``, or what went wrong: the name of the exception that callers in Python get, and its sentence."""
+    """``"Ok"``, or the failure: the name of the exception that callers in Python get, and its sentence."""
     cdef char[512] text
     cdef Failure* failure = record.failure
     if record.action in (ALLOCATED, FREED):
@@ -206,7 +207,7 @@ cdef object result_of(Record* record):
 
 
 cdef str cut(bytes text):
-    """At most `MOST` bytes, with an ellipsis where there was more: what is that long was cut before."""
+    """The text in at most `MOST` bytes, with an ellipsis if there was more: a text of this length was cut before."""
     if len(text) < MOST:
         return text.decode(errors="replace")
     return text[:MOST - 3].decode(errors="ignore") + "…"

@@ -1,4 +1,4 @@
-# The thread of a log.  It holds the writer and not the adaptor, so an adaptor that is dropped ends it.
+# The thread of a log.  The thread holds the writer and not the adaptor, so dropping the adaptor ends the thread.
 
 import threading
 
@@ -68,11 +68,11 @@ cdef class LogWriter:
         return 0
 
     def is_ending(self):
-        """Whether the sink will be closed soon, without a further call."""
+        """True if the sink will be closed soon, without a further call."""
         return self.ring.ends.load() != 0
 
     def run(self):
-        """What the thread does."""
+        """Run the thread: write records until the end."""
         cdef size_t count
         self.ring.writer.store(thread_number())
         try:
@@ -95,7 +95,7 @@ cdef class LogWriter:
             self.progress.set()
 
     cdef int write_batch(self, size_t count) except -1:
-        """Give the records to the sink, whatever it does."""
+        """Give the records to the sink, even if the sink raises."""
         failed, error, content = None, None, None
         try:
             content = self.content_of(count)
@@ -117,7 +117,7 @@ cdef class LogWriter:
         return 0
 
     cdef object content_of(self, size_t count):
-        """What the sink wants: records, or rows."""
+        """The content for the sink: records, or rows."""
         cdef size_t i
         cdef int rmm = self.sink.format == "rmm"
         if self.sink.format is None:
@@ -132,7 +132,7 @@ cdef class LogWriter:
         return self.rows.text.data()[:self.rows.used] if self.rows.used else b""
 
     cdef int report(self, object error) except -1:
-        """Once.  A handler of the logger may fail as the sink did."""
+        """Report the first failure of the sink.  A handler of the logger may fail as the sink did."""
         if self.reported:
             return 0
         self.reported = True
@@ -156,7 +156,7 @@ cdef class LogWriter:
         return self.ring.dropped.load()
 
     cdef int wait_for_all(self, object timeout) except -1:
-        """Until everything that was pushed by now is written."""
+        """Wait until everything that was pushed by now is written."""
         cdef uint64_t wanted
         cdef uint64_t before = milliseconds()
         if process_was_forked():
@@ -187,7 +187,7 @@ cdef class LogWriter:
 
 
 def write_what_is_left():
-    """At the end of the process that made the logs."""
+    """Close all logs, at the end of the process that made them."""
     cdef LogWriter writer
     cdef uint64_t before = milliseconds()
     if process_was_forked():
