@@ -1,9 +1,9 @@
-"""Every CUDA call that xlogmem makes, and nothing else; only the names of error codes are queried in `_failures`.
+"""Every CUDA call that xlogmem makes, and nothing else; only the names of error codes are queried in `_base/failures`.
 
 * Calls go through ``cuda.bindings.cydriver``, except for two queries that each use makes (`find_queries`).  CUDA's
   runtime library is never used: it would bring a second notion of the current device, and it does not run on the
   simulated driver.
-* A function returns 0, or 1 with a `Failure` filled in: see `_failures`.
+* A function returns 0, or 1 with a `Failure` filled in: see `_base/failures`.
 * Functions are declared ``except -1`` because cydriver raises when the installed driver lacks a function.  `initialize`
   refuses drivers older than CUDA 12.0, which has every function used here, so a function cannot be missing after a
   successful start.  If one were, the exception would be raised; ``noexcept`` would turn it into CUDA_SUCCESS.

@@ -13,7 +13,7 @@ namespace check::machine {
 namespace {
 
 constexpr u32 kLargestScalar = 8;  // what is larger may have fields and elements
-constexpr u32 kMap = 128;          // the size of a map of a tensor
+constexpr u32 kMap = 128;  // the size of a map of a tensor
 
 // The trust in the word's halves, where both are there.
 struct Full {

@@ -2,7 +2,7 @@
 // through the pointers among them. C++ that knows no driver and no Python; the front ends of the check share it.
 //
 // PTX says both (ptx.hpp has its text as statements, flow.hpp follows the pointers through them). A cubin says where the
-// parameters are (cubin.hpp), a C++ name which pointers are to const (signature.hpp). A fat binary has several of these.
+// parameters are (cubin.cpp), a C++ name which pointers are to const (signature.hpp). A fat binary has several of these.
 //
 // Machine code, as a disassembler prints it, says which accesses are made, too: machine_code.hpp.
 //

@@ -17,11 +17,11 @@ namespace check {
 namespace {
 
 enum class What : u8 {
-    Word,      // the word at this offset, give or take what was added to it
+    Word,  // the word at this offset, give or take what was added to it
     Distance,  // the same, or how far something is from there: two addresses were subtracted
-    Number,    // something computed from the word, which is hardly an address any more
-    Place,     // the address of this offset in the parameter space
-    Within,    // an address somewhere in the parameter that has this offset
+    Number,  // something computed from the word, which is hardly an address any more
+    Place,  // the address of this offset in the parameter space
+    Within,  // an address somewhere in the parameter that has this offset
 };
 
 // Of a source in a result: it is multiplied, added to what certainly is an address, or neither.
@@ -235,7 +235,7 @@ Item Flow::changed(Item item, Part part, bool distance, const u64* added) const 
 }
 
 void Flow::compute(const Instruction& instruction, Kind kind) {
-    bool converts = instruction.is("cvt") && instruction.words.size() > 2;      // cvt.TO.FROM
+    bool converts = instruction.is("cvt") && instruction.words.size() > 2;  // cvt.TO.FROM
     if (is_float(converts ? instruction.words[instruction.words.size() - 2] : instruction.type())) return;
     auto& sources = instruction.sources;
     std::vector<Value> values;

@@ -17,10 +17,10 @@ enum class Effect : u8 {
     Load,
     Store,
     Atomic,
-    CopyIn,     // from the second address, to memory of the block
-    Bulk,       // likewise, or the other way; the name says which
-    Tensor,     // through a map of a tensor, of which the address is given
-    OnChip,     // in memory of the block, whatever stands behind the address goes there
+    CopyIn,  // from the second address, to memory of the block
+    Bulk,  // likewise, or the other way; the name says which
+    Tensor,  // through a map of a tensor, of which the address is given
+    OnChip,  // in memory of the block, whatever stands behind the address goes there
     FromLocal,  // in the thread's own memory
     ToLocal,
     // Computation in registers.
@@ -28,14 +28,14 @@ enum class Effect : u8 {
     Select,
     Sum,
     ScaledSum,  // LEA: the first source is shifted
-    Multiply,   // IMAD: the product of two, and the third
-    Mask,       // LOP3
-    Shift,      // SHF
-    Permute,    // PRMT
-    Mixed,      // one of the sources may come out of it, but which one is not known
-    Bits,       // parts of them may
-    Value,      // what comes out of it is no address
-    Nothing,    // nothing comes out of it
+    Multiply,  // IMAD: the product of two, and the third
+    Mask,  // LOP3
+    Shift,  // SHF
+    Permute,  // PRMT
+    Mixed,  // one of the sources may come out of it, but which one is not known
+    Bits,  // parts of them may
+    Value,  // what comes out of it is no address
+    Nothing,  // nothing comes out of it
     // Control flow.
     Branch,
     IndirectBranch,

@@ -36,7 +36,7 @@ class FrontEnd(Protocol):
         """Find no more places in the program for calls: the interpreter ends."""
 
     def hooks(self) -> int:
-        """Return the address of the table of xlogmem/check/hooks.hpp."""
+        """Return the address of the table of cpp/engine/hooks.hpp."""
 
     def audit(self, wanted: bool) -> None:
         """Turn the noting of omissions on or off."""

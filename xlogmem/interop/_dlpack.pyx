@@ -6,7 +6,7 @@ of the process or never.  Our deleter releases an `Export`, which takes no lock,
 nothing.
 
 `buffers` and `interchange` order the streams; this module has the capsules, their ownership, and the layouts that they
-describe.  The structs are in `_dltensor`; `_named` reads a capsule that it does not consume.
+describe.  The structs are in `_foreign/dltensor`; `_foreign/named` reads a capsule that it does not consume.
 """
 cimport cython
 

@@ -1,7 +1,7 @@
 """Tracking: an adaptor that lists outstanding allocations with the Python code that made them.
 
 Each allocation has a record with its tag and the stack of its call, until upstream has the memory again.  Stacks are
-interned (`_labels`): a record holds a reference, and is made without the GIL.
+interned (`_base/labels`): a record holds a reference, and is made without the GIL.
 """
 cimport cython
 
