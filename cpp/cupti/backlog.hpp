@@ -56,6 +56,7 @@ class Backlog {
     // True if everything is fed, and the feeder has nothing to do.
     bool is_done() const { return !count_ && state_.load(std::memory_order_acquire) == State::Done; }
     void feed();
+    // Feeds an operation at once, which keep() was not called for. Everything else is fed already.
     Time feed(const Noted& noted);
     // The words of the launch that was fed last.
     const std::vector<LaunchedWord>& words() const { return words_; }

@@ -38,13 +38,13 @@ Wait wait_of(const Call& call, const Copy& copy) {
 }  // namespace
 
 void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
-    Noted& noted = front.noted();
+    Noted& noted = front.backlog.next();
     noted.kind = Noted::Kind::Work;
     noted.stream = &on;
     noted.what = what;
     std::copy_n(ranges, count, noted.ranges.begin());
     noted.count = count;
-    front.feed_later();
+    front.backlog.keep();
 }
 
 void Call::fill(Extent target, CUstream handle) const {

@@ -85,34 +85,27 @@ struct Executable {
 };
 
 class Front {
+    Engine engine_;
+    Handles handles_{engine_};
+
   public:
     std::atomic<bool> lost{false};  // in a forked child of a process that had the driver
-    xlogmem_mutex lock;  // of all below
+    xlogmem_mutex lock;  // of all else
     KernelTable kernels;
     Laboratory laboratory;
     Codes codes;
+    Backlog backlog{engine_};
 
     // -- the engine ----------------------------------------------------------------------------------------------------
     // Feeds all noted operations first.
     Engine& engine() {
-        if (!backlog_.is_done()) backlog_.feed();
+        if (!backlog.is_done()) backlog.feed();
         return engine_;
     }
     Handles& handles() {
         engine();
         return handles_;
     }
-    // For operations that are fed later: the caller fills noted() in, and the operation counts from feed_later() on.
-    Noted& noted() { return backlog_.next(); }
-    void feed_later() { backlog_.keep(); }
-    // Feeds an operation at once, without feed_later().
-    Time feed(const Noted& noted) {
-        engine();
-        return backlog_.feed(noted);
-    }
-    // The words of the launch that was fed last.
-    const std::vector<LaunchedWord>& words() const { return backlog_.words(); }
-
     // The stream with this handle: a known stream, or else a stream found by way of the engine.
     Stream* find_stream(u64 handle, Caller caller, u32 site) {
         Stream* known = handles_.known(handle, caller);
@@ -176,9 +169,6 @@ class Front {
     void read_codes(const std::vector<FoundCode>& codes);
 
   private:
-    Engine engine_;
-    Handles handles_{engine_};
-    Backlog backlog_{engine_};
     std::map<u64, u64> pinned_;
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
     std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;

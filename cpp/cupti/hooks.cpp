@@ -47,12 +47,12 @@ struct Watched {
     static void note(void* context, void* handle, const CachedPiece& piece) {
         with_lock([&] {
             Stream* stream = stream_of(context, handle);
-            Noted& noted = front().noted();
+            Noted& noted = front().backlog.next();
             noted.kind = Noted::Kind::Piece;
             noted.stream = stream;
             noted.what = {0, this_thread().site};
             noted.piece = piece;
-            front().feed_later();
+            front().backlog.keep();
         });
     }
 };

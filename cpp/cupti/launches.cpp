@@ -52,7 +52,7 @@ void try_words(const Call& call, const Bench& bench, Time time, const std::vecto
     Trials& trials = call.thread.trials;
     trials.bench = bench;
     trials.stream = stream || !call.own_default ? stream : CU_STREAM_PER_THREAD;
-    for (const LaunchedWord& word : call.front.words()) {
+    for (const LaunchedWord& word : call.front.backlog.words()) {
         u64 at = word_at(space, word.offset);
         bool wanted = word.first_of_list && !call.front.engine().is_known(word.number);
         const Block* block = wanted ? call.front.engine().find(at) : nullptr;
@@ -93,16 +93,16 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     bool due = front.laboratory.is_open && !on->capture && known.is_due();
     Bench bench = due ? bench_of(call) : Bench{};  // which may unlock, so that a kernel is forgotten meanwhile
     Kernel& kernel = due ? kernel_of(call, function) : known;
-    Noted& noted = front.noted();
+    Noted& noted = front.backlog.next();
     noted.kind = Noted::Kind::Launch;
     noted.stream = on;
     noted.what = {kernel.name, call.what.site};
     noted.kernel = &kernel;
     noted.shape = arguments.shape;
     read_arguments(kernel.parameters, arguments.values, arguments.extra, noted.space);
-    if (!due) return front.feed_later();
+    if (!due) return front.backlog.keep();
     u64 found = front.engine().findings().added();
-    Time time = front.feed(noted);
+    Time time = front.backlog.feed(noted);
     // Writes of other streams meanwhile would be taken for the kernel's: after a finding a later launch is tried.
     if (found != front.engine().findings().added()) return;
     kernel.was_tried();

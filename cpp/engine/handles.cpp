@@ -25,24 +25,17 @@ Stream* Handles::known(u64 handle, Caller caller) const {
 }
 
 Stream* Handles::find(u64 handle, Caller caller, u32 site) {
-    if (handle <= kLegacy) {
-        Stream*& legacy = legacy_[caller.context];
-        if (!legacy) legacy = engine_.create_legacy(caller.context, new_id("legacy", site));
-        return legacy;
-    }
-    if (handle == kPerThread) {
-        Stream*& own = own_[{caller.thread, caller.context}];
-        if (!own) own = engine_.create_stream(caller.context, new_id("per-thread", site), true);
-        return own;
-    }
-    auto found = streams_.find(handle);
-    if (found == streams_.end()) {
-        // The check did not see the stream made, and it may be a blocking stream. Taken for one, more is ordered, and
-        // no alarm is false.
-        create_stream(handle, caller.context, {true, 0, site});
-        return streams_[handle];
-    }
-    return found->second;
+    if (Stream* seen = known(handle, caller)) return seen;
+    if (handle <= kLegacy)
+        return legacy_[caller.context] = engine_.create_legacy(caller.context, new_id("legacy", site));
+    if (handle == kPerThread)
+        return own_[{caller.thread, caller.context}] =
+                   engine_.create_stream(caller.context, new_id("per-thread", site), true);
+    if (streams_.count(handle)) return nullptr;  // destroyed
+    // The check did not see the stream made, and it may be a blocking stream. Taken for one, more is ordered, and no
+    // alarm is false.
+    create_stream(handle, caller.context, {true, 0, site});
+    return streams_[handle];
 }
 
 void Handles::end_stream(u64 handle, Stream* stream) {

@@ -91,6 +91,7 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
     auto counts = [&](const Access& use) {
         return !is_life(use.role) && !use.unused && overlap(use, alloc) && !order_.host().covers(use.time);
     };
+    auto drop_others = [&] { remove_if(owners.before, [&](const Access& use) { return !counts(use); }); };
     auto is_covered = [&](const Access& use) { return home.covers(use.time); };
     auto add_early = [&](const Access& use, const Block& old) {
         if (old.pool != Pool::Caching) return;
@@ -116,15 +117,14 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
             owners.before = std::move(given);
             // The rest of a piece has the list of the whole; and begin_pooled() wants to know whether uses are left.
             bool whole = piece && old.begin == old.allocated.begin && old.end == old.allocated.end;
-            if (!whole) remove_if(owners.before, [&](const Access& use) { return !counts(use); });
+            if (!whole) drop_others();
         } else {
             for (const Access& use : given) add(use);
         }
         for (const Finding& found : old.owners.early) add(found.first);
         old.shadow.each(add);
     });
-    if (owners.before.size() > EarlierOwners::kMany)
-        remove_if(owners.before, [&](const Access& use) { return !counts(use); });
+    if (owners.before.size() > EarlierOwners::kMany) drop_others();
     dropped_ += owners.shorten(alloc.begin, alloc.end);
     return owners;
 }

@@ -77,7 +77,11 @@ def test_more_work_than_is_noted_at_once(wrong):
     p = Program(library())
 
     def fills(memory: int, stream: int) -> Callable[[int], None]:
-        return lambda turn: [p.fill(memory, stream) for _ in range(100)] and None
+        def run(turn: int) -> None:
+            for _ in range(100):
+                p.fill(memory, stream)
+
+        return run
 
     at_once(lambda: time.sleep(0.01), fills(X, A), fills(X if wrong else Y, B))
     assert set(p.findings()) == ({"certain write/write"} if wrong else set())
