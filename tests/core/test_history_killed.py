@@ -58,9 +58,10 @@ def run(path: Path, rounds: int, end: str, stacks: str = "all") -> int:
 
 
 @contextmanager
-def recording_elsewhere(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that records until it is killed."""
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, path, "none", "1", "print(1, flush=True)\n"
+def recording_elsewhere(path: Path, rounds: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has recorded so many rounds, and goes on until it is killed."""
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, path, "none", "1",
+                                f"for _ in range({rounds - 1}):\n work(1)\nprint(1, flush=True)\n"
                                 "while True:\n work(1)"], stdout=subprocess.PIPE, env=os.environ | ENVIRONMENT)
     try:
         program.stdout.readline()
@@ -109,7 +110,7 @@ def test_a_process_is_killed_in_the_middle(tmp_path):
     """Wherever that is: what there is are whole events, in their order, and every viewer takes them."""
     for _ in range(3):
         path = tmp_path / "a.xlog"
-        with recording_elsewhere(path):
+        with recording_elsewhere(path, rounds=300):         # the ring is full: before, a half-written event is dropped
             pass
         history = read(path)
         assert 990 <= len(history) <= 1000 or history.dropped == 0
