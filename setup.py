@@ -14,96 +14,37 @@ prints a line and leaves the binding out, or fails with XLOGMEM_RMM=require.
 """
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from copy import copy
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
-CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
-NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python defines it too, but not if CFLAGS is set
-BUILDS = {
-    "release": {"flags": [], "macros": NO_ASSERTIONS},
-    "debug": CHECKS,
-    "asan": {**CHECKS, "sanitizers": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]},
-    "tsan": {**CHECKS, "sanitizers": ["-fsanitize=thread", "-fno-omit-frame-pointer"]},
-}
-build = os.environ.get("XLOGMEM_BUILD", "release")
-if build not in BUILDS:
-    raise SystemExit(f"XLOGMEM_BUILD={build!r} is unknown; choose one of {', '.join(BUILDS)}")
-
 HERE = Path(__file__).parent
-HEADER = "xlogmem/include/xlogmem.h"
-MUTEX = "cpp/mutex.hpp"
-CORES = len(os.sched_getaffinity(0))
-# Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
-# counts need; the others compile in half the time.
-HOT = dict.fromkeys(["_core", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "index",
-                     "launch", "pool"], "-O3")
-WARM = dict.fromkeys(["_driver", "_torch_pool", "buffers", "objects", "sites", "streams"], "-O2")
-OPTIMISED = HOT | WARM
-SANITIZERS = BUILDS[build].get("sanitizers", [])
-# A Python that was built with -g passes it on, and the wheels would be seven times as large.
-SYMBOLS = ["-g0"] if build == "release" else []
-CPP = ["-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-invalid-offsetof", *BUILDS[build]["flags"], *SYMBOLS,
-       *SANITIZERS]
-MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
-
-
-def cuda_include() -> str:
-    """The folder of cuda.h.
-
-    It must not be older than the cuda-bindings of the build.  Under pip's build isolation the wheels' metadata names
-    the right one, where a search of site-packages may find the header of another package; conda environments and others
-    have it under their prefix or in the toolkit.
-    """
-    runtime = "nvidia-cuda-runtime-cu12" if version("cuda-bindings").startswith("12.") else "nvidia-cuda-runtime"
-    try:
-        wheel = distribution(runtime)
-        found = [Path(wheel.locate_file(file)) for file in wheel.files or () if file.name == "cuda.h"]
-    except PackageNotFoundError:
-        found = []
-    for variable in ("PREFIX", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"):
-        if root := os.environ.get(variable):
-            found += [Path(root, place, "cuda.h") for place in (
-                "targets/x86_64-linux/include", "targets/sbsa-linux/include", "include")]
-    found.append(Path("/usr/local/cuda/include/cuda.h"))
-    for header in found:
-        if header.exists():
-            return str(header.resolve().parent)
-    raise SystemExit(f"cuda.h was not found: install {runtime}, or set CUDA_HOME to a CUDA toolkit")
-
+os.chdir(HERE)
+sys.path.insert(0, str(HERE))
+from compiling import (  # noqa: E402
+    HEADER,
+    MUTEX,
+    NO_ASSERTIONS,
+    SANITIZERS,
+    SYMBOLS,
+    BuildExtensions,
+    build,
+    cuda_include,
+    folder_of,
+    module,
+    sources,
+    translated,
+)
 
 include = cuda_include()
-
-
-def folder_of(header: str, *wheels: str) -> str | None:
-    """The folder from which `header` is included: of one of these wheels, of conda or of the toolkit."""
-    for name in wheels:
-        try:
-            wheel = distribution(name)
-        except PackageNotFoundError:
-            continue
-        for file in wheel.files or ():
-            if str(file).endswith(f"/{header}"):
-                return str(Path(wheel.locate_file(file)).resolve()).removesuffix(f"/{header}")
-    roots = [os.environ.get(variable) for variable in ("PREFIX", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")]
-    for root in filter(None, [*roots, "/usr/local/cuda"]):
-        for place in ("include", "include/rapids", "targets/x86_64-linux/include", "targets/sbsa-linux/include",
-                      "extras/CUPTI/include"):
-            if Path(root, place, header).exists():
-                return str(Path(root, place))
-    return None
 
 
 def rmm_binding() -> list[Extension]:
@@ -139,45 +80,16 @@ def rmm_binding() -> list[Extension]:
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
 
 
-def sources() -> Path:
-    """The folder that has the package's Cython sources, relative to here: the checkout or, in builds with checks, a
-    copy with the planted defects."""
-    if build == "release":
-        return Path()
-    specification = importlib.util.spec_from_file_location("planted", HERE / "tests/helpers/planted.py")
-    planted = importlib.util.module_from_spec(specification)
-    sys.modules["planted"] = planted                    # dataclasses look there
-    specification.loader.exec_module(planted)
-    planted.write_copy(HERE / "xlogmem", HERE / "build/planted/xlogmem")
-    return Path("build/planted")
-
-
-def module(root: Path, path: Path) -> Extension:
-    """A module and its pages, which lie in a folder of its name."""
-    optimised = [OPTIMISED.get(path.stem, "-O1")] if build == "release" else []
-    pages = (root / path).with_name(path.stem.lstrip("_")).glob("*.[ph]*")
-    return Extension(str(path.with_suffix("")).replace("/", "."), [str(root / path)], language="c++",
-                     include_dirs=[include, "cpp", "xlogmem/include", str(root / "xlogmem"), str((root / path).parent)],
-                     depends=[HEADER, MUTEX,
-                              *map(str, [*pages, *(root / path).parent.glob("*.hpp")])],
-                     define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)
-
-
 # The engine of the check and its reader of kernels are in two libraries, and compiled once.
 ENGINE = ("cpp/engine", "cpp/kernels")
 LIBRARY = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
            *SYMBOLS, *SANITIZERS]
 
 
-class BuildExtensions(build_ext):
-    """Compiles on all cores, and everything again where the last build in this checkout was of another kind."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.parallel = self.parallel or CORES
+class BuildWithEngine(BuildExtensions):
+    """Compiles the engine once, beside the modules."""
 
     def build_extensions(self) -> None:
-        self.extensions.sort(key=lambda extension: -sum(map(os.path.getsize, extension.sources)))   # the longest first
         self.engine = ThreadPoolExecutor(1).submit(self.compile_engine)
         super().build_extensions()
 
@@ -195,40 +107,11 @@ class BuildExtensions(build_ext):
             objects.append(str(target))
         return objects
 
-    def run(self) -> None:
-        stamp = HERE / "build/kind"
-        self.force = self.force or not stamp.exists() or stamp.read_text() != build
-        stamp.unlink(missing_ok=True)                   # a build that stops half way is of no kind
-        super().run()
-        stamp.parent.mkdir(exist_ok=True)
-        stamp.write_text(build)
-
     def build_extension(self, extension: Extension) -> None:
-        """With a folder of its own for objects: two libraries are made of the same files, perhaps at the same time."""
-        builder = copy(self)
-        builder.build_temp = str(Path(self.build_temp, extension.name))
         if getattr(extension, "engine", False):
             extension.extra_objects = self.engine.result()
-        super(BuildExtensions, builder).build_extension(extension)
+        super().build_extension(extension)
 
-
-os.chdir(HERE)
-root = sources()
-modules = cythonize(
-    [*(module(root, path.relative_to(root)) for path in sorted(root.glob("xlogmem/**/*.pyx"))
-       if path.parent.name != "rmm"), *rmm_binding()],
-    build_dir="build/cython",
-    nthreads=CORES,
-    compiler_directives={
-        "language_level": 3,
-        "embedsignature": True,
-        "boundscheck": True,                            # of Python's sequences, which may come from other libraries
-        "wraparound": False,
-        "initializedcheck": False,
-        "cdivision": True,
-        "warn.undeclared": False,
-    },
-)
 
 def as_one_file(folder: str) -> str:
     """A file that includes all C++ files of a folder, whose headers are then read once."""
@@ -290,6 +173,10 @@ def simulated_runtime(major: int, driver: str) -> Extension:
 simulator = library("xlogmem.sim._simcuda", "cpp/driver", [include],
                     ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=cpp/driver/exports.map"], optimised="-O1")
 
+root = sources()
+modules = [module(str(path.relative_to(root).with_suffix("")).replace("/", "."), path, [root / "xlogmem"])
+           for path in sorted(root.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"]
 driver = needed_driver()
-setup(ext_modules=[*modules, simulator, simulated_runtime(12, driver), simulated_runtime(13, driver), *check_on_gpus()],
-      cmdclass={"build_ext": BuildExtensions})
+setup(ext_modules=[*translated([*modules, *rmm_binding()]), simulator, simulated_runtime(12, driver),
+                   simulated_runtime(13, driver), *check_on_gpus()],
+      cmdclass={"build_ext": BuildWithEngine})

@@ -15,10 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / ".ci/full.passed"
 PARTS = ["packages", "conda", "asan", "defects", "tsan"]
-COMPILED = re.compile(r"(xlogmem|cpp)/.*\.(pyx|pxi|pxd|hpp|cpp)$|setup\.py$")
-PACKAGED = re.compile(r"setup\.py|pyproject\.toml|MANIFEST\.in|\.ci/(packages|contents\.py)")
-CONDA = re.compile(r"conda/|dependencies\.yaml|pyproject\.toml|setup\.py|\.ci/conda")
-SEARCH = re.compile(r"xlogmem/selftest/|tests/helpers/planted\.py|setup\.py")
+BUILD = r"(benchmarks/)?setup\.py|compiling\.py"
+COMPILED = re.compile(rf"(xlogmem|cpp|benchmarks/src)/.*\.(pyx|pxi|pxd|hpp|cpp)$|{BUILD}")
+PACKAGED = re.compile(rf"{BUILD}|(benchmarks/)?pyproject\.toml|MANIFEST\.in|\.ci/(packages|contents\.py)")
+CONDA = re.compile(rf"conda/|dependencies\.yaml|{BUILD}|(benchmarks/)?pyproject\.toml|\.ci/conda")
+SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.py|{BUILD}")
 TABLE = "tests/defects.toml"
 
 

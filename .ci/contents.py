@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
@@ -22,9 +23,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
-PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
-INFO = f"xlogmem-{VERSION}.dist-info"
 FORGE = r"\.git"                                        # files of git and of the forge
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
@@ -37,6 +36,39 @@ LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_
 SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13"}
 FROM_THOSE = {"_cudart12": r"cu[A-Z]", "_cudart13": r"cu[A-Z]", "_cupy_table": r"cuda[A-Z]"}
 FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What pip and conda install under this name."""
+
+    name: str
+    folder: str                                         # that has its packages, in the checkout
+    libraries: frozenset[str] = frozenset()             # shared libraries that are not made of a .pyx
+    command: bool = False
+
+    @property
+    def info(self) -> str:
+        return f"{self.name.replace('-', '_')}-{VERSION}.dist-info"
+
+    @property
+    def dependencies(self) -> list[str]:
+        if self.name == "xlogmem":
+            return tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]
+        return [f"xlogmem=={VERSION}"]                  # it is compiled for that one
+
+    def tracked(self) -> set[str]:
+        """The files of its packages, as they are named where they are installed."""
+        return {name.removeprefix(self.folder) for name in TRACKED if name.startswith(f"{self.folder}xlogmem")}
+
+
+XLOGMEM = Distribution("xlogmem", "", frozenset(f"xlogmem/{name}" for name in (
+    "sim/_simcuda", "check/_cupti", "check/cudart/_cudart12", "check/cudart/_cudart13")), command=True)
+BENCH = Distribution("xlogmem-bench", "benchmarks/src/")
+
+
+def distribution_of(path: Path) -> Distribution:
+    return BENCH if re.match("xlogmem[_-]bench-", path.name) else XLOGMEM
 
 
 class Report:
@@ -63,16 +95,16 @@ def in_order(requirement: str) -> str:
     return " ".join(sorted(re.findall(r"[\w.-]+|[<>=]+[\w.]+", requirement)))
 
 
-def metadata(text: bytes) -> None:
+def metadata(distribution: Distribution, text: bytes) -> None:
     """What the registry shows and pip uses."""
     fields: Message = message_from_bytes(text)
-    report.rule(fields["Name"] == "xlogmem" and fields["Version"] == VERSION, f"version {fields['Version']}")
+    report.rule(fields["Name"] == distribution.name and fields["Version"] == VERSION, f"version {fields['Version']}")
     report.rule(fields["License-Expression"] == "Apache-2.0" and fields["License-File"] == "LICENSE", "licence")
     report.rule(fields["Requires-Python"] == ">=3.11", f"Requires-Python {fields['Requires-Python']}")
-    report.rule(fields["Description-Content-Type"] == "text/markdown" and "xlogmem demo" in str(fields.get_payload()),
-                "the README is not the description")
+    report.rule(fields["Description-Content-Type"] == "text/markdown"
+                and distribution.name in str(fields.get_payload()), "the README is not the description")
     needed = [line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line]
-    report.same(set(map(in_order, needed)), set(map(in_order, PROJECT["dependencies"])), "dependencies")
+    report.same(set(map(in_order, needed)), set(map(in_order, distribution.dependencies)), "dependencies")
 
 
 def sdist(path: Path) -> None:
@@ -89,17 +121,19 @@ def sdist(path: Path) -> None:
         here = Path(name)
         report.rule(contents[name] == here.read_bytes(), f"{name} is not what is tracked")
         report.rule(bool(members[name].mode & 0o100) == bool(here.stat().st_mode & 0o100), f"the mode of {name}")
-    metadata(contents["PKG-INFO"])
+    metadata(XLOGMEM, contents["PKG-INFO"])
 
 
 def wheel(path: Path) -> None:
     """Only the package and its metadata, with the right hashes."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    report.rule(re.fullmatch(rf"xlogmem-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
+    distribution = distribution_of(path)
+    name = distribution.name.replace("-", "_")
+    report.rule(re.fullmatch(rf"{name}-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
-    installed(contents, DIST_INFO)
-    for line in contents[f"{INFO}/RECORD"].decode().splitlines():
+    installed(distribution, contents, DIST_INFO)
+    for line in contents[f"{distribution.info}/RECORD"].decode().splitlines():
         name, digest, _ = line.rsplit(",", 2)
         found = base64.urlsafe_b64encode(hashlib.sha256(contents.get(name, b"")).digest()).rstrip(b"=").decode()
         report.rule(digest == f"sha256={found}" or name.endswith("/RECORD"), f"RECORD of {name}")
@@ -118,28 +152,30 @@ def conda(path: Path) -> None:
     if path.name.startswith("xlogmem-rmm-"):
         report.same(set(contents), set(), "xlogmem-rmm")
         return
-    report.rule(contents.pop("bin/xlogmem", None), "no bin/xlogmem")
+    distribution = distribution_of(path)
+    report.rule(bool(contents.pop("bin/xlogmem", None)) == distribution.command, f"bin/xlogmem in {path.name}")
     report.same({re.sub(r"^lib/python[\d.]+/site-packages/.*", "", name) for name in contents}, {""}, "conda package")
-    installed({re.sub(r"^lib/python[\d.]+/site-packages/", "", name): content for name, content in contents.items()},
-              DIST_INFO | INSTALLED)
+    installed(distribution, {re.sub(r"^lib/python[\d.]+/site-packages/", "", name): content
+                             for name, content in contents.items()}, DIST_INFO | INSTALLED)
 
 
-def installed(contents: dict[str, bytes], info: set[str]) -> None:
+def installed(distribution: Distribution, contents: dict[str, bytes], info: set[str]) -> None:
     """Python, stubs, the C header, a module for each .pyx, the simulated libraries, that of the check on a GPU."""
+    tracked = distribution.tracked()
     modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
-    shipped = {name for name in TRACKED if name.startswith("xlogmem/") and not re.fullmatch(COMPILED, name)}
-    report.same(set(contents) - set(modules), shipped | {f"{INFO}/{name}" for name in info}, "files")
-    report.same(set(modules.values()), {"xlogmem/sim/_simcuda", "xlogmem/check/_cupti",
-                                        "xlogmem/check/cudart/_cudart12", "xlogmem/check/cudart/_cudart13"} | {
-        name.removesuffix(".pyx") for name in TRACKED if name.endswith(".pyx")}, "modules")
+    shipped = {name for name in tracked if not re.fullmatch(COMPILED, name)}
+    report.same(set(contents) - set(modules), shipped | {f"{distribution.info}/{name}" for name in info}, "files")
+    report.same(set(modules.values()), distribution.libraries | {
+        name.removesuffix(".pyx") for name in tracked if name.endswith(".pyx")}, "modules")
     report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
-    report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
-    for name in sorted(TRACKED):
+    if distribution is XLOGMEM:
+        report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
+    for name in sorted(tracked):
         if re.fullmatch(r"xlogmem/(?:[a-z]\w*/)*[a-z]\w*\.pyx", name):   # no part of it is private
             report.rule(name.removesuffix("x") + "i" in contents, f"no stub of {name}")
     for name in sorted(modules):
         module(name, contents[name])
-    metadata(contents[f"{INFO}/METADATA"])
+    metadata(distribution, contents[f"{distribution.info}/METADATA"])
 
 
 def module(name: str, content: bytes) -> None:

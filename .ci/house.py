@@ -29,6 +29,7 @@ IN_C = re.compile(r"\b(?P<name>~?\w+)\s*\((?P<parameters>[^{};]*)\)"
 NO_FUNCTION = {"if", "for", "while", "switch", "catch", "return", "extern", "sizeof", "defined"}
 IMPORTED = re.compile(r"^(?P<indent> *)(?:from (?P<module>xlogmem[\w.]*) c?import (?P<names>\([^)]*\)|[^\n]*)"
                       r"|c?import (?P<whole>xlogmem[\w.]*))", re.MULTILINE)
+AREAS = {"product": ("xlogmem", "cpp"), "benchmarks": ("benchmarks",), "tests": ("tests",)}
 OPENED, CLOSED = "([{", ")]}"
 CLAUSE = r"\bwhat (?:a|the|is|has|other|was|may|it|they|there)\b"
 PRONOUN = r"\b(?:it|its|that|those|these|which|them|one|ones|others?)\b"
@@ -260,11 +261,13 @@ def show_prose(files: dict[str, str]) -> None:
 
 def main(root: Path) -> None:
     read = {path.relative_to(root).as_posix(): path.read_text()
-            for folder, endings in (("xlogmem", PRODUCT), ("cpp", PRODUCT), ("tests", ("py",)))
-            for ending in endings for path in sorted(root.glob(f"{folder}/**/*.{ending}"))}
-    product = {file: text for file, text in read.items() if not file.startswith("tests/")}
-    show_sizes("product", product)
-    show_sizes("tests", {file: text for file, text in read.items() if file not in product})
+            for folder, endings in (("xlogmem", PRODUCT), ("cpp", PRODUCT), ("benchmarks", PRODUCT), ("tests", ("py",)))
+            for ending in endings for path in sorted(root.glob(f"{folder}/**/*.{ending}")) if "build" not in path.parts}
+    areas = {area: {file: text for file, text in read.items() if file.split("/")[0] in folders}
+             for area, folders in AREAS.items()}
+    product = areas["product"]
+    for area, files in areas.items():
+        show_sizes(area, files)
     show_circles(product)
     show_words(root)
     show_prose(product)

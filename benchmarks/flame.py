@@ -25,7 +25,7 @@ Edges = dict[str, Counter[str]]
 
 
 def is_ours(path: str) -> bool:
-    return "/xlogmem/" in path and path.endswith(".so") and not re.search(r"/xlogmem/(sim|bench)/", path)
+    return "/xlogmem/" in path and path.endswith(".so") and not re.search(r"/xlogmem/sim/|/xlogmem_bench/", path)
 
 
 def readable(name: str) -> str:

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver as cuda
+from xlogmem_bench._loops import Allocator
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem.bench._loops import Allocator
 from xlogmem.commands.start import start_driver
 from xlogmem.sim.kernels import check
 

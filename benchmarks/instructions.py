@@ -34,10 +34,10 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
 def paths() -> dict[str, Callable[[int], object]]:
     """The loops, in the process that valgrind runs."""
     from cuda.bindings import driver as cuda
+    from xlogmem_bench import _loops
 
     import xlogmem
     from xlogmem import sim
-    from xlogmem.bench import _loops
     from xlogmem.sim.kernels import check
 
     sim.install()
@@ -88,7 +88,7 @@ def paths() -> dict[str, Callable[[int], object]]:
 
 
 def work() -> None:
-    from xlogmem.bench import _loops
+    from xlogmem_bench import _loops
 
     for run in paths().values():
         run(FIRST)
@@ -111,7 +111,8 @@ def counted(dump: Path) -> int:
                 names[number] = name
             if kind == "ob":
                 path = names[number]
-                ours = "/xlogmem/" in path and path.endswith(".so") and not re.search(r"/xlogmem/(sim|bench)/", path)
+                ours = ("/xlogmem/" in path and path.endswith(".so")
+                        and not re.search(r"/xlogmem/sim/|/xlogmem_bench/", path))
         elif line.startswith("calls="):
             skip = True                                 # the next line is the callee's cost, which is counted there
         elif re.match(r"[+\-*\d]", line):
@@ -152,8 +153,9 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("INSTRUCTIONS NOT COUNTED: valgrind is not installed")
         return 0
+    from xlogmem_bench import _loops
+
     from xlogmem import _driver
-    from xlogmem.bench import _loops
 
     toolchain = f"{_loops.COMPILER}, {_driver.BUILD}, Python {sys.version_info[0]}.{sys.version_info[1]}"
     seen = count()

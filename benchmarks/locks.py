@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 
-from xlogmem.bench._loops import LOCKS, contended
+from xlogmem_bench._loops import LOCKS, contended
 
 
 def main() -> int:

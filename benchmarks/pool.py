@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver as cuda
+from xlogmem_bench._loops import Allocator
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem.bench._loops import Allocator
 from xlogmem.sim.kernels import check
 
 NBYTES, HELD = 1 << 20, 512                 # of a pair; blocks that are held at once

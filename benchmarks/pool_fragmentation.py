@@ -19,9 +19,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from xlogmem.bench.logs import Event, orc_bursts, peak, queries, random_sizes, rounded
-from xlogmem.bench.programs import Fits, Programs, fits_ours, fits_rmms
-from xlogmem.bench.recorded import recorded
+from xlogmem_bench.logs import Event, orc_bursts, peak, queries, random_sizes, rounded
+from xlogmem_bench.programs import Fits, Programs, fits_ours, fits_rmms
+from xlogmem_bench.recorded import recorded
+
 from xlogmem.commands.start import start_driver
 
 try:

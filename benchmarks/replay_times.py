@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from xlogmem.bench.logs import Event, queries, random_sizes
-from xlogmem.bench.replay import RESOURCES
+from xlogmem_bench.logs import Event, queries, random_sizes
+from xlogmem_bench.replay import RESOURCES
 
 FIELDS = {"device": 0, "stream": None, "tag": None, "generation": 1, "thread": 1, "order": 1, "nanoseconds": 1,
           "result": "Ok"}

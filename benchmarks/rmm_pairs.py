@@ -21,10 +21,10 @@ import sys
 import rmm
 import rmm.mr
 from rmm.pylibrmm.stream import Stream
+from xlogmem_bench.cases.through_rmm import loops_of, pairs_beside_python
 
 import xlogmem
 import xlogmem.rmm
-from xlogmem.bench.cases.through_rmm import loops_of, pairs_beside_python
 
 REPEATS, CALLS, NBYTES = 90, 2_000, 1 << 20
 

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cuda.bindings import driver as cuda
+from xlogmem_bench import _loops
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem.bench import _loops
 from xlogmem.sim.kernels import check
 
 MIB = 1 << 20

@@ -6,6 +6,7 @@ other way round.  XLOGMEM_REQUIRE_CUDA=1 turns the skips for want of a GPU into 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 
@@ -24,6 +25,8 @@ WITH_GIL = {"cuStreamIsCapturing", "cuGetErrorName", "cuGetErrorString"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if importlib.util.find_spec("xlogmem_bench") is None:
+        raise pytest.UsageError("the tests use the package xlogmem-bench: pip install -e ./benchmarks")
     if os.environ.get("XLOGMEM_DEFECT") and _driver.BUILD == "release":
         raise pytest.UsageError("XLOGMEM_DEFECT is set, but a release build has no planted defects: "
                                 "XLOGMEM_BUILD=debug pip install -e .")

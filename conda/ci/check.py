@@ -102,7 +102,7 @@ def lint() -> None:
     for python in PYTHONS:
         for target, machine in PLATFORMS.items():
             outputs = {variant.recipe.package.name: variant.recipe.to_dict() for variant in render(python, target)}
-            check(list(outputs) == ["xlogmem", "xlogmem-rmm"], f"outputs {list(outputs)}")
+            check(list(outputs) == ["xlogmem", "xlogmem-bench", "xlogmem-rmm"], f"outputs {list(outputs)}")
             for name, recipe in outputs.items():
                 where = f"{name}, Python {python}, {target}:"
                 check(recipe["package"]["version"] == os.environ["RAPIDS_PACKAGE_VERSION"], f"{where} version")
@@ -110,17 +110,20 @@ def lint() -> None:
                 check(about["license"] == "Apache-2.0" and about.get("license_file"), f"{where} licence")
                 check(recipe["build"]["string"].startswith(f"py{python.replace('.', '')}_"), f"{where} build string")
                 check(len(recipe.get("tests", ())) >= 2, f"{where} tests")
-            core, rmm = (outputs[name]["requirements"] for name in ("xlogmem", "xlogmem-rmm"))
+            core, bench, rmm = (outputs[name]["requirements"] for name in ("xlogmem", "xlogmem-bench", "xlogmem-rmm"))
             where = f"Python {python}, {target}:"
             for spec in (f"gcc_{target} 14", f"gxx_{target} 14", f"sysroot_{target} 2.28"):
                 check(any(str(found).startswith(spec) for found in core["build"]), f"{where} no {spec} in build")
-            for part, key, extra in (("host", "recipe_host", {"pip", f"python={python}"}),
-                                     ("run", "recipe_run", {"python"}),
-                                     ("run_constraints", "recipe_constraints", set())):
+            for output, part, key, extra in ((core, "host", "recipe_host", {"pip", f"python={python}"}),
+                                             (core, "run", "recipe_run", {"python"}),
+                                             (core, "run_constraints", "recipe_constraints", set()),
+                                             (bench, "host", "recipe_bench_host", {"pip", f"python={python}"})):
                 expected = plain(versions(key, machine) | extra)
-                check(plain(core[part]) == expected, f"{where} {part} is {plain(core[part])}, not {expected}")
+                check(plain(output[part]) == expected, f"{where} {part} is {plain(output[part])}, not {expected}")
             check(plain(rmm["run"]) == plain(versions("recipe_rmm", machine)), f"{where} {rmm['run']}")
-            check({"pin_subpackage": {"name": "xlogmem", "exact": True}} in rmm["run"], f"{where} xlogmem-rmm's pin")
+            for name in ("xlogmem-bench", "xlogmem-rmm"):
+                check({"pin_subpackage": {"name": "xlogmem", "exact": True}} in outputs[name]["requirements"]["run"],
+                      f"{where} {name}'s pin")
             for header in ("cuda-cudart-dev", "cuda-cupti-dev", "librmm"):    # whose run exports would be needed
                 check(header in core["ignore_run_exports"]["from_package"], f"{where} exports of {header}")
 
@@ -128,6 +131,7 @@ def lint() -> None:
 # ---------------------------------------------------------------------------------------------- build
 # With the run exports of the compilers and Python, and none of CUDA's and RMM's headers.
 DEPENDS = {"xlogmem": {"cuda-bindings", "click", "rich", "python", "python_abi", "libgcc", "libstdcxx", "__glibc"},
+           "xlogmem-bench": {"xlogmem", "python", "python_abi", "libgcc", "libstdcxx", "__glibc"},
            "xlogmem-rmm": {"xlogmem", "rmm"}}
 
 
@@ -165,6 +169,7 @@ SOLVES: list[tuple[list[str], str | None, dict[str, str] | None]] = [
     (["xlogmem", "cuda-version=13.3"], "12.9", None),
     (["xlogmem", "rmm=26.10"], None, {"rmm": "cuda13"}),
     (["xlogmem", "rmm=26.4"], None, None),
+    (["xlogmem-bench"], None, {"cuda-bindings": "13.", "rmm": ""}),
     (["xlogmem-rmm"], None, {"rmm": "cuda13", "cuda-bindings": "13."}),
     (["xlogmem-rmm"], "12.9", {"rmm": "cuda12", "cuda-bindings": "12.9."}),
     (["xlogmem-rmm", "rmm=26.4"], None, None),
@@ -231,6 +236,10 @@ def fresh(channels: list[str], cuda: str, folder: Path) -> None:
         check(bool(seen) and seen["corrupted_without_recorder"] > 0 == seen["corrupted_with_recorder"]
               and seen["races_without_recorder"] > 0 == seen["races_with_recorder"], f"CUDA {cuda}: demo: {seen}")
     run("python", "-I", "-W", "error", "-c", TRACKED)
+    records = solved(channels, ["xlogmem-bench", f"cuda-version={cuda}"], cuda)
+    asyncio.run(install(records, target_prefix=folder, show_progress=False, cache_dir=cache))
+    check(json.loads(run("xlogmem", "selftest", "--programs", "5", "--json") or "{}").get("violations") == 0,
+          f"CUDA {cuda}: selftest")
     print("installed and run with CUDA", cuda, flush=True)
 
 

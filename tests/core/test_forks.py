@@ -6,9 +6,9 @@ import threading
 import pytest
 from forking import Everything, inside, outcomes
 from stress import in_its_own_process, together
+from xlogmem_bench._loops import Addresses, lookups
 
 from xlogmem import AsyncMemoryResource, DeviceRuntime, DeviceState, PoolMemoryResource, get_runtime, runtime
-from xlogmem.bench._loops import Addresses, lookups
 from xlogmem.interop import devices
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_a_child_ends_as_other_processes_do():
     in_its_own_process("""
 import os, sys, threading, warnings, xlogmem
 warnings.simplefilter("ignore")
-from xlogmem.bench._loops import Addresses, lookups
+from xlogmem_bench._loops import Addresses, lookups
 runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource())
 stream = runtime.acquire_stream()
 block, other = runtime.allocate(64, stream), runtime.allocate(64, stream)

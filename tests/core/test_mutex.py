@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from stress import PATIENCE
-
-from xlogmem.bench._loops import LOCKS, contended
+from xlogmem_bench._loops import LOCKS, contended
 
 
 @pytest.mark.parametrize("threads", [2, 8, 16])

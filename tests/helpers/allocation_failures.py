@@ -64,8 +64,9 @@ def prepare() -> None:
 
 def attempt(program: Program, failing: int) -> dict[str, Any]:
     """Run the program with an allocation that fails (0: none), then again without one."""
+    from xlogmem_selftest.world import ending
+
     from xlogmem import sim
-    from xlogmem.selftest.world import ending
 
     shim, before, outcome = Shim(), ending.alive(sim.simulator()), "ended"
     shim.count(failing)

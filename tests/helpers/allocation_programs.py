@@ -8,13 +8,13 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-IMPORTED_ONCE = ("numpy", "xlogmem.selftest.running", "xlogmem.interop.interchange", "xlogmem.rmm")
+IMPORTED_ONCE = ("numpy", "xlogmem_selftest.running", "xlogmem.interop.interchange", "xlogmem.rmm")
 
 
 def random_program(seed: int) -> Callable[[], None]:
     def run() -> None:
-        from xlogmem.selftest.programs import Program
-        from xlogmem.selftest.running import play
+        from xlogmem_selftest.programs import Program
+        from xlogmem_selftest.running import play
 
         world = play(Program(seed))
         others = [text for text in world.violations if "MemoryError" not in text]
@@ -199,7 +199,7 @@ def programs() -> dict[str, Callable[[], None]]:
     """By name; RMM's where it is installed."""
     from importlib.util import find_spec
 
-    from xlogmem.selftest.programs import KINDS
+    from xlogmem_selftest.programs import KINDS
 
     named = {f"random {seed}, {kind.name}": random_program(seed) for seed, kind in enumerate(KINDS)}
     own = [dlpack, arrow, interfaces, names, table, adaptors, *([rmm] if find_spec("rmm") else [])]

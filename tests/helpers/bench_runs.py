@@ -8,10 +8,9 @@ import sys
 from io import StringIO
 
 from rich.console import Console
-
-from xlogmem.bench import cases, results, settings
-from xlogmem.bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
-from xlogmem.bench.settings import Settings
+from xlogmem_bench import cases, results, settings
+from xlogmem_bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
+from xlogmem_bench.settings import Settings
 
 TINY = Settings(turns=2, turn_ms=.001, processes=1, case_seconds=1e9, scale=100, room=256 << 20)
 LIBRARIES = {"RMM", "CuPy", "PyTorch", "cuda.core", "Numba", "CUDASTF", "pylibcudf"}

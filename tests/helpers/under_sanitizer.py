@@ -21,12 +21,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import xlogmem_selftest as selftest
 from cuda.bindings import driver as cuda
+from xlogmem_selftest import world
+from xlogmem_selftest.world import ending
 
-from xlogmem import AsyncMemoryResource, DeviceRuntime, DirectMemoryResource, _driver, selftest, use
+from xlogmem import AsyncMemoryResource, DeviceRuntime, DirectMemoryResource, _driver, use
 from xlogmem.commands.start import start_driver
-from xlogmem.selftest import world
-from xlogmem.selftest.world import ending
 from xlogmem.sim.kernels import Kernels, check
 
 SEED, LENGTH = 20, 60

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sim_support import python
 from which_driver import SIMULATED
+from xlogmem_bench.programs import Addresses
 
 from xlogmem import DeviceRuntime, LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
 
 WORKER = """
 import multiprocessing, os, sys, xlogmem
@@ -58,7 +58,7 @@ def test_multiprocessing_is_not_imported_for_that():
     done = python("-c", """
 import sys
 from xlogmem import LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
+from xlogmem_bench.programs import Addresses
 log = LoggingResourceAdaptor(Addresses(), [].append)
 print("multiprocessing" in sys.modules)
 """, XLOGMEM_SIMULATE="1" if SIMULATED else "0")

@@ -13,9 +13,9 @@ import pytest
 from forking import outcomes
 from stress import PATIENCE, in_its_own_process
 from which_driver import SIMULATED
+from xlogmem_bench.programs import Addresses
 
 from xlogmem import AsyncMemoryResource, DeviceRuntime, LoggingResourceAdaptor, PoolMemoryResource
-from xlogmem.bench.programs import Addresses
 
 needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
@@ -275,7 +275,7 @@ def test_flush_can_be_interrupted(tmp_path):
     said = in_its_own_process("""
 import signal, threading
 from xlogmem import LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
+from xlogmem_bench.programs import Addresses
 opened = threading.Event()
 log = LoggingResourceAdaptor(Addresses(), lambda record: opened.wait(60))
 log.allocate(1, 0)
@@ -294,7 +294,7 @@ def test_what_is_there_is_written_at_exit(tmp_path):
     said = in_its_own_process("""
 import sys
 from xlogmem import LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
+from xlogmem_bench.programs import Addresses
 logs = [LoggingResourceAdaptor(Addresses(), f"{sys.argv[1]}/{name}") for name in ("a.csv", "b.json")]
 for log in logs:
     for _ in range(20_000):
@@ -310,7 +310,7 @@ def test_a_blocked_sink_does_not_keep_the_process(tmp_path):
     in_its_own_process("""
 import threading
 from xlogmem import LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
+from xlogmem_bench.programs import Addresses
 import xlogmem.resources.logging as logs
 log = LoggingResourceAdaptor(Addresses(), lambda record: threading.Event().wait())
 log.allocate(1, 0)
@@ -342,7 +342,7 @@ def test_a_child_that_exits_leaves_the_log_of_its_parent_alone(tmp_path):
 import os, sys, warnings
 warnings.simplefilter("ignore")
 from xlogmem import LoggingResourceAdaptor
-from xlogmem.bench.programs import Addresses
+from xlogmem_bench.programs import Addresses
 log = LoggingResourceAdaptor(Addresses(), sys.argv[1] + "/log")
 for turn in range(10):
     for _ in range(100):

@@ -14,6 +14,8 @@ import pytest
 from places import ROOT
 from rmm_if_installed import Stream, needs_rmm, rmm
 from stress import together
+from xlogmem_bench import _loops
+from xlogmem_bench.programs import Addresses
 
 from xlogmem import (
     AllocationRecord,
@@ -31,8 +33,6 @@ from xlogmem import (
     _driver,
 )
 from xlogmem._base import labels
-from xlogmem.bench import _loops
-from xlogmem.bench.programs import Addresses
 
 COLUMNS = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]
 ROW = re.compile(r"\d+,\d\d:\d\d:\d\d\.\d{6},(allocate,0x[0-9a-f]+|allocate failure,\(nil\)|free,0x[0-9a-f]+),\d+,"

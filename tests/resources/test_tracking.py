@@ -192,7 +192,7 @@ def test_through_the_c_table(upstream):
 
 @pytest.mark.with_gil
 def test_through_the_c_table_in_a_thread_without_python():
-    from xlogmem.bench import _loops
+    from xlogmem_bench import _loops
 
     adaptor, runtime = tracking()
     _loops.Allocator.table(runtime).pairs_in_threads(256, [0, 0], 50)

@@ -9,9 +9,9 @@ import time
 import pytest
 from foreign_streams import ForeignStream
 from rmm_if_installed import RuntimeMemoryResource, Stream, _binding, needs_rmm, rmm, runtime_resource
+from xlogmem_bench._loops import Allocator
 
 from xlogmem import sim, use
-from xlogmem.bench._loops import Allocator
 
 pytestmark = needs_rmm
 

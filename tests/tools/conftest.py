@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import pytest
 from bench_runs import LIBRARIES, TINY
-
-from xlogmem.bench.world import World
+from xlogmem_bench.world import World
 
 
 @pytest.fixture

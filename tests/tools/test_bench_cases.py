@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from bench_runs import TINY, all_of
+from xlogmem_bench import _loops, cases, logs, measure
+from xlogmem_bench.allocators import CPP, FLOOR, OURS, PER_USE_EVENTS, PYTHON
+from xlogmem_bench.cases import adaptors, patterns, uses
+from xlogmem_bench.recorded import recorded
+from xlogmem_bench.settings import Settings
 
 import xlogmem
-from xlogmem.bench import _loops, cases, logs, measure
-from xlogmem.bench.allocators import CPP, FLOOR, OURS, PER_USE_EVENTS, PYTHON
-from xlogmem.bench.cases import adaptors, patterns, uses
-from xlogmem.bench.recorded import recorded
-from xlogmem.bench.settings import Settings
 from xlogmem.sim import Simulator
 
 pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do

@@ -14,14 +14,14 @@ import allocator_stand_ins as stand_ins
 import pytest
 from bench_runs import TINY, all_of
 from cuda.bindings import driver as cuda
+from xlogmem_bench import measure, neighbours, workers
+from xlogmem_bench.allocators import OURS, PEER, PYTHON
+from xlogmem_bench.cases import enabled
+from xlogmem_bench.world import World
 
 import xlogmem
 from xlogmem import allocators
 from xlogmem import runtime as runtimes
-from xlogmem.bench import measure, neighbours, workers
-from xlogmem.bench.allocators import OURS, PEER, PYTHON
-from xlogmem.bench.cases import enabled
-from xlogmem.bench.world import World
 from xlogmem.sim.kernels import check
 
 pytestmark = [pytest.mark.simulator, pytest.mark.with_gil]

@@ -7,11 +7,10 @@ from io import StringIO
 import pytest
 from bench_runs import LOUD, document, printed, raw, row_of
 from rich.console import Console
-
-from xlogmem.bench import results
-from xlogmem.bench.allocators import PER_USE_EVENTS
-from xlogmem.bench.results import documents
-from xlogmem.bench.settings import Settings
+from xlogmem_bench import results
+from xlogmem_bench.allocators import PER_USE_EVENTS
+from xlogmem_bench.results import documents
+from xlogmem_bench.settings import Settings
 
 
 def test_ratios_are_taken_turn_by_turn():

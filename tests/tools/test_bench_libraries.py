@@ -8,14 +8,14 @@ from unittest.mock import MagicMock
 import pytest
 from bench_runs import LIBRARIES, TINY, all_of, bench
 from rmm_if_installed import Source, _binding, needs_rmm, rmm
+from xlogmem_bench import _loops, cases, measure, settings
+from xlogmem_bench.allocators import OURS, PEER, Rmm
+from xlogmem_bench.cases import adaptors, through_rmm
+from xlogmem_bench.recorded import recorded
+from xlogmem_bench.settings import Order
+from xlogmem_bench.world import World
 
 import xlogmem
-from xlogmem.bench import _loops, cases, measure, settings
-from xlogmem.bench.allocators import OURS, PEER, Rmm
-from xlogmem.bench.cases import adaptors, through_rmm
-from xlogmem.bench.recorded import recorded
-from xlogmem.bench.settings import Order
-from xlogmem.bench.world import World
 
 pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
 

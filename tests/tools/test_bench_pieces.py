@@ -7,10 +7,9 @@ import pytest
 from bench_runs import all_of, document, of_case, printed, row_of
 from places import ROOT
 from rich.console import Console
-
-from xlogmem.bench import results, settings
-from xlogmem.bench.allocators import FLOOR
-from xlogmem.bench.results import chart
+from xlogmem_bench import results, settings
+from xlogmem_bench.allocators import FLOOR
+from xlogmem_bench.results import chart
 
 
 def test_pieces_of_a_run_are_put_together():

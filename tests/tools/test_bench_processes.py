@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 from bench_runs import LIBRARIES, LOUD, bench, by_row
-
-from xlogmem.bench import cases, processes, results
-from xlogmem.bench.allocators import CPP, OURS
-from xlogmem.bench.settings import Order, Settings
+from xlogmem_bench import cases, processes, results
+from xlogmem_bench.allocators import CPP, OURS
+from xlogmem_bench.settings import Order, Settings
 
 THREE = ("use/hand-over", "use/ping-pong", "use/fan-out to 8 readers and back")
 

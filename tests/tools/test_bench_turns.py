@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 from bench_runs import TINY, all_of
-
-from xlogmem.bench import cases, measure
-from xlogmem.bench.allocators import CPP, PEER
+from xlogmem_bench import cases, measure
+from xlogmem_bench.allocators import CPP, PEER
 
 pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
 

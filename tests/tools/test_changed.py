@@ -50,7 +50,7 @@ def test_after_a_page_of_the_core_its_defects_and_both_sanitizers(parts):
 
 
 def test_after_the_oracle_all_defects(parts):
-    assert parts("xlogmem/selftest/world/ending.py") == ["defects"]
+    assert parts("benchmarks/src/xlogmem_selftest/world/ending.py") == ["defects"]
 
 
 def test_after_a_test_the_defects_that_it_has_to_notice(parts):

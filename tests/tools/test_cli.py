@@ -3,11 +3,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from types import SimpleNamespace
 
+import click
 import pytest
+from click.testing import CliRunner
+from places import ROOT
 from which_driver import SIMULATED
+
+from xlogmem.commands import cli
 
 LOUD = "SIMULATED CUDA driver"
 
@@ -76,3 +85,59 @@ def test_wrong_arguments_are_named(arguments, said):
     run = xlogmem(*arguments)
     assert run.returncode == 2
     assert said in run.stderr
+
+
+# ---------------------------------------------------------------------------------------- commands of other packages
+BENCH = ("bench", "replay", "selftest")
+
+
+def of_packages(*entries: EntryPoint):
+    """A stand-in for `entry_points`, where these are installed and no others."""
+    def found(group: str, name: str | None = None) -> EntryPoints:
+        return EntryPoints(entries).select(**({"group": group, "name": name} if name else {"group": group}))
+    return found
+
+
+def command(name: str, place: str) -> EntryPoint:
+    return EntryPoint(name, place, "xlogmem.commands")
+
+
+@pytest.mark.parametrize("name", BENCH)
+def test_a_command_without_its_package_says_what_to_install(monkeypatch, name):
+    monkeypatch.setattr(cli, "entry_points", of_packages())
+    for arguments in ([], ["--anything", "log.csv", "--json"]):
+        run = CliRunner().invoke(cli.main, [name, *arguments])
+        assert run.exit_code == 1
+        assert "pip install ./benchmarks" in run.output
+        assert "conda install xlogmem-bench" in run.output
+    overview = CliRunner().invoke(cli.main, ["--help"])
+    assert overview.exit_code == 0
+    assert f"{name}  " in overview.output
+    assert overview.output.count("Not installed: xlogmem-bench.") == len(BENCH)
+    assert "xlogmem-bench" in CliRunner().invoke(cli.main, [name, "--help"]).output
+
+
+def test_its_advice_names_a_folder_that_brings_them():
+    folder, = re.findall(r"pip install (\S+)", cli.MISSING)
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    assert tuple(project["entry-points"]["xlogmem.commands"]) == BENCH
+    assert f"conda install {project['name']}" in cli.MISSING
+
+
+def test_packages_add_commands_but_replace_none(monkeypatch):
+    both = command("shout", "shouting:shout"), command("info", "shouting:no")
+    monkeypatch.setattr(cli, "entry_points", of_packages(*both))
+    shout = click.Command("shout", callback=lambda: click.echo("HELLO"))
+    monkeypatch.setitem(sys.modules, "shouting", SimpleNamespace(shout=shout))
+    assert CliRunner().invoke(cli.main, ["shout"]).output == "HELLO\n"
+    assert "shout" in CliRunner().invoke(cli.main, ["--help"]).output
+    assert "cuda_bindings" in CliRunner().invoke(cli.main, ["info", "--json"]).output
+    assert CliRunner().invoke(cli.main, ["whisper"]).exit_code == 2
+
+
+def test_a_command_that_cannot_be_imported_fails_alone(monkeypatch):
+    monkeypatch.setattr(cli, "entry_points", of_packages(command("bench", "no_such_module:bench")))
+    run = CliRunner().invoke(cli.main, ["bench", "--quick"])
+    assert run.exit_code == 1
+    assert "no_such_module:bench cannot be imported: ModuleNotFoundError" in run.output
+    assert CliRunner().invoke(cli.main, ["--help"]).exit_code == 0

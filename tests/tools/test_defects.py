@@ -18,9 +18,9 @@ import planted
 import pytest
 from places import ROOT
 from planted import MisfitError
+from xlogmem_selftest import defects as selftest
 
 from xlogmem import _driver
-from xlogmem.selftest import defects as selftest
 
 PACKAGE = ROOT / "xlogmem"
 RELEASE = _driver.BUILD == "release"

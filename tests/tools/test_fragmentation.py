@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from places import ROOT
-
-from xlogmem.bench import logs
-from xlogmem.bench.recorded import recorded
+from xlogmem_bench import logs
+from xlogmem_bench.recorded import recorded
 
 pytestmark = pytest.mark.simulator
 BENCHMARKS = ROOT / "benchmarks"

@@ -42,8 +42,8 @@ assert others <= sys.stdlib_module_names, others - sys.stdlib_module_names
 assert len(others) < 14, others                         # of 300: what is not needed is imported later
 late = {"asyncio", "ctypes", "inspect", "json", "logging", "multiprocessing", "subprocess", "traceback", "uuid"}
 assert not late & came, came
-parts = {f"xlogmem.{part}" for part in ("_devices", "allocators", "bench", "commands", "cudf", "observe.history", "rmm",
-                                              "selftest", "sim")}
+parts = {f"xlogmem.{part}" for part in ("_devices", "allocators", "commands", "cudf", "observe.history", "rmm",
+                                              "sim")}
 assert not parts & came, parts & came
 """)
     assert run.returncode == 0, run.stderr

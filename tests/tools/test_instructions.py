@@ -9,9 +9,8 @@ import sys
 import pytest
 from places import ROOT
 from which_driver import SIMULATED
-
-from xlogmem.bench import cases, processes, settings
-from xlogmem.bench.settings import Settings
+from xlogmem_bench import cases, processes, settings
+from xlogmem_bench.settings import Settings
 
 
 def test_instructions_are_counted_by_module(tmp_path):
@@ -24,7 +23,7 @@ def test_instructions_are_counted_by_module(tmp_path):
     dump = tmp_path / "out.1"
     dump.write_text("events: Ir\nob=(1) /x/xlogmem/_core.so\nfn=(1) a\n12 5\n+3 7\n"
                     "cob=(2) /x/xlogmem/sim/_simcuda.so\ncfn=(2) b\ncalls=1 90\n+1 1000\n* 2\n\n"
-                    "ob=(2)\nfn=(2)\n90 1000\n\nob=(3) /x/xlogmem/bench/_loops.so\n"
+                    "ob=(2)\nfn=(2)\n90 1000\n\nob=(3) /x/benchmarks/src/xlogmem_bench/_loops.so\n"
                     "fn=(3) c\n1 400\n\nob=(4) /lib/libc.so.6\nfn=(4) d\n1 800\n\nob=(1)\nfn=(5) e\n-2 30\n")
     assert instructions.counted(dump) == 5 + 7 + 2 + 30
     recorded = json.loads((ROOT / "benchmarks" / "instructions.json").read_text())

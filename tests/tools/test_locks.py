@@ -66,7 +66,7 @@ def problems(function: Function) -> Iterator[str]:
 
 
 def all_functions() -> list[Function]:
-    return [function for path in sorted(SOURCE.glob("**/*.p[yx][xi]")) if "bench" not in path.parts
+    return [function for path in sorted(SOURCE.glob("**/*.p[yx][xi]"))
             for function in functions(path.read_text(), str(path.relative_to(SOURCE)))]
 
 
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_found(text, problem):
 # ---------------------------------------------------------------------------------------- forks
 MUTEX = re.compile(r"^ +mutex (?!\()\w+|\bxlogmem_mutex lock;", re.MULTILINE)
 OTHER_LOCK = re.compile(r"\bthreading\.R?Lock\(|\bstd::(?:recursive_|shared_)?mutex\b|\bpthread_mutex_t\b")
-APART = {"bench", "selftest", "sim"}                    # no child of a fork comes there, and the driver's own
+APART = {"sim"}                                         # the driver has its own locks
 
 
 def product_texts() -> dict[str, str]:

@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 from places import ROOT
 from rmm_if_installed import needs_rmm
+from xlogmem_bench import logs, programs
+from xlogmem_bench.logs import Event
+from xlogmem_bench.programs import Addresses, Programs, fits_ours, least
+from xlogmem_bench.recorded import LogError, calls_of, recorded
+from xlogmem_bench.replay import NotHere, Row, Sample, files, replayed
 
 from xlogmem import DeviceRuntime, LoggingResourceAdaptor, PoolMemoryResource, StreamPool
-from xlogmem.bench import logs, programs
-from xlogmem.bench.logs import Event
-from xlogmem.bench.programs import Addresses, Programs, fits_ours, least
-from xlogmem.bench.recorded import LogError, calls_of, recorded
-from xlogmem.bench.replay import NotHere, Row, Sample, files, replayed
 from xlogmem.commands.cli import main
 
 CUDF = ROOT / "benchmarks/logs/cudf-26.10-h200.csv.gz"
@@ -161,7 +161,7 @@ def test_a_log_of_more_than_there_can_be_is_named(tmp_path):
 
 @pytest.mark.parametrize("option", ["--csv", "--json"])
 def test_where_nothing_can_be_written_is_found_before_the_replay(tmp_path, option, monkeypatch):
-    monkeypatch.setattr("xlogmem.bench.replay.console.run", lambda *_: pytest.fail("it was replayed"))
+    monkeypatch.setattr("xlogmem_bench.replay.console.run", lambda *_: pytest.fail("it was replayed"))
     run = CliRunner().invoke(main, ["replay", str(CUDF), option, str(tmp_path / "missing" / "rows")])
     assert run.exit_code == 1
     assert "No such file or directory" in run.output
@@ -174,7 +174,7 @@ def test_the_table_is_shown_though_a_file_cannot_be_written(tmp_path, monkeypatc
     def fail(rows, path):
         raise OSError("disk full")
 
-    monkeypatch.setattr("xlogmem.bench.replay.save_csv", fail)
+    monkeypatch.setattr("xlogmem_bench.replay.save_csv", fail)
     short = tmp_path / "short.csv"
     short.write_text(HEADER + A_ROW)
     run = CliRunner().invoke(main, ["replay", str(short), "--csv", str(tmp_path / "rows.csv")])
@@ -275,7 +275,7 @@ def test_without_rmm_or_matplotlib_the_error_says_what_to_install(monkeypatch, t
     run = CliRunner().invoke(main, ["replay", str(CUDF), "--plot", str(tmp_path / "chart.svg")])
     assert run.exit_code == 1
     assert "pip install" in run.output
-    assert "xlogmem[bench]" in run.output
+    assert "xlogmem-bench[chart]" in run.output
     assert not list(tmp_path.iterdir())
 
 
@@ -306,7 +306,7 @@ def test_a_file_with_any_name_makes_no_formula(tmp_path):
 
 
 def test_refused_allocations_have_no_time_per_pair(monkeypatch):
-    from xlogmem.bench.replay import candidates
+    from xlogmem_bench.replay import candidates
 
     small = candidates.Resource(lambda streams, peak: candidates.over_runtime(
         PoolMemoryResource(Addresses(), 1024, 1024), streams))

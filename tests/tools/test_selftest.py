@@ -5,12 +5,12 @@ import itertools
 import json
 
 import pytest
+import xlogmem_selftest as selftest
 from click.testing import CliRunner
+from xlogmem_selftest.programs import ACROSS, DEVICES, KINDS, Program
+from xlogmem_selftest.steps import STEPS
 
-from xlogmem import selftest
 from xlogmem.commands.cli import main
-from xlogmem.selftest.programs import ACROSS, DEVICES, KINDS, Program
-from xlogmem.selftest.steps import STEPS
 
 pytestmark = pytest.mark.usefixtures("_context")
 

@@ -8,17 +8,18 @@ import sys
 
 import cupy_with_copies
 import pytest
+import xlogmem_selftest as selftest
 from click.testing import CliRunner
+from xlogmem_selftest import libraries
+from xlogmem_selftest.programs import Program
+from xlogmem_selftest.steps import STEPS
+from xlogmem_selftest.steps.exchange import buffer_of
+from xlogmem_selftest.steps.libraries import Unordered
+from xlogmem_selftest.world import NothingToDo
 
-from xlogmem import allocators, selftest
+from xlogmem import allocators
 from xlogmem import runtime as runtimes
 from xlogmem.commands.cli import main
-from xlogmem.selftest import libraries
-from xlogmem.selftest.programs import Program
-from xlogmem.selftest.steps import STEPS
-from xlogmem.selftest.steps.exchange import buffer_of
-from xlogmem.selftest.steps.libraries import Unordered
-from xlogmem.selftest.world import NothingToDo
 
 pytestmark = [pytest.mark.simulator, pytest.mark.with_gil, pytest.mark.usefixtures("_context")]
 WITH = {"export_to_library", "adopt_array", "use_array"}
@@ -94,10 +95,10 @@ def test_a_library_that_works_elsewhere_is_found_and_the_program_shrinks(cupy, m
 def test_an_exchange_whose_wait_is_dropped_is_found(cupy, where, monkeypatch, driver):
     """The recorder is there: one of its waits is not."""
     if where == "to the library":
-        monkeypatch.setattr("xlogmem.selftest.steps.libraries.buffer_of", unordered)
+        monkeypatch.setattr("xlogmem_selftest.steps.libraries.buffer_of", unordered)
         monkeypatch.setitem(STEPS, "use_array", STEPS["reap"])
     else:
-        monkeypatch.setattr("xlogmem.selftest.steps.libraries.use", unrecorded)
+        monkeypatch.setattr("xlogmem_selftest.steps.libraries.use", unrecorded)
         monkeypatch.setitem(STEPS, "export_to_library", STEPS["reap"])
     failure = run(shrink=False).failure
     assert failure is not None

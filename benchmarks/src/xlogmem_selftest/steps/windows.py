@@ -1,0 +1,244 @@
+"""Steps that launch with a recorder: prepare, launch, finish, in one step or with other steps in between."""
+from __future__ import annotations
+
+import functools
+import gc
+from random import Random
+from typing import Any
+
+from xlogmem.blocks import Access
+from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
+from xlogmem.launch import LaunchRecorder
+from xlogmem_selftest.registry import step
+from xlogmem_selftest.world import (
+    READ,
+    READ_WRITE,
+    WRITE,
+    Claim,
+    Item,
+    NothingToDo,
+    ProgramStream,
+    Window,
+    World,
+    refused,
+)
+
+__all__ = ["ACCESS", "describe", "finish_window"]
+
+ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
+ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
+IN_A_CROWD = ["wait", "wait", "wait", "wait", "count", "raise"]
+
+
+def prepare_window(world: World, rng: Random) -> Window:
+    """Claim, record, prepare."""
+    stream = world.enter_stream(rng)
+    try:
+        claims = world.claim(rng, stream, rng.randint(1, 4))
+    except NothingToDo:
+        world.leave_stream(stream)
+        raise
+    handback = "writes" if rng.random() < .1 else "all"
+    recorder = None
+    try:
+        if world.protect:
+            recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream),
+                                      handback=handback,
+                                      mode=rng.choice(["strict", "permissive"]),
+                                      on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
+            register(world, recorder, claims, rng)
+            preflight(world, recorder, rng)
+    except BaseException:
+        world.end_claims(stream, claims, launched=False)
+        raise
+    with world.lock:
+        for claim in claims:
+            claim.item.last_opaque = None
+            world.happened["overlapping_windows"] += claim.item.open > 1
+    return Window(recorder, stream, claims, handback)
+
+
+def register(world: World, recorder: LaunchRecorder, claims: list[Claim], rng: Random) -> None:
+    """By block, identity or address; a few twice, which merges."""
+    for claim in claims:
+        for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
+            add = getattr(recorder, access)
+            by_address = claim.item.ptr + rng.randrange(claim.item.nbytes) if rng.random() < .3 else None
+            if by_address is None:
+                block = claim.item.block
+                add(claim.item.id if block is None or rng.random() < .5 else block)
+                continue
+            with world.lock:                            # an address means the block there now: it has to stay
+                gone = claim.item.gone
+                claim.item.held += 1
+            try:
+                add(claim.item.id if gone else by_address)
+            finally:
+                with world.lock:
+                    claim.item.held -= 1
+
+
+def preflight(world: World, recorder: LaunchRecorder, rng: Random) -> None:
+    for attempt in range(3):                            # a failed one may be repeated
+        try:
+            recorder.preflight()
+            return
+        except DriverError as error:
+            if attempt == 2 or not world.excuses(error) or rng.random() < .3:
+                raise
+
+
+def finish_window(world: World, window: Window, how: str) -> None:
+    """Commit, an exception on the way out, or the recorder is dropped; `cancel` says that nothing was launched."""
+    stream = window.stream
+    launched = how != "cancel"
+    with world.lock:
+        for claim in window.claims if launched else ():
+            item = claim.item
+            if stream is not item.stream and window.handback == "writes":
+                item.quiet = True
+            if claim.access != READ and claim.alone and claim.use == item.uses:
+                item.last_opaque = stream, stream.registration  # it may be opaque now, or become so
+        handed_back = [claim.item for claim in window.claims if claim.access != READ and claim.alone
+                       and claim.use == claim.item.uses and is_handed_back(claim.item, window)]
+    trouble = True
+    try:
+        finish_recorder(window, how)
+        trouble = how in ("drop", "cycle")
+    finally:
+        if trouble:                                     # the hand-back failed, or comes later
+            for claim in window.claims:
+                claim.item.quiet = True
+        elif launched:
+            for item in handed_back:
+                item.awaits_handback = False
+        world.end_claims(stream, window.claims, launched)
+
+
+def is_handed_back(item: Item, window: Window) -> bool:
+    """True if the hand-back orders the block's home after this use."""
+    return (item.stream is not None and item.stream is not window.stream and item.home is item.stream
+            and item.stream.discipline == "opaque" and window.handback == "all")
+
+
+def finish_recorder(window: Window, how: str) -> None:
+    if window.recorder is None:
+        return
+    if how == "commit":
+        window.recorder.commit()
+    elif how == "cancel":
+        window.recorder.cancel()
+    elif how == "exception":
+        window.recorder.__exit__(ValueError, ValueError(), None)
+    elif how == "cycle":
+        cycle: list[Any] = [window.recorder]
+        cycle.append(cycle)
+        window.recorder = None
+        del cycle
+        gc.collect()
+    else:
+        window.recorder = None
+
+
+def describe(claims: list[Claim]) -> str:
+    return ", ".join(f"{claim.access}={claim.item}{claim.parts}" for claim in claims)
+
+
+@step
+def use(world: World, rng: Random) -> None:
+    window = prepare_window(world, rng)
+    world.say(f"with use({window.stream}, {describe(window.claims)}): launch")
+    world.launch(rng, window.stream, window.claims)
+    finish_window(world, window, rng.choice(["commit", "commit", "commit", "exception"]))
+
+
+@step
+def open_window(world: World, rng: Random) -> None:
+    if len(world.windows) > 6:
+        raise NothingToDo
+    window = prepare_window(world, rng)
+    number = world.next_number("window")
+    if rng.random() < .2:
+        world.say(f"W{number} = use({window.stream}, {describe(window.claims)}); W{number}.cancel()")
+        finish_window(world, window, "cancel")
+        return
+    world.say(f"W{number} = use({window.stream}, {describe(window.claims)}); W{number}.preflight(); launch")
+    world.launch(rng, window.stream, window.claims)
+    with world.lock:
+        world.windows.append(window)
+
+
+def take_window(world: World, rng: Random) -> Window:
+    with world.lock:
+        if not world.windows:
+            raise NothingToDo
+        return world.windows.pop(rng.randrange(len(world.windows)))
+
+
+@step
+def close_window(world: World, rng: Random) -> None:
+    window = take_window(world, rng)
+    how = rng.choice(["commit", "commit", "exception"])
+    world.say(f"{how} of the window on {window.stream} ({describe(window.claims)})")
+    finish_window(world, window, how)
+
+
+@step
+def abandon(world: World, rng: Random) -> None:
+    """The recorder is dropped between prepare and finish."""
+    window = take_window(world, rng)
+    world.say(f"drop the window on {window.stream} ({describe(window.claims)})")
+    finish_window(world, window, "cycle" if rng.random() < .3 else "drop")
+
+
+@step
+def late(world: World, rng: Random) -> None:
+    """A use is registered after preflight: refused, and the others are recorded all the same."""
+    window = prepare_window(world, rng)
+    world.say(f"with use({window.stream}, {describe(window.claims)}) as r: launch; r.read(too late)")
+    world.launch(rng, window.stream, window.claims)
+    if window.recorder is not None:
+        refused(world, StreamMisuseError, functools.partial(window.recorder.read, window.claims[0].item.id),
+                "a late registration")
+    finish_window(world, window, "commit")
+
+
+@step
+def single(world: World, rng: Random) -> None:
+    """prepare_block_use, launch, finish_block_use."""
+    stream = world.enter_stream(rng)
+    try:
+        claims = world.claim(rng, stream, 1)
+    except NothingToDo:
+        world.leave_stream(stream)
+        raise
+    item, access = claims[0].item, ACCESS[claims[0].access]
+    launched = False
+    try:
+        if world.protect:
+            world.runtime_of(item).prepare_block_use(item.id, world.argument(stream, rng), access)
+        item.last_opaque = None
+        launched = True
+        world.say(f"prepare_block_use({item}, {stream}, {claims[0].access}); launch; finish_block_use")
+        world.launch(rng, stream, claims)
+        if world.protect:
+            finish_single(world, rng, item, stream, access)
+    finally:
+        world.end_claims(stream, claims, launched)
+
+
+def finish_single(world: World, rng: Random, item: Item, stream: ProgramStream, access: Access) -> None:
+    """A finish is never refused, but naming a foreign stream queries the driver, which may fail: then once more."""
+    for attempt in range(8):
+        try:
+            world.runtime_of(item).finish_block_use(item.id, world.argument(stream, rng), access)
+            return
+        except UseAfterFreeError:
+            item.quiet = True
+            if attempt:                                 # the try before closed the window, and its hand-back failed
+                return
+            raise
+        except (DriverError, StreamMisuseError) as error:
+            item.quiet = True
+            if attempt == 7 or not world.excuses(error):
+                raise

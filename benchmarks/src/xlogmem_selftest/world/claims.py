@@ -1,0 +1,212 @@
+"""Claims: memory that each launch may touch, so that the program itself never races; and the launches."""
+from __future__ import annotations
+
+import ctypes
+from random import Random
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from xlogmem.sim.kernels import check
+from xlogmem_selftest.libraries import Handed
+from xlogmem_selftest.programs import Kind
+from xlogmem_selftest.world.blocks import Blocks
+from xlogmem_selftest.world.calls import NothingToDo, sure, tools
+from xlogmem_selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Item, ProgramStream
+from xlogmem_selftest.world.streams import WORDS
+
+__all__ = ["SCRATCH", "Claims"]
+
+SCRATCH = 1 << 20                           # bytes that readers in situations copy to, each its own
+
+
+class Claims(Blocks):
+    """The layer that launches.
+
+    Work inside a window claims parts of its blocks first (`claim`), unrecorded work a block without windows
+    (`claim_idle`); `launch` queues the kernels of claims.
+    """
+
+    def __init__(self, kind: Kind, simulator: Any, protect: bool, threads: int, devices: int = 1) -> None:
+        super().__init__(kind, simulator, protect, threads, devices)
+        self.values = 0                     # patterns so far
+        self.words: list[int] = []          # by device: words for its streams, where surprises are counted
+        self.scratch_area = 0
+        self.scratched = 0
+
+    def allocate_areas(self) -> None:
+        for device in self.devices:
+            with self.context(device):
+                self.words.append(int(check(cuda.cuMemAlloc(4 * WORDS))))
+                self.asides.append(int(check(cuda.cuStreamCreate(1))))
+                tools(device)[1].fill(self.asides[device], self.words[device], 0, WORDS)
+                check(cuda.cuStreamSynchronize(self.asides[device]))
+        if self.kind.situations:
+            self.scratch_area = int(check(cuda.cuMemAlloc(SCRATCH)))
+
+    def free_areas(self) -> None:
+        for words, aside in zip(self.words, self.asides, strict=True):
+            check(cuda.cuMemFree(words))
+            check(cuda.cuStreamDestroy(aside))
+        if self.scratch_area:
+            check(cuda.cuMemFree(self.scratch_area))
+
+    # ------------------------------------------------------------------------------------------ claims
+    def next_value(self, item: Item) -> int:
+        """A pattern that no other generation of this world has."""
+        self.values += 1
+        return (item.id.generation * 2654435761 + self.values * 40503) & 0xFFFFFFFF
+
+    def other_value(self) -> int:
+        """The same for memory that the program has no block of."""
+        self.values += 1
+        return (0x85EBCA6B + self.values * 40503) & 0xFFFFFFFF
+
+    def claim(self, rng: Random, stream: ProgramStream, how_many: int, except_device: int = -1) -> list[Claim]:
+        claims: list[Claim] = []
+        with self.lock:
+            for _ in range(how_many):
+                choice = [item for item in self.items
+                          if not item.held and item.device != except_device
+                          and all(claim.item is not item for claim in claims)]
+                if not choice:
+                    break
+                item = rng.choice(choice)
+                access = rng.choice([READ, READ, WRITE, READ_WRITE])
+                parts = self.free_parts(item, access)
+                if parts and rng.random() < .5:
+                    parts = rng.sample(parts, rng.randint(1, len(parts)))
+                if not parts and access != WRITE:
+                    access, parts = WRITE, self.free_parts(item, WRITE)
+                if parts:
+                    claims.append(self.claim_parts(item, access, parts))
+                    item.open += 1
+                    item.elsewhere += stream is not item.stream
+            if not claims:
+                raise NothingToDo
+        return claims
+
+    def free_parts(self, item: Item, access: str) -> list[int]:
+        """The parts that no other claim forbids; what was never written is not read."""
+        return [i for i, part in enumerate(item.parts)
+                if not part.writer and (access == READ or not part.readers)
+                and (access == WRITE or part.value is not None)]
+
+    def claim_parts(self, item: Item, access: str, parts: list[int]) -> Claim:
+        values = []
+        for i in parts:
+            part = item.parts[i]
+            values.append(part.value or 0 if access == READ else self.next_value(item))
+            if access == READ:
+                part.readers += 1
+            else:
+                part.writer = True
+        return Claim(item, access, parts, values)
+
+    def unclaim(self, claim: Claim, launched: bool) -> None:
+        for i, value in zip(claim.parts, claim.values, strict=True):
+            part = claim.item.parts[i]
+            if claim.access == READ:
+                part.readers -= 1
+            else:
+                part.writer = False
+                if launched:
+                    part.value = value
+
+    def claim_idle(self, rng: Random, item: Item) -> Claim:
+        """For work without a window, on an idle block, which is not freed meanwhile.  Called with the lock held."""
+        access = rng.choice([READ, WRITE, READ_WRITE])
+        parts = self.free_parts(item, access)
+        if not parts:
+            access, parts = WRITE, self.free_parts(item, WRITE)
+        item.held += 1
+        return self.claim_parts(item, access, parts)
+
+    def unclaim_idle(self, claim: Claim) -> None:
+        """The work was queued.  Called with the lock held."""
+        self.unclaim(claim, launched=True)
+        claim.item.held -= 1
+
+    def end_claims(self, stream: ProgramStream, claims: list[Claim], launched: bool) -> None:
+        with self.lock:
+            for claim in claims:
+                self.unclaim(claim, launched)
+                claim.item.open -= 1
+                if not launched:
+                    claim.item.elsewhere -= stream is not claim.item.stream
+            stream.busy -= 1
+
+    # ------------------------------------------------------------------------------------------ launches
+    def launch(self, rng: Random, stream: ProgramStream, claims: list[Claim], handed: Handed | None = None) -> None:
+        """Queue the kernels of the claims: readers count the words that are not what they have to be.  What was handed
+        to a library it copies itself, to and from memory that the kernels work on."""
+        self.end_capture(stream)
+        if stream.kind == "legacy":         # not allowed while a blocking stream captures
+            self.end_captures()
+        with self.context(stream.device):
+            self.delay_at_times(rng, stream)
+            self.start_kernels(stream, claims, handed)
+
+    def start_kernels(self, stream: ProgramStream, claims: list[Claim], handed: Handed | None) -> None:
+        kernels = tools(stream.device)[1]
+        surprises = self.word_of(stream)
+        for claim in claims:
+            if not self.protect:
+                self.make_accessible(claim.item, stream)
+            size = claim.item.nbytes // PARTS
+            for i, value in zip(claim.parts, claim.values, strict=True):
+                at, words = claim.item.ptr + i * size, size // 4
+                if handed is not None:
+                    at = handed.at
+                    if claim.access != WRITE:
+                        handed.read(i * size, size)
+                if claim.access == READ:
+                    kernels.count_unequal(stream.handle, surprises, at, value, words)
+                elif claim.access == WRITE:
+                    kernels.fill(stream.handle, at, value, words)
+                else:
+                    old = claim.item.parts[i].value or 0
+                    kernels.count_unequal(stream.handle, surprises, at, old, words)
+                    kernels.add(stream.handle, at, (value - old) & 0xFFFFFFFF, words)
+                if handed is not None and claim.access != READ:
+                    handed.write(i * size, size)
+
+    def make_accessible(self, item: Item, stream: ProgramStream) -> None:
+        """For work that no recorder knows of beforehand: the program itself opens the memory to another device."""
+        if item.device == stream.device:
+            return
+        with self.context(item.device):
+            pool = cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, item.ptr)
+            if int(pool[0]) == 0 and int(pool[1]):
+                access = cuda.CUmemAccessDesc()
+                access.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                access.location.id = stream.device
+                access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                if sure(cuda.cuMemPoolGetAccess, pool[1], access.location) != access.flags:
+                    sure(cuda.cuMemPoolSetAccess, pool[1], [access], 1)
+
+    def delay_at_times(self, rng: Random, stream: ProgramStream) -> None:
+        """Make what follows on the stream late, on a GPU."""
+        if not self.simulator and rng.random() < .3:
+            tools(stream.device)[1].delay(stream.handle, rng.choice([5_000, 20_000, 80_000]))
+
+    def word_of(self, stream: ProgramStream) -> int:
+        """The address where the kernels on a stream count surprises."""
+        return self.words[stream.device] + 4 * stream.number
+
+    def scratch(self, nbytes: int) -> int:
+        """Memory that no other kernel writes to."""
+        self.scratched += nbytes
+        return self.scratch_area + self.scratched - nbytes
+
+    def surprises(self) -> int:
+        """Words that were not what was written last, once everything queued is done."""
+        count = min(WORDS, self.numbers["stream"] + 1)
+        total = 0
+        for device, (words, aside) in enumerate(zip(self.words, self.asides, strict=True)):
+            seen = (ctypes.c_uint32 * count)()
+            with self.context(device):
+                sure(cuda.cuMemcpyDtoHAsync, ctypes.addressof(seen), words, ctypes.sizeof(seen), aside)
+                sure(cuda.cuStreamSynchronize, aside)
+            total += sum(seen)
+        return total
