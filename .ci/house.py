@@ -267,7 +267,8 @@ def main(root: Path) -> None:
              for area, folders in AREAS.items()}
     product = areas["product"]
     for area, files in areas.items():
-        show_sizes(area, files)
+        if files:
+            show_sizes(area, files)
     show_circles(product)
     show_words(root)
     show_prose(product)

@@ -65,7 +65,8 @@ def test_it_is_wrong_without_its_two_lines():
 
 def test_the_commands_are_the_ones_that_ci_runs():
     commands = re.findall(r"```\n(pip install .*)\n```", README)
-    assert commands == ['pip install ".[cu12]" && xlogmem demo', 'pip install -e ".[cu12,test]" && pytest -n auto']
+    assert commands == ['pip install ".[cu12]" && xlogmem demo',
+                        'pip install -e ".[cu12,test]" -e ./benchmarks && pytest -n auto']
     script = (ROOT / ".ci" / "run").read_text()
     for command in commands:
         assert command.replace("pip install", "pip install -q") in script
