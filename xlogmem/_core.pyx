@@ -24,8 +24,8 @@ itself is ordered after each use elsewhere of a block that will be freed there (
 not wait by itself.
 
 A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and
-makes no driver call, and the next owner of the bytes is ordered after it.  Without such a resource most frees make no
-stream wait either: the home of a block that was used nowhere else is ordered after all uses already.
+makes no driver call, and the next owner of the bytes is ordered after it.  With other resources too a free makes no
+stream wait if the block was used on its home alone, which is ordered after its own work.
 
 Foreign memory can be *adopted*: it is tracked like a block, and its owner is dropped where a block would be freed.
 Foreign streams (recognised in `_foreign`) can be destroyed: blocks whose *home* (where they are freed) was unregistered
@@ -51,7 +51,7 @@ valid if the slot still has that generation.
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
     MARKERS = 8                 # per stream, before those that one fence covers are coalesced
-    FREES_PER_FENCE = 1024      # frees on a stream that share a fence at most
+    FREES_PER_MARKER = 1024     # frees on a stream that share a marker, and its fence, at most
     BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them
     RESERVE = 64                # windows kept for the next recorders
 

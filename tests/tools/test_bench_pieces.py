@@ -91,7 +91,7 @@ def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        with pytest.raises(RuntimeError, match=r"xlogmem\[bench\]"):
+        with pytest.raises(RuntimeError, match=r"xlogmem-bench\[chart\]"):
             results.plot(seen, str(tmp_path / "a.png"))
         return
     results.plot(seen, str(tmp_path / "a.png"))

@@ -1,4 +1,4 @@
-"""A build of one kind after one of another kind, in the same checkout."""
+"""A build of one kind after one of another kind, in the same checkout; and the parts that need headers."""
 from __future__ import annotations
 
 import ast
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SETUP = Path(__file__).parents[2] / "setup.py"
+COMPILING = SETUP.with_name("compiling.py")
 pytestmark = pytest.mark.skipif(not SETUP.exists(), reason="no setup.py here")
 
 
@@ -27,15 +28,16 @@ class BuildExt:
 
 
 @pytest.fixture
-def build(tmp_path):
-    """Builds of a kind: whether everything was compiled."""
-    tree = ast.parse(SETUP.read_text())
+def build(tmp_path, monkeypatch):
+    """Builds of a kind: True if everything was compiled."""
+    monkeypatch.chdir(tmp_path)
+    tree = ast.parse(COMPILING.read_text())
     (command,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "BuildExtensions")
-    program = compile(ast.Module([command], []), str(SETUP), "exec")
+    program = compile(ast.Module([command], []), str(COMPILING), "exec")
     BuildExt.compiled = []
 
     def build(kind: str, *, fails: bool = False, force: bool = False) -> bool:
-        names = {"build_ext": BuildExt, "HERE": tmp_path, "build": kind}
+        names = {"build_ext": BuildExt, "Path": Path, "build": kind}
         exec(program, names)
         BuildExt.fails = fails
         one = names["BuildExtensions"]()
@@ -98,5 +100,8 @@ def test_without_its_headers_it_is_left_out_and_the_build_says_so(check_on_gpus,
         assert place in said
 
 
-def test_it_is_the_command_that_setup_runs():
-    assert '"build_ext": BuildExtensions' in SETUP.read_text()
+def test_it_is_the_command_that_both_builds_run():
+    text = SETUP.read_text()
+    assert "class BuildWithEngine(BuildExtensions):" in text
+    assert '"build_ext": BuildWithEngine' in text
+    assert '"build_ext": BuildExtensions' in (SETUP.parent / "benchmarks/setup.py").read_text()

@@ -64,11 +64,11 @@ cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil
     if markers.size() >= <size_t>MARKERS:
         markers.resize(kept + 1)
     new.position = new.nbytes = 0
-    new.room = FREES_PER_FENCE
+    new.room = FREES_PER_MARKER
     markers.push_back(new)
 
 
-cdef int fence_behind_frees_unlocks(CoreState* core, StreamState* home) except -1 nogil:
+cdef int fence_for_marker_unlocks(CoreState* core, StreamState* home) except -1 nogil:
     """Record a fence right behind a number of frees, while the stream is known to be alive, so that a wait for them
     does not cover later work there.  A failure is ignored; a fence is recorded when it is needed."""
     check(core.order.lock.held(), "the lock is held")

@@ -212,7 +212,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         settle_block(core, block)
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
-    return fence_behind_frees_unlocks(core, home) if unlikely(fence_is_due) else 0
+    return fence_for_marker_unlocks(core, home) if unlikely(fence_is_due) else 0
 
 
 cdef void restore_locked(CoreState* core, Block* block, uint8_t state) noexcept nogil:

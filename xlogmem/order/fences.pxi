@@ -1,7 +1,8 @@
 # Positions, clocks and fences: the order of streams, and the events that establish the order.
 #
 # `record_fence_unlocks` alone records fences.  Its callers are: a stream or the host that has to wait, or polls, while
-# no fence covers the position yet; a commit that expects such a wait soon; and calls that name an unowned stream.
+# no fence covers the position yet; a commit that expects such a wait soon; a number of frees (core/accounting.pxi); and
+# calls that name an unowned stream (unowned.pxi).
 # Position and clock are sampled before the record call.
 
 from libc.stdio cimport snprintf

@@ -2,18 +2,20 @@
 #
 # Such a stream certainly exists only during a call that names it.  Later its handle is not touched: waits for its work
 # use fences that were recorded before, and where no fence covers a position, the host waits for the whole context
-# (`needs_context_sync_locked`).  So a call that leaves work on the stream records a fence at once
-# (`fence_now_unlocks`), under every policy:
+# (`needs_context_sync_locked`).  So a call that leaves work on the stream records a fence at once, under every policy:
 #
-#     a commit              `Window.record` (core/finish.pxi); a use of `record_use`, `file_unprepared_unlocks` there
-#     a free                none by itself: the home of the block is needed, or the default stream frees it
-#                           (`leave_unowned_home_locked`, core/free.pxi); put off, `free_without_its_stream_unlocks`
-#                           (core/deferred.pxi); into a pool through the C table, `fence_after_frees_unlocks`
+#     a commit              `take_position_locked` sets `Window.record`, `finish_rest` records (core/finish.pxi)
+#     `record_use`          `file_unprepared_unlocks` (core/finish.pxi)
+#     a free, carried out   none: its home is needed, or the default stream frees the block
+#                           (`leave_unowned_home_locked`, core/free.pxi)
+#     a free, put off       `free_without_its_stream_unlocks` (core/deferred.pxi)
+#     frees into a pool     through the C table one for every 16, `fence_after_frees_unlocks` (table/functions.pxi)
 #     a new chunk           `expand_unlocks` (resources/pool/expand.pxi)
 #     an export             `fence_export` (core/export.pxi)
 #     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
 #
-# A change of that rule begins here.  docs/ordering.md has it by name: unowned-source, unowned-home.
+# Three questions: `needs_fence_now`, in a call that names the stream; `is_unowned`, before the handle is touched later;
+# `has_no_owner`, also of a stream that is gone.  A change of that rule begins here.  docs/ordering.md has it by name: unowned-source, unowned-home.
 
 from xlogmem._base.cpp cimport check
 
