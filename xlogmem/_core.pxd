@@ -8,10 +8,11 @@ from xlogmem._base.index cimport AddressIndex
 from xlogmem._base.labels cimport Label
 from xlogmem._base.locks cimport mutex, signal
 from xlogmem._base.modes cimport (
-    CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING, HAND_BACK_ALL,
-    HAND_BACK_WRITES, KEEP_STREAM_BUSY, LAUNCHED, LIVE, LOCAL, NOT_AT_ONCE, NOT_PREPARED, NO_THREAD, READ, READ_WRITE,
-    REFUSED, REFUSE_CONFLICTS, RELEASE_STREAM, RETIRED, UNFINISHED, UNKNOWN_ACCESS, WAIT_FOR_CONFLICTS, WAIT_OR_COUNT,
-    WRITE, AccessFlags, AfterCall, AtOnce, CaptureCheck, HandBack, OnConflict, Outcome, State,
+    ADOPT_UNTRACKED, CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING,
+    HAND_BACK_ALL, HAND_BACK_WRITES, IGNORE_UNTRACKED, KEEP_STREAM_BUSY, LAUNCHED, LIVE, LOCAL, NOT_AT_ONCE,
+    NOT_PREPARED, NO_THREAD, RAISE_UNTRACKED, READ, READ_WRITE, REFUSED, REFUSE_CONFLICTS, RELEASE_STREAM, RETIRED,
+    UNFINISHED, UNKNOWN_ACCESS, WAIT_FOR_CONFLICTS, WAIT_OR_COUNT, WRITE, AccessFlags, AfterCall, AtOnce, CaptureCheck,
+    HandBack, OnConflict, Outcome, State, Untracked,
 )
 from xlogmem._base.survey cimport Seen, Survey
 from xlogmem._driver cimport process_was_forked
@@ -170,7 +171,7 @@ cdef cppclass Window:
     StreamState* stream
     HandBack hand_back
     OnConflict on_conflict
-    bint is_strict              # its recorder refuses untracked memory; for messages
+    Untracked untracked         # what its recorder does with memory that no runtime tracks
     bint is_open
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed

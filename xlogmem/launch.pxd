@@ -5,12 +5,6 @@ from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream
 
 
-cdef enum Untracked:
-    RAISE_UNTRACKED             # what to do with memory that is not tracked
-    IGNORE_UNTRACKED
-    ADOPT_UNTRACKED
-
-
 cdef class Together:
     # What a launch across devices consists of, beside the recorder that the program holds.
     cdef list others            # recorders in runtimes of other devices
@@ -23,7 +17,6 @@ cdef class Together:
 cdef class LaunchRecorder:
     cdef readonly Core runtime
     cdef readonly Stream stream
-    cdef int on_untracked       # an Untracked
     cdef readonly bint preflighted
     cdef bint done
     cdef bint busy              # preflight is running, without the GIL

@@ -26,8 +26,7 @@ class LaunchRecorder:
         stream: _StreamLike,
         *,
         runtime: Core | None = None,
-        mode: str = "strict",
-        untracked: str | None = None,
+        untracked: str = "raise",
         handback: str = "all",
         on_conflict: str = "wait",
     ) -> None: ...
@@ -35,8 +34,6 @@ class LaunchRecorder:
     def runtime(self) -> Core: ...
     @property
     def stream(self) -> Stream: ...
-    @property
-    def mode(self) -> str: ...
     @property
     def untracked(self) -> str: ...
     @property
@@ -68,8 +65,7 @@ def use(
     read_write: _What = (),
     *,
     runtime: Core | None = None,
-    mode: str = "strict",
-    untracked: str | None = None,
+    untracked: str = "raise",
     handback: str = "all",
     on_conflict: str = "wait",
 ) -> LaunchRecorder: ...

@@ -92,7 +92,7 @@ USE: list[tuple[str, type[Exception], str, Call]] = [
     ("an unregistered stream", StreamMisuseError, "unregistered", lambda w: use(w.gone, read=w.block).preflight()),
     ("no stream", TypeError, "", lambda w: use(None, read=w.block)),
     ("a stream of text", TypeError, "not a CUDA stream", lambda w: use("x", read=w.block)),
-    ("a mode", ValueError, "mode", lambda w: use(w.stream, mode="careless")),
+    ("an unknown choice", ValueError, "untracked", lambda w: use(w.stream, untracked="careless")),
     ("a late use", StreamMisuseError, "recorded after preflight", lambda w: w.late.read(w.block)),
     ("a late address", StreamMisuseError, "recorded after preflight", lambda w: w.late.write(4711)),
     ("a second preflight", StreamMisuseError, "preflighted before", lambda w: w.late.preflight()),

@@ -79,13 +79,13 @@ def test_an_array_that_reaches_beyond_its_block_is_refused(four, name, wrap):
 
 
 @pytest.mark.simulator
-def test_permissive_recorders_record_what_is_tracked_of_an_array(four):
+def test_recorders_that_ignore_untracked_memory_record_what_is_tracked_of_an_array(four):
     """The blocks that it begins in, ends in and runs across; what is between them is untracked."""
     x = four(resource=PoolMemoryResource(chunk_size=4096))
     blocks = sorted([x.alloc(x.S, 256) for _ in range(5)], key=lambda block: block.ptr)
     blocks[1].free()
     array = place(blocks[2], 255, shape=(2, 2), strides=(-512, 2))      # from blocks[0] to blocks[3]
-    with use(x.T, write=array, mode="permissive") as recorder:
+    with use(x.T, write=array, untracked="ignore") as recorder:
         assert recorder.recorded_count == 3
         with pytest.raises(StreamMisuseError):
             LaunchRecorder(x.U, on_conflict="raise").write(blocks[3]).preflight()

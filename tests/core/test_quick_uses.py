@@ -48,7 +48,7 @@ READ_IT, WROTE_IT, NOTHING = {"has-read"}, {"written"}, set()
     (lambda s, a, b, c, d: use(s, read=(a.ptr, b), write=[c.id, d]), [READ_IT, READ_IT, WROTE_IT, WROTE_IT]),
     (lambda s, a, b, c, d: use(**{"stream": s, "read": a}), [READ_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s, **{"".join(["wri", "te"]): a}), [WROTE_IT, NOTHING, NOTHING, NOTHING]),
-    (lambda s, a, b, c, d: use(s, read=a, mode="permissive"), [READ_IT, NOTHING, NOTHING, NOTHING]),
+    (lambda s, a, b, c, d: use(s, read=a, untracked="ignore"), [READ_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s, write=a, runtime=s.ordering and a.core), [WROTE_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s.handle, write=a), [WROTE_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s), [NOTHING] * 4),
@@ -69,8 +69,8 @@ def test_arguments_by_place_and_by_name(scene, call, expected):
     (lambda s, a: use(s, a, stream=s), TypeError),
     (lambda s, a: use(s, reads=a), TypeError),
     (lambda s, a: use(s, read=a, **{"write": a, "when": 1}), TypeError),
-    (lambda s, a: use(s, mode=1), TypeError),
-    (lambda s, a: use(s, mode="sloppy"), ValueError),
+    (lambda s, a: use(s, untracked=1), TypeError),
+    (lambda s, a: use(s, untracked="sloppy"), ValueError),
     (lambda s, a: use(s, read=None), TypeError),
     (lambda s, a: use(s, write=[a, object()]), TypeError),
     (lambda s, a: use(s, read="text"), TypeError),
@@ -91,8 +91,8 @@ def test_an_unknown_name_is_in_the_message(scene):
 
 
 def test_it_looks_like_a_function_of_python():
-    assert str(inspect.signature(use)) == ("(stream, read=(), write=(), read_write=(), *, runtime=None, mode='strict', "
-                                           "untracked=None, handback='all', on_conflict='wait')")
+    assert str(inspect.signature(use)) == ("(stream, read=(), write=(), read_write=(), *, runtime=None, "
+                                           "untracked='raise', handback='all', on_conflict='wait')")
     assert (use.__name__, use.__module__) == ("use", "xlogmem.launch")
     assert use.__doc__.startswith("Protect a launch")
     assert pickle.loads(pickle.dumps(use)) is use is xlogmem.use is xlogmem.launch.use
@@ -127,7 +127,7 @@ def leave_requests(scene) -> None:
 
 
 def leave_options(scene) -> None:
-    LaunchRecorder(scene.stream, mode="permissive", handback="writes", on_conflict="count").write(scene.blocks[0])
+    LaunchRecorder(scene.stream, untracked="ignore", handback="writes", on_conflict="count").write(scene.blocks[0])
 
 
 def leave_another_thread(scene) -> None:
@@ -186,8 +186,8 @@ def test_a_recorder_begins_with_nothing(scene, leave):
     """Its memory, and its window, were another's before."""
     leave(scene)
     recorder = use(scene.stream)
-    assert (recorder.recorded_count, recorder.mode, recorder.preflighted) == (0, "strict", False)
-    assert repr(recorder) == f"<LaunchRecorder strict on stream {scene.stream.id}: 0 uses, recording>"
+    assert (recorder.recorded_count, recorder.untracked, recorder.preflighted) == (0, "raise", False)
+    assert repr(recorder) == f"<LaunchRecorder on stream {scene.stream.id}, untracked='raise': 0 uses, recording>"
     recorder.write(scene.blocks[3])
     assert recorder.recorded_count == 1
     recorder.preflight()
@@ -256,7 +256,7 @@ def test_one_that_was_never_initialised_is_refused(scene):
     assert repr(never) == "<LaunchRecorder that was never initialised>"
     assert (never.recorded_count, never.preflighted, never.runtime, never.stream) == (0, False, None, None)
     with pytest.raises(ValueError, match="sloppy"):
-        never.__init__(scene.stream, mode="sloppy")
+        never.__init__(scene.stream, untracked="sloppy")
     never.__init__(scene.stream)
     with pytest.raises(RuntimeError, match="initialised once"):
         never.__init__(scene.stream)

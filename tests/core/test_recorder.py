@@ -23,21 +23,21 @@ from xlogmem import (
     use,
 )
 
-MODES = ["strict", "permissive"]
+UNTRACKED = ["raise", "ignore", "adopt"]
 
 
 @pytest.mark.promise(88, 89, 90)
-@pytest.mark.parametrize("mode", MODES)
-def test_a_recorder_says_what_it_is_and_covers_one_launch(mode):
-    """Stream, mode and count can be read; the methods chain; a second launch needs a second recorder."""
+@pytest.mark.parametrize("untracked", UNTRACKED)
+def test_a_recorder_says_what_it_is_and_covers_one_launch(untracked):
+    """Stream, choice and count can be read; the methods chain; a second launch needs a second recorder."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     a, b, c = (runtime.allocate(64) for _ in range(3))
-    recorder = LaunchRecorder(stream, mode=mode)
-    assert (recorder.stream, recorder.mode, recorder.recorded_count) == (stream, mode, 0)
+    recorder = LaunchRecorder(stream, untracked=untracked)
+    assert (recorder.stream, recorder.untracked, recorder.recorded_count) == (stream, untracked, 0)
     assert recorder.read(a).write(b).read_write(c) is recorder
     assert recorder.recorded_count == 3
-    assert LaunchRecorder(stream).mode == "strict"
+    assert LaunchRecorder(stream).untracked == "raise"
     with recorder:
         pass
     assert [set(block.frontier) - {("allocated", 0)} for block in (a, b, c)] == [
@@ -91,13 +91,13 @@ def test_a_fresh_output_is_written_and_then_read_elsewhere(four, driver, commit_
 
 
 @pytest.mark.promise(97, 101)
-@pytest.mark.parametrize("mode", MODES)
-def test_a_late_registration_is_refused_and_costs_nothing(mode):
-    """Tracked or not, in either mode: the call raises, the count stays, and commit records what was preflighted."""
+@pytest.mark.parametrize("untracked", UNTRACKED)
+def test_a_late_registration_is_refused_and_costs_nothing(untracked):
+    """Tracked or not, with each choice: the call raises, the count stays, and commit records what was preflighted."""
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block, late = runtime.allocate(64), runtime.allocate(64)
-    recorder = LaunchRecorder(stream, mode=mode).write(block)
+    recorder = LaunchRecorder(stream, untracked=untracked).write(block)
     recorder.preflight()
     for what in (late, late.id, block, 4711, External(), []):
         with pytest.raises(StreamMisuseError, match="recorded after preflight"):
@@ -152,12 +152,12 @@ def test_a_commit_without_preflight_records_nothing_and_may_be_repeated(four, dr
 
 @pytest.mark.simulator
 @pytest.mark.promise(99, 102)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("untracked", UNTRACKED)
 @pytest.mark.parametrize("preflighted", [True, False])
-def test_an_empty_recorder_does_nothing(driver, mode, preflighted):
+def test_an_empty_recorder_does_nothing(driver, untracked, preflighted):
     """Commit succeeds with and without preflight, and neither touches the driver."""
     runtime = DeviceRuntime()
-    recorder = LaunchRecorder(runtime.acquire_stream(), mode=mode).read([]).write(())
+    recorder = LaunchRecorder(runtime.acquire_stream(), untracked=untracked).read([]).write(())
     with nothing_happens(driver, runtime):
         if preflighted:
             recorder.preflight()
@@ -167,12 +167,12 @@ def test_an_empty_recorder_does_nothing(driver, mode, preflighted):
 @pytest.mark.simulator
 @pytest.mark.promise(107)
 def test_a_dropped_recorder_protects_what_it_prepared(four):
-    """Never raises; warns with the number of uses, the stream and the mode; the launch is recorded as if committed."""
+    """Never raises; warns with the number of uses, the stream and the choice; the launch is recorded as if committed."""
     x = four()
     block = x.alloc(x.S)
     recorder = x.prepare(x.T, (block, READ))
     launch = x.work(x.T, (block, READ))
-    with pytest.warns(ResourceWarning, match=rf"strict on stream {x.T.id}: 1 uses.*dropped between"):
+    with pytest.warns(ResourceWarning, match=rf"on stream {x.T.id}, untracked='raise': 1 uses.*dropped between"):
         del recorder
         gc.collect()
     block.free()
@@ -184,13 +184,13 @@ def test_a_dropped_recorder_protects_what_it_prepared(four):
         gc.collect()
 
 
-@pytest.mark.parametrize("mode", ["strict", "permissive"])
+@pytest.mark.parametrize("untracked", UNTRACKED)
 @pytest.mark.promise(102)
-def test_empty(mode):
+def test_empty(untracked):
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
-    LaunchRecorder(stream, mode=mode).commit()
-    with LaunchRecorder(stream, mode=mode) as recorder:
+    LaunchRecorder(stream, untracked=untracked).commit()
+    with LaunchRecorder(stream, untracked=untracked) as recorder:
         assert recorder.recorded_count == 0
 
 

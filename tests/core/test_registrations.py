@@ -19,11 +19,11 @@ from xlogmem import (
 
 @pytest.mark.promise(93, 96, 99)
 @pytest.mark.parametrize("kind", [None, DirectMemoryResource])
-def test_permissive_skips_untracked_memory(kind):
+def test_ignoring_skips_untracked_memory(kind):
     """Nothing is recorded, preflight and commit succeed, on any runtime."""
     runtime = DeviceRuntime(resource=kind and kind())
     stream = runtime.acquire_stream()
-    recorder = LaunchRecorder(stream, mode="permissive").read(External()).write(4711).read_write(External())
+    recorder = LaunchRecorder(stream, untracked="ignore").read(External()).write(4711).read_write(External())
     assert recorder.recorded_count == 0
     recorder.preflight()
     recorder.commit()
@@ -32,7 +32,7 @@ def test_permissive_skips_untracked_memory(kind):
 
 @pytest.mark.simulator
 @pytest.mark.promise(94, 95, 96, 98, 100)
-def test_strict_refuses_untracked_memory(driver):
+def test_untracked_memory_is_refused(driver):
     """Not at the call, but at preflight, all together and before anything else; the recorder stays refused."""
     runtime = DeviceRuntime()
     stream, elsewhere = runtime.acquire_stream(), runtime.acquire_stream()
@@ -186,7 +186,7 @@ def test_access_says_what_it_does():
 
 
 @pytest.mark.promise(94, 95)
-def test_strict_refuses_untracked_memory_at_preflight():
+def test_untracked_memory_is_refused_at_preflight():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     recorder = LaunchRecorder(stream).read(CudaArray(0x1234)).write(0x5678)
@@ -197,11 +197,11 @@ def test_strict_refuses_untracked_memory_at_preflight():
 
 
 @pytest.mark.promise(93, 96)
-def test_permissive_leaves_untracked_memory_out():
+def test_ignoring_leaves_untracked_memory_out():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     block = runtime.allocate(64)
-    with use(stream, read=[0x1234, block], write=CudaArray(0x5678), mode="permissive") as recorder:
+    with use(stream, read=[0x1234, block], write=CudaArray(0x5678), untracked="ignore") as recorder:
         assert recorder.recorded_count == 1
     assert ("has-read", stream.id) in block.frontier
 
@@ -220,7 +220,7 @@ def test_what_is_not_memory_is_a_type_error():
         use(stream, write="a block")
     with pytest.raises(TypeError):
         use("a stream", write=[])
-    with pytest.raises(ValueError, match="mode"):
-        LaunchRecorder(stream, mode="lenient")
+    with pytest.raises(ValueError, match="untracked"):
+        LaunchRecorder(stream, untracked="leave")
     with pytest.raises(ValueError, match="handback"):
         use(stream, handback="never")

@@ -136,8 +136,8 @@ def test_an_operator_without_one_of_its_waits_is_noticed(kernels, driver, operat
 @pytest.mark.promise(213)
 @pytest.mark.parametrize("foreign", ["a", "b", "both"])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_rejects_untracked_buffers_in_strict_mode(kernels, operator, foreign):
-    """Nothing is queued and nothing recorded; permissive mode lets it through."""
+def test_an_operator_rejects_untracked_buffers(kernels, operator, foreign):
+    """Nothing is queued and nothing recorded; ``untracked="ignore"`` lets it through."""
     own = DeviceRuntime()
     stream = own.acquire_stream()
     theirs = int(check(cuda.cuMemAlloc(4 * WORDS)))
@@ -150,7 +150,7 @@ def test_an_operator_rejects_untracked_buffers_in_strict_mode(kernels, operator,
     assert str(error.value).count("untracked buffer rejected") == (2 if foreign == "both" else 1)
     assert (own.counters(), block.frontier) == before
     assert block.state is BlockState.LIVE
-    with use(stream, **uses_of(operator, a, b), runtime=own, mode="permissive"):
+    with use(stream, **uses_of(operator, a, b), runtime=own, untracked="ignore"):
         pass
     assert own.counters()["uses"] == (foreign != "both")
     check(cuda.cuMemFree(theirs))

@@ -43,16 +43,13 @@ def test_the_choices_are_named():
     runtime = DeviceRuntime()
     S = runtime.default_stream
     assert LaunchRecorder(S).untracked == use(S).untracked == "raise"
-    for choice, mode in (("raise", "strict"), ("ignore", "permissive"), ("adopt", "strict")):
+    for choice in ("raise", "ignore", "adopt"):
         for recorder in (LaunchRecorder(S, untracked=choice), use(S, untracked=choice)):
-            assert (recorder.untracked, recorder.mode) == (choice, mode)
-    assert use(S, mode="permissive", untracked="ignore").untracked == use(S, mode="permissive").untracked == "ignore"
-    for wrong in ("", "strict", "Adopt"):
+            assert recorder.untracked == choice
+            assert f"untracked='{choice}'" in repr(recorder)
+    for wrong in ("", "strict", "Adopt", None):
         with pytest.raises(ValueError, match="choose raise, ignore or adopt"):
             use(S, untracked=wrong)
-    for wrong in ("raise", "adopt"):
-        with pytest.raises(ValueError, match="give one of them"):
-            use(S, mode="permissive", untracked=wrong)
     with pytest.raises(TypeError):
         use(S, untracked=1)
 
@@ -216,7 +213,7 @@ def test_an_adoption_ends_with_its_owner_and_the_next_is_another(memory):
     assert runtime.counters()["live_blocks"] == 0
 
 
-def test_a_permissive_use_of_a_range_leaves_out_what_ended(memory):
+def test_a_use_of_a_range_that_ignores_leaves_out_what_ended(memory):
     runtime = DeviceRuntime()
     S = runtime.acquire_stream()
     low, high = Tensor(memory, (1024,)), Tensor(memory + 2048, (1024,))

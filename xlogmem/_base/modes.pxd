@@ -30,6 +30,12 @@ cdef enum OnConflict:
     REFUSE_CONFLICTS
     COUNT_CONFLICTS             # it opens all the same
 
+cdef enum Untracked:
+    # The treatment of memory that no runtime tracks.
+    RAISE_UNTRACKED
+    IGNORE_UNTRACKED
+    ADOPT_UNTRACKED
+
 cdef enum:
     NO_THREAD = 0
 

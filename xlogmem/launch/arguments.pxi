@@ -8,7 +8,7 @@ from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from xlogmem._core cimport Found, Request
+from xlogmem._core cimport IGNORE_UNTRACKED, Found, Request
 from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport current_thread
 from xlogmem.blocks cimport (
@@ -111,7 +111,7 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
         add_parts(recorder, contents_of(what), access, None)
     elif known == UNTRACKED:
         add_untracked(recorder, what, &extent, access, named)
-    elif known == BEYOND and recorder.on_untracked == IGNORE_UNTRACKED:
+    elif known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
         add_tracked_in(recorder, &extent, access)
     elif known == BEYOND:
         recorder.reject(access, f"{type(named).__name__} is not in one block: {describe_beyond(&found, &extent)}. Make "

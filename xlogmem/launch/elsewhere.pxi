@@ -19,6 +19,8 @@ from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
 from xlogmem.resources.layers import layers_of
 from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._core cimport (
+    ADOPT_UNTRACKED,
+    IGNORE_UNTRACKED,
     NOT_PREPARED,
     READ,
     Block,
@@ -96,8 +98,7 @@ cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
         other = record_on(core.stream_for_use(together.own_stream))
     other.together = None                               # it is one of several itself
     other.is_part = True
-    other.on_untracked = recorder.on_untracked
-    other.window.is_strict = recorder.window.is_strict
+    other.window.untracked = recorder.window.untracked
     other.window.on_conflict = recorder.window.on_conflict
     other.window.hand_back = recorder.window.hand_back
     together.others.append(other)
@@ -134,7 +135,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         known = core.find_extent(extent, &found)
         if known == UNTRACKED:
             continue
-        if known == BEYOND and recorder.on_untracked == IGNORE_UNTRACKED:
+        if known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
             return add_tracked_in(recorder_in(recorder, core), extent, access) == 0
         if known == BEYOND:
             return recorder.reject(access, f"{type(named).__name__} is not in one block of device {core.ordinal}: "
@@ -144,7 +145,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         recorder.refuse_late(access)
         add_found(recorder_in(recorder, core), &found, access)
         return True
-    if recorder.on_untracked != ADOPT_UNTRACKED:
+    if recorder.window.untracked != ADOPT_UNTRACKED:
         return False
     ordinal = extent.ordinal if extent.ordinal != -1 else device_of_memory(extent.ptr)
     if ordinal in (-1, recorder.runtime.ordinal):

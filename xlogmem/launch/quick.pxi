@@ -79,6 +79,6 @@ cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject
 
 
 # Kept: the function has its address.  `inspect` reads the first line.
-cdef bytes text_of_use = ("use(stream, read=(), write=(), read_write=(), *, runtime=None, mode='strict', "
-                          f"untracked=None, handback='all', on_conflict='wait')\n--\n\n{use_anything.__doc__}").encode()
+cdef bytes text_of_use = ("use(stream, read=(), write=(), read_write=(), *, runtime=None, untracked='raise', "
+                          f"handback='all', on_conflict='wait')\n--\n\n{use_anything.__doc__}").encode()
 use = PyCFunction_NewEx(define_use(use_quickly, text_of_use), NULL, "xlogmem.launch")

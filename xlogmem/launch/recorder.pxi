@@ -6,14 +6,17 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport unlikely
 from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._core cimport (
+    ADOPT_UNTRACKED,
     CANCELLED,
     COUNT_CONFLICTS,
     DONE,
     HAND_BACK_ALL,
     HAND_BACK_WRITES,
+    IGNORE_UNTRACKED,
     LAUNCHED,
     NOT_AT_ONCE,
     NO_THREAD,
+    RAISE_UNTRACKED,
     READ,
     READ_WRITE,
     REFUSED,
@@ -59,9 +62,7 @@ cdef class LaunchRecorder:
     runtime : DeviceRuntime, optional
         The runtime whose blocks are meant, for a foreign stream; the default is the process's own runtime for the
         stream's device.
-    mode : {"strict", "permissive"}
-        Another name for ``untracked="raise"`` and ``untracked="ignore"``.
-    untracked : {"raise", "ignore", "adopt"}, optional
+    untracked : {"raise", "ignore", "adopt"}
         What to do with memory that no runtime tracks: refuse it at preflight (default), leave it out silently, which
         does not protect it, or have the preflight adopt it: the memory is tracked from then on, for as long as its
         owner lives (the array or buffer that has the memory, of which the argument may be a view).  The owner is not
@@ -95,15 +96,10 @@ cdef class LaunchRecorder:
     block that was freed before, and the commit carries out a free that was requested between preflight and commit.
     """
 
-    def __init__(self, stream not None, *, Core runtime=None, str mode="strict", str untracked=None,
-                 str handback="all", str on_conflict="wait"):
-        if mode not in ("strict", "permissive"):
-            raise ValueError(f"mode {mode!r} is unknown; choose strict or permissive")
-        if untracked is not None and untracked not in UNTRACKED_CHOICES:
+    def __init__(self, stream not None, *, Core runtime=None, str untracked="raise", str handback="all",
+                 str on_conflict="wait"):
+        if untracked not in UNTRACKED_CHOICES:
             raise ValueError(f"untracked {untracked!r} is unknown; choose raise, ignore or adopt")
-        if mode == "permissive" and untracked not in (None, "ignore"):
-            raise ValueError(f"mode='permissive' ignores untracked memory, and untracked={untracked!r} does not: give "
-                             "one of them")
         if handback not in ("all", "writes"):
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         if on_conflict not in ON_CONFLICT:
@@ -123,8 +119,7 @@ cdef class LaunchRecorder:
         if named is not self.stream:
             self.together.own_stream = named
             self.together.named = what
-        self.on_untracked = IGNORE_UNTRACKED if mode == "permissive" else UNTRACKED_CHOICES[untracked or "raise"]
-        self.window.is_strict = self.on_untracked != IGNORE_UNTRACKED
+        self.window.untracked = UNTRACKED_CHOICES[untracked]
         self.window.on_conflict = ON_CONFLICT[on_conflict]
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
 
@@ -170,8 +165,8 @@ cdef class LaunchRecorder:
         Raises
         ------
         StreamMisuseError
-            Untracked memory was registered in strict mode, or the stream, or one that it has to wait for, is capturing
-            a graph.  Nothing was queued.
+            Untracked memory was registered and is refused, or the stream, or one that it has to wait for, is capturing a
+            graph.  Nothing was queued.
         UseAfterFreeError
             A block was freed before.  Nothing was queued.
         DriverError
@@ -362,14 +357,9 @@ cdef class LaunchRecorder:
             order.lock.unlock()
 
     @property
-    def mode(self):
-        """``"strict"`` or ``"permissive"``."""
-        return "permissive" if self.on_untracked == IGNORE_UNTRACKED else "strict"
-
-    @property
     def untracked(self):
         """``"raise"``, ``"ignore"`` or ``"adopt"``."""
-        return next(name for name, value in UNTRACKED_CHOICES.items() if value == self.on_untracked)
+        return name_of_choice(self.window) if self.window != NULL else "raise"
 
     @property
     def recorded_count(self):
@@ -386,7 +376,7 @@ cdef class LaunchRecorder:
 
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
-    """Begin a strict recorder, with the defaults for everything else."""
+    """Begin a recorder with the defaults of `LaunchRecorder`."""
     cdef Window* window
     if stream.core is None:
         core_of(stream)                                 # finds it, or says why there is none
@@ -396,10 +386,9 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     window.stream = stream.state
     window.thread = current_thread()
     window.moved = window.is_kept = False
-    window.is_strict = True
+    window.untracked = RAISE_UNTRACKED
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL
-    recorder.on_untracked = RAISE_UNTRACKED
     if unlikely(stream.state.remote):
         begin_together(recorder, stream)
     recorder.window = recorder.owned.item = window

@@ -6,7 +6,7 @@ import weakref
 from xlogmem._foreign.memory_owners import find_memory_owner
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
-from xlogmem._core cimport READ, Found
+from xlogmem._core cimport ADOPT_UNTRACKED, RAISE_UNTRACKED, READ, Found
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem.blocks cimport adopt_while_owned
 from xlogmem.streams cimport Stream
@@ -20,9 +20,9 @@ explanations = []                           # functions of a runtime: a sentence
 cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int access, object named) except -1:
     if add_elsewhere(recorder, what, extent, access, named):
         return 0
-    if recorder.on_untracked == ADOPT_UNTRACKED:
+    if recorder.window.untracked == ADOPT_UNTRACKED:
         return note_adoption(recorder, what, extent, access, named)
-    if recorder.on_untracked == RAISE_UNTRACKED:
+    if recorder.window.untracked == RAISE_UNTRACKED:
         return recorder.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of "
                                f"{recorder.runtime!r}. {explain(recorder) or ADVICE}")
     if explanations:

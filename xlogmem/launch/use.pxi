@@ -65,8 +65,8 @@ cdef object current_stream(list things, Core runtime):
 
 
 @cython.embedsignature(False)               # see quick.pxi
-def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str mode="strict", str untracked=None,
-        str handback="all", str on_conflict="wait"):
+def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str untracked="raise", str handback="all",
+        str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
     On entry `stream` has to wait, on the device, for all work that the launch has to come after: writers of the memory
@@ -89,7 +89,7 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str mode
     runtime : DeviceRuntime, optional
         The runtime whose blocks are meant, for a foreign stream.  The default is the runtime of the given blocks, else
         the process's own runtime for the stream's device.
-    mode, untracked, handback, on_conflict : str
+    untracked, handback, on_conflict : str
         See `LaunchRecorder`; ``untracked="adopt"`` tracks memory that is not tracked, as long as its owner lives.
 
     Returns
@@ -117,8 +117,8 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str mode
             runtime = owner_of(things)
         if stream is None or (isinstance(stream, str) and stream == "current"):
             stream = current_stream(things, runtime)
-    cdef LaunchRecorder recorder = LaunchRecorder(stream, runtime=runtime, mode=mode, untracked=untracked,
-                                                  handback=handback, on_conflict=on_conflict)
+    cdef LaunchRecorder recorder = LaunchRecorder(stream, runtime=runtime, untracked=untracked, handback=handback,
+                                                  on_conflict=on_conflict)
     register(recorder, read, READ)
     register(recorder, write, WRITE)
     register(recorder, read_write, READ_WRITE)

@@ -49,5 +49,10 @@ cdef void warn_of_dropped(Window* window) noexcept:
 
 
 cdef str describe_window(Window* window, str state):
-    return (f"<LaunchRecorder {'strict' if window.is_strict else 'permissive'} on stream {window.stream.number}: "
+    return (f"<LaunchRecorder on stream {window.stream.number}, untracked={name_of_choice(window)!r}: "
             f"{window.requests.size()} uses, {state}>")
+
+
+cdef str name_of_choice(Window* window):
+    """The value of `untracked` that the recorder of this window has."""
+    return next(name for name, value in UNTRACKED_CHOICES.items() if value == window.untracked)

@@ -86,7 +86,7 @@ def empty_use(
     read_write: object = (),
     *,
     runtime: object = None,
-    mode: str = "strict",
+    untracked: str = "raise",
     handback: str = "all",
     on_conflict: str = "wait",
 ) -> EmptyUse: ...

@@ -37,7 +37,7 @@ def from_arrow(array, /, *, stream=None, state=None):
     Returns
     -------
     Buffer
-        Strict recorders accept it.  The host waits for the uses made here before the array is released.
+        Every recorder accepts it.  The host waits for the uses made here before the array is released.
 
     Raises
     ------

@@ -42,7 +42,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     Returns
     -------
     Buffer
-        Strict recorders accept it.
+        Every recorder accepts it.
 
     Raises
     ------

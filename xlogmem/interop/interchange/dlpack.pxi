@@ -42,7 +42,7 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     Returns
     -------
     Buffer
-        Strict recorders accept it.  The producer's deleter runs once the buffer is released and its uses are ordered.
+        Every recorder accepts it.  The producer's deleter runs once the buffer is released and its uses are ordered.
 
     Raises
     ------

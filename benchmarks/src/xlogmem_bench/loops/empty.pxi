@@ -14,6 +14,6 @@ cdef class EmptyUse:
         pass
 
 
-def empty_use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str mode="strict",
+def empty_use(stream not None, read=(), write=(), read_write=(), *, runtime=None, str untracked="raise",
               str handback="all", str on_conflict="wait"):
     return EmptyUse.__new__(EmptyUse)

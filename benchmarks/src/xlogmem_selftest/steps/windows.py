@@ -44,7 +44,7 @@ def prepare_window(world: World, rng: Random) -> Window:
         if world.protect:
             recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream),
                                       handback=handback,
-                                      mode=rng.choice(["strict", "permissive"]),
+                                      untracked=rng.choice(["raise", "ignore"]),
                                       on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
             register(world, recorder, claims, rng)
             preflight(world, recorder, rng)
