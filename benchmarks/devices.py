@@ -81,7 +81,7 @@ def copies(stream: xlogmem.Stream, nbytes: int, count: int, runs: int) -> dict[s
     target = xlogmem.get_device_state(1).empty(nbytes, "u1", stream)
     source.fill(1)
     target.fill(0, stream)
-    contexts = [check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal)))) for ordinal in (0, 1)]
+    contexts = [check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(device_id)))) for device_id in (0, 1)]
     handle = cuda.CUstream(stream.handle)
     functions: dict[str, Callable[[], object]] = {
         "cuMemcpyPeerAsync": lambda: cuda.cuMemcpyPeerAsync(target.ptr, contexts[1], source.ptr, contexts[0], nbytes,
@@ -109,7 +109,7 @@ def main() -> int:
     if device_count() < 2:
         print("needs two devices", file=sys.stderr)
         return 1
-    runtimes = [xlogmem.get_runtime(ordinal) for ordinal in (0, 1)]
+    runtimes = [xlogmem.get_runtime(device_id) for device_id in (0, 1)]
     for pair in ((0, 1), (1, 0)):
         xlogmem.enable_peer_access(*pair)
     streams = [runtime.acquire_stream() for runtime in runtimes]

@@ -33,9 +33,9 @@ CASES = {f"{pool}, {devices}": (pool, devices) for devices in ("one device", "tw
 class Device:
     """A device, its context and kernels, and a stream on which work is late."""
 
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        self.context = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal))))
+    def __init__(self, device_id: int) -> None:
+        self.device_id = device_id
+        self.context = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(device_id))))
         with self:
             self.kernels = Kernels()
             self.late = check(cuda.cuStreamCreate(1))
@@ -43,7 +43,7 @@ class Device:
         self.properties = cuda.CUmemPoolProps()
         self.properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         self.properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        self.properties.location.id = ordinal
+        self.properties.location.id = device_id
 
     def __enter__(self) -> Device:
         check(cuda.cuCtxPushCurrent(self.context))
@@ -77,7 +77,7 @@ def play(case: str, seconds: float) -> None:
     """In the process of one case: a line for each hundred turns."""
     initialize()
     pool, devices = CASES[case]
-    both = [Device(ordinal) for ordinal in range(2 if devices == "two devices" else 1)]
+    both = [Device(device_id) for device_id in range(2 if devices == "two devices" else 1)]
     rng = random.Random(1)
     waiting: collections.deque[tuple[Device, cuda.CUmemoryPool]] = collections.deque()
     begin, count = time.monotonic(), 0

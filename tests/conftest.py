@@ -80,7 +80,7 @@ def _context():
 
 def events_in_use() -> list[int]:
     """Of each device."""
-    return [_driver.live_events(ordinal)[0] for ordinal in range(_driver.device_count())]
+    return [_driver.live_events(device_id)[0] for device_id in range(_driver.device_count())]
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ from xlogmem.resources import (
     StatisticsResourceAdaptor,
     TrackingResourceAdaptor,
 )
-from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, get_runtime, snapshot
+from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, get_runtime, snapshot
 from xlogmem.streams import Event, Stream, StreamPool, current_stream
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "MAX_DEVICE_ORDINALS",
+    "MAX_DEVICES",
     "Access",
     "AllocationRecord",
     "AsyncMemoryResource",

@@ -20,7 +20,7 @@ from xlogmem._base.units import format_bytes, parse_number
 from xlogmem._driver import active_devices, describe_device, device_count, device_memory, synchronize_device
 from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.launch import forget_peers
-from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, existing_runtime, get_runtime
+from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, existing_runtime, get_runtime
 
 __all__ = ["Device", "DevicePool", "can_access_peer", "device_ids", "devices", "disable_peer_access",
            "enable_peer_access"]
@@ -59,11 +59,6 @@ class Device:
         return f"<Device {self.device_id}: {self.name}, {format_bytes(self.total_memory)}, {state}>"
 
     @property
-    def ordinal(self) -> int:
-        """The older name of `device_id`."""
-        return self.device_id
-
-    @property
     def mem_info(self) -> tuple[int, int]:
         """``(free, total)`` in bytes, as the driver says: of all processes.  Makes the device's context, if there is
         none, which takes some of its memory."""
@@ -72,7 +67,7 @@ class Device:
     @property
     def runtime(self) -> DeviceRuntime | None:
         """The process's own runtime for the device; None if it was not made yet."""
-        return existing_runtime(self.device_id) if self.device_id < MAX_DEVICE_ORDINALS else None
+        return existing_runtime(self.device_id) if self.device_id < MAX_DEVICES else None
 
     def get_runtime(self) -> DeviceRuntime:
         """The process's own runtime for the device, made by the first call; see `xlogmem.get_runtime`."""
@@ -226,7 +221,7 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
     Parameters
     ----------
     device_id, peer_id : int
-        Ordinals of two devices.
+        The numbers of two devices.
 
     Raises
     ------

@@ -29,13 +29,13 @@ cdef cppclass EventPool:
 
 
 cdef class Context:
-    cdef readonly int ordinal
+    cdef readonly int device_id
     cdef cy.CUcontext handle
     cdef cy.CUdevice device
     cdef EventPool events
 
-cdef Context context_of(int ordinal)
-cdef object total_memory(int ordinal)
+cdef Context context_of(int device_id)
+cdef object total_memory(int device_id)
 cdef bint process_is_closing() noexcept nogil
 cdef bint process_was_forked() noexcept nogil
 cdef void take_at_forks(mutex* lock, LockLevel level) noexcept nogil
@@ -62,7 +62,7 @@ cdef int context_synchronize(Failure* failure) except -1 nogil
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil
 cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure) except -1 nogil
 cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil
-cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil
+cdef int stream_device(cy.CUstream stream, int* device_id, Failure* failure) except -1 nogil
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
 cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
@@ -84,14 +84,14 @@ cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int
                        void** parameters, Failure* failure) except -1 nogil
 cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil
 
-cdef int peer_access_of(cy.CUcontext context, int ordinal, cy.CUdeviceptr ptr, unsigned int* flags,
+cdef int peer_access_of(cy.CUcontext context, int device_id, cy.CUdeviceptr ptr, unsigned int* flags,
                         Failure* failure) except -1 nogil
-cdef int pool_open_to(cy.CUmemoryPool pool, int ordinal, Failure* failure) except -1 nogil
-cdef int pool_open_to_peers(cy.CUmemoryPool pool, int ordinal) except -1
-cdef bint is_peer_enabled(int ordinal, int peer)
+cdef int pool_open_to(cy.CUmemoryPool pool, int device_id, Failure* failure) except -1 nogil
+cdef int pool_open_to_peers(cy.CUmemoryPool pool, int device_id) except -1
+cdef bint is_peer_enabled(int device_id, int peer)
 
 cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except -1 nogil
-cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil
+cdef int pointer_device(cy.CUdeviceptr ptr, int* device_id, Failure* failure) except -1 nogil
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                                Failure* failure) except -1 nogil

@@ -73,7 +73,7 @@ cdef cppclass StreamState:
     # Of a remote stream: see _foreign/objects/remote.pxi.
     cy.CUcontext context        # of that device; NULL: the stream is on the runtime's own
     EventPool* events           # of that context
-    int device                  # its ordinal
+    int device                  # its number
     # Scratch of one operation, valid where `operation` is that operation's number (see OrderState.operations).
     uint64_t operation
     uint64_t raised_to          # the position for unrecorded work, 0: none yet

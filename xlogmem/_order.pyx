@@ -147,7 +147,7 @@ cdef class Ordering:
         self.state.ring = RING
         self.state.policy = ADAPTIVE
         self.state.lost = NULL
-        self.state.mark = next_mark(context.ordinal)
+        self.state.mark = next_mark(context.device_id)
         take_at_forks(&self.state.lock, OUTER_LOCK)
         list_order(&self.state)
 

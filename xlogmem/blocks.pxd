@@ -48,7 +48,7 @@ cdef class Core:
     cdef StreamRegistry streams
     cdef object __weakref__
     cdef dict adoptions             # by generation: memory that is tracked until its owner ends
-    cdef uint64_t accessible        # to other devices, by their ordinals: all that the resource hands out
+    cdef uint64_t accessible        # to other devices, by their numbers: all that the resource hands out
     cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
     cdef int fail(self, Failure* failure, str what) except -1
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1
@@ -104,7 +104,7 @@ cdef class BlockId:
     cdef readonly uint64_t ptr
     cdef readonly uint64_t generation
     cdef readonly Stream alloc_stream
-    cdef readonly int device_ordinal
+    cdef readonly int device_id
     cdef uint32_t slot
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
 
-from xlogmem._base.units import format_bytes, parse_ordinal
+from xlogmem._base.units import format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, supports_memory_pools
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
@@ -28,32 +28,32 @@ from xlogmem.streams import Stream, StreamPool
 if TYPE_CHECKING:
     from xlogmem.observe.snapshots import Snapshot
 
-__all__ = ["MAX_DEVICE_ORDINALS", "DeviceRuntime", "get_runtime", "snapshot"]
+__all__ = ["MAX_DEVICES", "DeviceRuntime", "get_runtime", "snapshot"]
 
-MAX_DEVICE_ORDINALS = 16
+MAX_DEVICES = 16
 
-def plain_resource(ordinal: int) -> DeviceMemoryResource:
+def plain_resource(device_id: int) -> DeviceMemoryResource:
     """The default resource of a device: stream-ordered if it supports memory pools, else direct."""
-    return AsyncMemoryResource(ordinal) if supports_memory_pools(ordinal) else DirectMemoryResource(ordinal)
+    return AsyncMemoryResource(device_id) if supports_memory_pools(device_id) else DirectMemoryResource(device_id)
 
 
 RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "async": AsyncMemoryResource, "direct": DirectMemoryResource,
-    "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal),
-    "guard": lambda ordinal: GuardResourceAdaptor(plain_resource(ordinal))}
+    "pool": lambda device_id: PoolMemoryResource(device_id=device_id),
+    "guard": lambda device_id: GuardResourceAdaptor(plain_resource(device_id))}
 
-_runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICE_ORDINALS
+_runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICES
 _existing: WeakValueDictionary[int, DeviceRuntime] = WeakValueDictionary()      # by number, those made by hand too
 _numbers = itertools.count(1)
-_locks = [ProcessLock() for _ in range(MAX_DEVICE_ORDINALS)]
+_locks = [ProcessLock() for _ in range(MAX_DEVICES)]
 
 
-def default_resource(ordinal: int) -> DeviceMemoryResource:
+def default_resource(device_id: int) -> DeviceMemoryResource:
     """A new resource for a runtime that is given none."""
     name = os.environ.get("XLOGMEM_RESOURCE")
     if name and name not in RESOURCES:
         raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
-    return RESOURCES[name](ordinal) if name else plain_resource(ordinal)
+    return RESOURCES[name](device_id) if name else plain_resource(device_id)
 
 
 class DeviceRuntime(Runtime):
@@ -63,8 +63,8 @@ class DeviceRuntime(Runtime):
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
     resource : DeviceMemoryResource, optional
         Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
         ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a
@@ -92,13 +92,13 @@ class DeviceRuntime(Runtime):
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
 
-    def __new__(cls, ordinal: int = 0, *, device_id: int | None = None, resource: DeviceMemoryResource | None = None,
+    def __new__(cls, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
-        ordinal = parse_ordinal(ordinal, device_id)
+        device_id = parse_device_id(device_id)
         if resource is None:
-            resource = default_resource(ordinal)
+            resource = default_resource(device_id)
         if stream_pool is None:
-            stream_pool = StreamPool(ordinal)
+            stream_pool = StreamPool(device_id)
         self = super().__new__(cls, stream_pool, resource,
                                policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
         self._prepared = {}
@@ -107,11 +107,11 @@ class DeviceRuntime(Runtime):
         _existing[self.ordering.number] = self
         return self
 
-    def __init__(self, ordinal: int = 0, *, device_id: int | None = None, **parts: Any) -> None:
+    def __init__(self, device_id: int = 0, **parts: Any) -> None:
         super().__init__()
-        ordinal = parse_ordinal(ordinal, device_id)
-        if ordinal != self.ordinal:
-            raise ValueError(f"device {ordinal} was requested, the parts are on device {self.ordinal}")
+        device_id = parse_device_id(device_id)
+        if device_id != self.device_id:
+            raise ValueError(f"device {device_id} was requested, the parts are on device {self.device_id}")
 
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
         """A new stream of the runtime's pool; see `StreamPool.acquire`."""
@@ -219,18 +219,18 @@ def _method_of(access: Access) -> str:
     return _METHODS[access]
 
 
-def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> DeviceRuntime:
+def get_runtime(device_id: SupportsIndex = 0) -> DeviceRuntime:
     """The process's runtime for a device, made by the first call.
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, 0 to 15, by either name.
+    device_id : int
+        The device, 0 to 15.
 
     Raises
     ------
     ValueError
-        The ordinal is out of range; the driver was not called.
+        The number is out of range; the driver was not called.
     DriverNotFoundError, DriverError
         The runtime could not be made.  The next call tries again.
 
@@ -238,9 +238,9 @@ def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None =
     -----
     Thread-safe: simultaneous callers get the same object, and none is made twice.
     """
-    number = operator.index(ordinal if device_id is None else parse_ordinal(ordinal, device_id))
-    if not 0 <= number < MAX_DEVICE_ORDINALS:
-        raise ValueError(f"device ordinal {number} exceeds MAX_DEVICE_ORDINALS={MAX_DEVICE_ORDINALS}")
+    number = operator.index(device_id)
+    if not 0 <= number < MAX_DEVICES:
+        raise ValueError(f"device_id must be the number of a device from 0 to {MAX_DEVICES - 1}, got {number}")
     runtime = _runtimes[number]
     if runtime is not None:
         return runtime
@@ -253,14 +253,14 @@ def get_runtime(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None =
     return runtime
 
 
-def snapshot(device_id: SupportsIndex | None = None) -> Snapshot:
-    """`DeviceRuntime.snapshot` of the process's own runtime for a device (default: 0); see `get_runtime`."""
-    return get_runtime(0 if device_id is None else device_id).snapshot()
+def snapshot(device_id: SupportsIndex = 0) -> Snapshot:
+    """`DeviceRuntime.snapshot` of the process's own runtime for a device; see `get_runtime`."""
+    return get_runtime(device_id).snapshot()
 
 
-def existing_runtime(ordinal: int) -> DeviceRuntime | None:
+def existing_runtime(device_id: int) -> DeviceRuntime | None:
     """The process's runtime for a device, None if it was not made yet."""
-    return _runtimes[ordinal]
+    return _runtimes[device_id]
 
 
 def existing_runtimes() -> list[DeviceRuntime]:
@@ -281,7 +281,7 @@ def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = No
     RuntimeError
         The process has another one for that device than `instead_of`.  What was allocated there would not be found.
     """
-    number = runtime.ordinal
+    number = runtime.device_id
     with _locks[number] as depth:
         if _runtimes[number] not in (None, runtime, instead_of) or depth > 1:
             raise RuntimeError(f"device {number} has a runtime already: {_runtimes[number]!r}")
@@ -290,9 +290,9 @@ def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = No
 
 def forget_runtime(runtime: DeviceRuntime) -> None:
     """The process has no runtime of its own for the device any more, if it is this one.  Its blocks stay tracked."""
-    with _locks[runtime.ordinal]:
-        if _runtimes[runtime.ordinal] is runtime:
-            _runtimes[runtime.ordinal] = None
+    with _locks[runtime.device_id]:
+        if _runtimes[runtime.device_id] is runtime:
+            _runtimes[runtime.device_id] = None
 
 
 provide_runtimes(get_runtime, existing_runtimes)

@@ -118,10 +118,10 @@ cdef class Stream:
 
     @property
     def device_id(self):
-        """The device ordinal."""
+        """The number of the device."""
         if self.ordering is None:
             return None
-        return self.state.device if self.state.remote else self.ordering.context.ordinal
+        return self.state.device if self.state.remote else self.ordering.context.device_id
 
     # ------------------------------------------------------------------------------------------ work as a whole
     def synchronize(self):
@@ -208,7 +208,7 @@ cdef class Stream:
     def __repr__(self):
         if self.state == NULL:
             return "<Stream that was never made>"
-        elsewhere = f", used by the runtime of device {self.ordering.context.ordinal}" if self.state.remote else ""
+        elsewhere = f", used by the runtime of device {self.ordering.context.device_id}" if self.state.remote else ""
         return f"<Stream {self.id} of device {self.device_id}{elsewhere}>"
 
 

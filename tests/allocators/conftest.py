@@ -25,7 +25,7 @@ def forget(monkeypatch):
 @pytest.fixture
 def clean(monkeypatch):
     """Nothing is enabled, no runtime was made, and no library is imported."""
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(allocators, "_enabled", {})
     forget(monkeypatch)
     yield
@@ -35,7 +35,7 @@ def clean(monkeypatch):
             module._streams._known.clear()              # pytest keeps the stand-ins, which must not keep the runtime
         vars(allocators).pop(name, None)
     allocators._enabled.clear()
-    runtimes._runtimes[:] = [None] * runtimes.MAX_DEVICE_ORDINALS
+    runtimes._runtimes[:] = [None] * runtimes.MAX_DEVICES
     gc.collect()
 
 

@@ -28,7 +28,7 @@ def enabled(cupy, x):
 def test_an_array_is_a_block_until_nothing_refers_to_it(enabled, x):
     array = enabled.empty(512)
     found = x.runtime.find_block(array.data.ptr + 511)
-    assert (found.ptr, found.device_ordinal) == (array.data.ptr, 0)
+    assert (found.ptr, found.device_id) == (array.data.ptr, 0)
     assert found.alloc_stream.handle == enabled.current.stream.handle
     assert found.alloc_stream.discipline == "opaque"
     assert (array.data.mem.size, array.data.mem.device_id, x.runtime.live_bytes) == (512, 0, 512)
@@ -150,7 +150,7 @@ def test_each_device_has_its_runtime(enabled, x):
     there = enabled.empty(512)
     other = xlogmem.get_runtime(1)
     assert isinstance(other, DeviceRuntime)
-    assert there.data.mem.device_id == other.find_block(there.data.ptr).device_ordinal == 1
+    assert there.data.mem.device_id == other.find_block(there.data.ptr).device_id == 1
     assert (x.runtime.live_bytes, other.live_bytes) == (512, 512)
     assert x.runtime.find_block(there.data.ptr) is None
     del here, there

@@ -116,7 +116,7 @@ else:
     raise SystemExit("no error")
 with cupy.cuda.Device(1):
     other = cupy.arange(10)
-    assert xlogmem.get_runtime(1).find_block(other.data.ptr).device_ordinal == 1 == other.device.id
+    assert xlogmem.get_runtime(1).find_block(other.data.ptr).device_id == 1 == other.device.id
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream:
     y = cupy.empty(10)

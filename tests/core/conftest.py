@@ -7,7 +7,7 @@ from cuda.bindings import driver as cuda
 from two_devices import Devices
 
 from xlogmem import (
-    MAX_DEVICE_ORDINALS,
+    MAX_DEVICES,
     runtime,
 )
 from xlogmem.sim.kernels import check
@@ -16,7 +16,7 @@ from xlogmem.sim.kernels import check
 @pytest.fixture
 def _cold(monkeypatch):
     """As if none of the process's runtimes had been made yet."""
-    monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICES)
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_identity():
     assert a.id != b.id
     assert a.id != a
     assert len({a.id, a.id, b.id}) == 2
-    assert (a.id.ptr, a.id.generation, a.id.alloc_stream, a.id.device_ordinal) == (a.ptr, a.generation, a.stream, 0)
+    assert (a.id.ptr, a.id.generation, a.id.alloc_stream, a.id.device_id) == (a.ptr, a.generation, a.stream, 0)
     kept = a.id
     a.free()
     assert kept.generation == a.generation
@@ -311,7 +311,7 @@ def test_resources_work_by_themselves():
         ptr = resource.allocate(4096, stream)
         assert ptr % 256 == 0
         resource.deallocate(ptr, 4096, stream)
-        assert resource.device_ordinal == 0
+        assert resource.device_id == 0
 
 
 def test_handles_made_around_their_factories_do_not_crash():

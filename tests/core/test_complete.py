@@ -269,14 +269,11 @@ def test_one_name_for_the_device():
     block, stream = runtime.allocate(64), runtime.acquire_stream()
     for thing in (runtime, block, block.id, stream, runtime.stream_pool, runtime.resource):
         assert thing.device_id == 1
-    assert (runtime.ordinal, block.device_ordinal, block.id.device_ordinal, runtime.resource.device_ordinal) == (1,) * 4
     assert (block.size, block.nbytes) == (64, 64)
     for make in (DeviceRuntime, StreamPool, AsyncMemoryResource, DirectMemoryResource, PoolMemoryResource):
-        assert make(device_id=1).device_id == make(ordinal=1).device_id == 1
+        assert make(device_id=1).device_id == 1
         with pytest.raises(ValueError, match=r"^device_id must be the number of a device"):
             make(device_id=1 << 40)
-        with pytest.raises(ValueError, match="older name of device_id"):
-            make(ordinal=1, device_id=0)
 
 
 @pytest.mark.simulator

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.simulator
 @pytest.fixture
 def fresh(monkeypatch):
     """No runtime was made."""
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
 
 
 def test_devices_are_described_without_a_context():
@@ -32,7 +32,7 @@ def test_devices_are_described_without_a_context():
     program = ("import xlogmem; from xlogmem import _driver\n"
                "one, other = devices = xlogmem.devices()\n"
                "print(one, other, sep='\\n')\n"
-               "print(one.uuid, other.uuid, [d.total_memory for d in devices], [d.ordinal for d in devices])\n"
+               "print(one.uuid, other.uuid, [d.total_memory for d in devices], [d.device_id for d in devices])\n"
                "pool = xlogmem.DevicePool(); pool.round_robin(); pool.synchronize()\n"
                "print(_driver.active_devices(), other.runtime)\n"
                "print(other.mem_info == (other.total_memory,) * 2, _driver.active_devices())\n")

@@ -29,8 +29,8 @@ from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.skipif(device_count() < 2, reason="needs two devices")
 
-RESOURCES = {"async": None, "direct": lambda ordinal: DirectMemoryResource(ordinal),
-             "pool": lambda ordinal: PoolMemoryResource(ordinal=ordinal)}
+RESOURCES = {"async": None, "direct": lambda device_id: DirectMemoryResource(device_id),
+             "pool": lambda device_id: PoolMemoryResource(device_id=device_id)}
 
 
 @pytest.fixture(params=RESOURCES)
@@ -644,10 +644,10 @@ print("right")
     assert "right" in done.stdout
 
 
-def xlogmem_runtime(ordinal: int) -> DeviceRuntime:
+def xlogmem_runtime(device_id: int) -> DeviceRuntime:
     import xlogmem
 
-    return xlogmem.get_runtime(ordinal)
+    return xlogmem.get_runtime(device_id)
 
 
 @pytest.fixture
@@ -655,12 +655,12 @@ def foreign_on():
     """Makes streams outside xlogmem on a device, as handles."""
     made = []
 
-    def make(ordinal: int) -> int:
-        with current(ordinal):
-            made.append((ordinal, check(cuda.cuStreamCreate(1))))
+    def make(device_id: int) -> int:
+        with current(device_id):
+            made.append((device_id, check(cuda.cuStreamCreate(1))))
         return int(made[-1][1])
 
     yield make
-    for ordinal, stream in made:
-        with current(ordinal):
+    for device_id, stream in made:
+        with current(device_id):
             check(cuda.cuStreamDestroy(stream))

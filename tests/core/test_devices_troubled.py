@@ -50,8 +50,8 @@ x = Devices(3)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def stream_of(ordinal: int) -> int:
-    with current(ordinal):
+def stream_of(device_id: int) -> int:
+    with current(device_id):
         return int(check(cuda.cuStreamCreate(1)))
 
 
@@ -99,7 +99,7 @@ else:
 
 
 def test_a_reset_ends_the_access_that_was_seen(devices):
-    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    x = devices(resource=lambda device_id: DirectMemoryResource(device_id))
     T, a = x.streams[1][0], x.allocate(0)
     with use(T, read=a):
         pass
@@ -114,11 +114,11 @@ def test_a_reset_ends_the_access_that_was_seen(devices):
         use(fresh.acquire_stream(), read=a).preflight()
 
 
-def disable_in_driver(ordinal: int, peer: int) -> None:
+def disable_in_driver(device_id: int, peer: int) -> None:
     """What the reset of a device does to its access."""
     with current(peer):
         context = check(cuda.cuCtxGetCurrent())
-    with current(ordinal):
+    with current(device_id):
         check(cuda.cuCtxDisablePeerAccess(context))
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_done_to_a_recorder_in_preflight(devices, call):
 
 
 def test_access_that_ends_during_a_use_is_queried_again(devices, driver):
-    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    x = devices(resource=lambda device_id: DirectMemoryResource(device_id))
     T, a = x.streams[1][0], x.allocate(0)
 
     def use_it() -> None:
@@ -361,7 +361,7 @@ def test_what_was_opaque_for_a_runtime_that_has_ended_is_used_on(devices):
 
 
 def test_access_that_ends_while_it_is_queried_is_not_seen(devices, driver):
-    x = devices(resource=lambda ordinal: DirectMemoryResource(ordinal))
+    x = devices(resource=lambda device_id: DirectMemoryResource(device_id))
     T, a, b = x.streams[1][0], x.allocate(0), x.allocate(0)
     for occasion in (1, 2, 3):
         driver.on_call("cuPointerGetAttribute", lambda: disable_peer_access(1, 0), occasion, "after")

@@ -9,7 +9,7 @@ import pytest
 from stress import in_its_own_process, together
 
 from xlogmem import (
-    MAX_DEVICE_ORDINALS,
+    MAX_DEVICES,
     AsyncMemoryResource,
     DeviceRuntime,
     DirectMemoryResource,
@@ -26,13 +26,13 @@ THREADS = 8
 
 @pytest.mark.simulator
 @pytest.mark.promise(70, 72)
-def test_ordinals_out_of_range_do_not_touch_the_driver(driver):
+def test_numbers_out_of_range_do_not_touch_the_driver(driver):
     """16 and more, and negative ones, are refused by name; what is not an integer is a TypeError."""
     before = driver.all_calls()
-    assert MAX_DEVICE_ORDINALS == 16
-    for ordinal in (16, 17, 9999, 1 << 70, -1):
-        with pytest.raises(ValueError, match=f"ordinal {ordinal} exceeds MAX_DEVICE_ORDINALS=16"):
-            get_runtime(ordinal)
+    assert MAX_DEVICES == 16
+    for device_id in (16, 17, 9999, 1 << 70, -1):
+        with pytest.raises(ValueError, match=f"^device_id must be .* from 0 to 15, got {device_id}"):
+            get_runtime(device_id)
     for wrong in ("0", 0.5, None):
         with pytest.raises(TypeError):
             get_runtime(wrong)
@@ -44,7 +44,7 @@ def test_ordinals_out_of_range_do_not_touch_the_driver(driver):
 def test_the_same_object_every_time_and_without_a_lock():
     """A runtime that was made is returned as it is, even while the slot's lock is held; the caller need not keep it."""
     first = get_runtime()
-    assert first.ordinal == 0
+    assert first.device_id == 0
     assert isinstance(first.stream_pool, StreamPool)
     number = id(first)
     block = first.allocate(64)
@@ -57,14 +57,14 @@ def test_the_same_object_every_time_and_without_a_lock():
 
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(71, 74)
-def test_one_build_for_each_ordinal(monkeypatch):
-    """Callers that come while a runtime is made wait and get that one; other ordinals do not wait."""
+def test_one_build_for_each_device(monkeypatch):
+    """Callers that come while a runtime is made wait and get that one; other devices do not wait."""
     made, inside, go_on = [], threading.Event(), threading.Event()
 
     class Slow:
-        def __init__(self, ordinal: int) -> None:
-            made.append(ordinal)
-            if ordinal == 0:
+        def __init__(self, device_id: int) -> None:
+            made.append(device_id)
+            if device_id == 0:
                 inside.set()
                 assert go_on.wait(60)
 
@@ -83,18 +83,18 @@ def test_one_build_for_each_ordinal(monkeypatch):
 @pytest.mark.usefixtures("_cold")
 @pytest.mark.promise(75)
 def test_a_failed_build_leaves_the_slot_empty(driver, monkeypatch):
-    """The error has the ordinal and the cause, whatever it is; the next caller tries again."""
+    """The error has the number and the cause, whatever it is; the next caller tries again."""
     driver.fail("cuMemPoolCreate", code=UNKNOWN)
     with pytest.raises(DriverError, match=r"cuMemPoolCreate.*device 1"):
         get_runtime(1)
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "DeviceRuntime", lambda ordinal: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runtime, "DeviceRuntime", lambda device_id: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             get_runtime(1)
-    with pytest.raises(DriverError, match="ordinal 9 is out of range"):
+    with pytest.raises(DriverError, match="device_id 9 is out of range"):
         get_runtime(9)
-    assert runtime._runtimes == [None] * MAX_DEVICE_ORDINALS
-    assert get_runtime(1).ordinal == 1
+    assert runtime._runtimes == [None] * MAX_DEVICES
+    assert get_runtime(1).device_id == 1
 
 
 @pytest.mark.usefixtures("_cold")
@@ -107,7 +107,7 @@ def test_the_default_backend_is_stream_ordered(monkeypatch):
     block = own.allocate(64)
     with use(own.default_stream, write=block):
         pass
-    monkeypatch.setattr(runtime, "supports_memory_pools", lambda ordinal: False)
+    monkeypatch.setattr(runtime, "supports_memory_pools", lambda device_id: False)
     assert type(DeviceRuntime().resource) is DirectMemoryResource
 
 

@@ -137,10 +137,10 @@ def test_an_identity_copies_four_fields_and_holds_nothing():
     assert identity is not found
     assert identity == found
     assert hash(identity) == hash(found)
-    fields = (block.ptr, block.generation, stream, runtime.ordinal)
+    fields = (block.ptr, block.generation, stream, runtime.device_id)
     for one in (identity, found):
-        assert (one.ptr, one.generation, one.alloc_stream, one.device_ordinal) == fields
-        for name in ("ptr", "generation", "alloc_stream", "device_ordinal"):
+        assert (one.ptr, one.generation, one.alloc_stream, one.device_id) == fields
+        for name in ("ptr", "generation", "alloc_stream", "device_id"):
             with pytest.raises(AttributeError):
                 setattr(one, name, getattr(one, name))
     forged = BlockId.__new__(BlockId)
@@ -182,7 +182,7 @@ def test_a_block_has_one_owner_and_says_what_it_is():
     for nbytes in (1, 255, 256, 1000, 1 << 20):
         block = runtime.allocate(nbytes, stream, tag="x")
         assert (block.nbytes, block.stream, block.tag, block.core) == (nbytes, stream, "x", runtime)
-        assert block.id.device_ordinal == runtime.ordinal
+        assert block.id.device_id == runtime.device_id
         assert block.align >= 256
         assert block.ptr % block.align == 0
         for name in ("ptr", "nbytes", "stream", "tag", "generation", "state", "align", "core"):

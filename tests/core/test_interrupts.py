@@ -5,7 +5,7 @@ import pytest
 from interrupts import in_another_thread, interrupted
 
 from xlogmem import (
-    MAX_DEVICE_ORDINALS,
+    MAX_DEVICES,
     Access,
     DeviceRuntime,
     DeviceState,
@@ -45,7 +45,7 @@ def test_a_state_is_made_after_an_interrupt_anywhere():
 @pytest.fixture
 def _no_state(monkeypatch):
     """As if none of the process's runtimes and states had been made yet."""
-    monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtime, "_runtimes", [None] * MAX_DEVICES)
     monkeypatch.setattr(devices, "_own", {})
 
 

@@ -167,7 +167,7 @@ def test_an_empty_recorder_does_nothing(driver, untracked, preflighted):
 @pytest.mark.simulator
 @pytest.mark.promise(107)
 def test_a_dropped_recorder_protects_what_it_prepared(four):
-    """Never raises; warns with the number of uses, the stream and the choice; the launch is recorded as if committed."""
+    """Never raises; warns with the number of uses, the stream and the choice; the launch counts as committed."""
     x = four()
     block = x.alloc(x.S)
     recorder = x.prepare(x.T, (block, READ))

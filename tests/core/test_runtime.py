@@ -56,7 +56,7 @@ def test_parts_that_do_not_fit_are_refused(driver):
             with pytest.raises(TypeError):
                 DeviceRuntime(**{"stream_pool": pool, "resource": resource} | wrong)
     one, two = DeviceRuntime(stream_pool=pool), DeviceRuntime(1, resource=resource)
-    assert (one.ordinal, two.ordinal, one.stream_pool, two.resource) == (0, 1, pool, resource)
+    assert (one.device_id, two.device_id, one.stream_pool, two.resource) == (0, 1, pool, resource)
     with pytest.raises(StreamMisuseError, match="belongs to another runtime"):
         DeviceRuntime(stream_pool=pool)
 

@@ -32,7 +32,7 @@ def _fresh(monkeypatch) -> Iterator[None]:
 
     import xlogmem.cudf
 
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(xlogmem.rmm, "_wrapped", {})
     monkeypatch.setattr(launch, "explanations", [])
     before = rmm.mr.get_current_device_resource()

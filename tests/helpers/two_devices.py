@@ -14,9 +14,9 @@ COUNT = 64                                              # words of a block
 
 
 @contextlib.contextmanager
-def current(ordinal: int) -> Iterator[None]:
+def current(device_id: int) -> Iterator[None]:
     """The device's primary context is current inside."""
-    device = check(cuda.cuDeviceGet(ordinal))
+    device = check(cuda.cuDeviceGet(device_id))
     context = check(cuda.cuDevicePrimaryCtxRetain(device))
     check(cuda.cuCtxPushCurrent(context))
     try:
@@ -31,29 +31,29 @@ class Devices:
 
     def __init__(self, count: int = 2, peers: bool = True, **options: object) -> None:
         assert device_count() >= count
-        self.runtimes = [DeviceRuntime(ordinal, **{name: value(ordinal) if callable(value) else value
-                                                   for name, value in options.items()})
-                         for ordinal in range(count)]
+        self.runtimes = [DeviceRuntime(device_id, **{name: value(device_id) if callable(value) else value
+                                                     for name, value in options.items()})
+                         for device_id in range(count)]
         self.streams = [[runtime.acquire_stream(), runtime.acquire_stream()] for runtime in self.runtimes]
         self.kernels = []
-        for ordinal in range(count):
-            with current(ordinal):
+        for device_id in range(count):
+            with current(device_id):
                 self.kernels.append(Kernels())
         self.pairs = [(device, peer) for device in range(count) for peer in range(count) if peers and device != peer]
         for pair in self.pairs:
             enable_peer_access(*pair)
 
     def close(self) -> None:
-        for ordinal, kernels in enumerate(self.kernels):
-            with current(ordinal):
+        for device_id, kernels in enumerate(self.kernels):
+            with current(device_id):
                 check(cuda.cuCtxSynchronize())
                 kernels.close()
         for pair in self.pairs:
             disable_peer_access(*pair)
         self.__dict__.clear()                           # pytest keeps this object, which must not keep the runtimes
 
-    def allocate(self, ordinal: int, stream: Stream | None = None) -> DeviceBlock:
-        return self.runtimes[ordinal].allocate(4 * COUNT, stream or self.streams[ordinal][0])
+    def allocate(self, device_id: int, stream: Stream | None = None) -> DeviceBlock:
+        return self.runtimes[device_id].allocate(4 * COUNT, stream or self.streams[device_id][0])
 
     def write(self, stream: Stream, block: DeviceBlock, value: int = 1) -> None:
         """Queue a kernel on the stream's device."""

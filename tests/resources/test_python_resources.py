@@ -26,8 +26,8 @@ class Mine(DeviceMemoryResource):
 
     order = "stream"
 
-    def __init__(self, ordinal: int = 0) -> None:
-        super().__init__(ordinal)
+    def __init__(self, device_id: int = 0) -> None:
+        super().__init__(device_id)
         self.live: dict[int, int] = {}
 
     def allocate(self, nbytes, stream):

@@ -44,7 +44,7 @@ def test_a_resource_serves_many_threads(resource, _context):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
     assert not doubled
-    assert shared.device_ordinal == 0
+    assert shared.device_id == 0
 
 
 class Outer(DeviceMemoryResource):
@@ -53,7 +53,7 @@ class Outer(DeviceMemoryResource):
     order = "stream"
 
     def __init__(self, inner: DeviceMemoryResource) -> None:
-        super().__init__(inner.device_ordinal)
+        super().__init__(inner.device_id)
         self.inner = inner
         self.log: list[tuple[str, int]] = []
 

@@ -22,7 +22,7 @@ def map_of_devices():
 @pytest.fixture
 def fresh(monkeypatch, map_of_devices):
     """No runtime was made for device 0, nothing was enabled, RMM's resource is a source of ours."""
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(xlogmem.rmm, "_wrapped", {})
     monkeypatch.setattr(launch, "explanations", [])
     gc.collect()

@@ -30,7 +30,7 @@ def simulated_initialize(monkeypatch):
     return made
 
 
-def ordinal_of(buffer):
+def device_of(buffer):
     return check(cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, buffer.ptr))
 
 
@@ -53,7 +53,7 @@ def test_a_pool_takes_its_first_chunk_on_its_own_device(two):
     """Although another device is current."""
     xlogmem.rmm.enable("all", pool_allocator=True, initial_pool_size=1 << 16)
     buffers = [rmm.DeviceBuffer(size=1 << 8, mr=current(device)) for device in (0, 1)]
-    assert list(map(ordinal_of, buffers)) == [0, 1]
+    assert list(map(device_of, buffers)) == [0, 1]
     assert [current(device).get_allocated_bytes() for device in (0, 1)] == [1 << 8] * 2
     del buffers
     for device in (0, 1):

@@ -26,12 +26,9 @@ def test_an_rmm_resource_below_a_runtime():
     assert source.streams == [stream.handle, other.handle]
 
 
-def test_the_device_by_either_name():
+def test_the_device_by_place_and_by_name():
     source = Source()
-    for names in ({"ordinal": 1}, {"device_id": 1}, {"ordinal": 1, "device_id": 1}):
-        assert RmmMemoryResource(source.mr, **names).device_id == 1
-    with pytest.raises(ValueError, match="is the older name of device_id"):
-        RmmMemoryResource(source.mr, 1, device_id=2)
+    assert RmmMemoryResource(source.mr, 1).device_id == RmmMemoryResource(source.mr, device_id=1).device_id == 1
 
 
 @pytest.mark.simulator

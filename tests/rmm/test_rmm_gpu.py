@@ -145,7 +145,7 @@ def test_memory_of_an_asynchronous_resource_is_of_its_pool(kind, current):
 
 
 def test_enable_keeps_a_pool_and_notices_a_reinitialize(monkeypatch, current):
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(xlogmem.rmm, "_wrapped", {})
     monkeypatch.setattr(launch, "explanations", [])
     pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), 1 << 26, 1 << 26)

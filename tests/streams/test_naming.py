@@ -162,8 +162,8 @@ def test_use_finds_the_runtime_of_the_blocks(request):
         assert recorder.runtime is own
     made = []
 
-    def get_runtime(ordinal):
-        made.append(DeviceRuntime(ordinal))
+    def get_runtime(device_id):
+        made.append(DeviceRuntime(device_id))
         return made[-1]
 
     launch.provide_runtimes(get_runtime)

@@ -92,8 +92,9 @@ def test_a_full_pool_whose_streams_are_being_made_has_one_soon(driver):
 
 
 def test_arguments_that_do_not_fit_are_named():
-    for name, call in (("ordinal", lambda: StreamPool(1 << 70)), ("ordinal", lambda: AsyncMemoryResource(1 << 40)),
-                       ("ordinal", lambda: DirectMemoryResource(1 << 40)), ("ordinal", lambda: DeviceRuntime(1 << 70)),
+    for name, call in (("device_id", lambda: StreamPool(1 << 70)), ("device_id", lambda: AsyncMemoryResource(1 << 40)),
+                       ("device_id", lambda: DirectMemoryResource(1 << 40)),
+                       ("device_id", lambda: DeviceRuntime(1 << 70)),
                        ("max_streams", lambda: StreamPool(max_streams=1 << 40)),
                        ("priority", lambda: StreamPool().acquire(priority=1 << 40))):
         with pytest.raises(ValueError, match=f"^{name} must be"):

@@ -77,7 +77,7 @@ def clean(monkeypatch, driver):
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.delattr(allocators, name.rpartition(".")[2], raising=False)
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(allocators, "_enabled", {})
     yield
     for name in modules:
@@ -86,7 +86,7 @@ def clean(monkeypatch, driver):
             module._streams._known.clear()
         vars(allocators).pop(name.rpartition(".")[2], None)
     allocators._enabled.clear()
-    runtimes._runtimes[:] = [None] * runtimes.MAX_DEVICE_ORDINALS
+    runtimes._runtimes[:] = [None] * runtimes.MAX_DEVICES
     gc.collect()
 
 

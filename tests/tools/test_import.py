@@ -133,13 +133,13 @@ threads = [threading.Thread(target=first) for _ in range(8)]
 [t.start() for t in threads]; [t.join() for t in threads]
 assert len(seen) == 8 and len({id(r) for r in seen}) == 1 and seen[0] is xlogmem.get_runtime(0)
 assert xlogmem.DeviceRuntime() is not seen[0]
-for ordinal in (16, -1, 10**9):
+for device_id in (16, -1, 10**9):
     try:
-        xlogmem.get_runtime(ordinal)
+        xlogmem.get_runtime(device_id)
     except ValueError as error:
-        assert "MAX_DEVICE_ORDINALS=16" in str(error)
+        assert "from 0 to 15" in str(error)
     else:
-        raise SystemExit(f"ordinal {ordinal} was accepted")
+        raise SystemExit(f"device_id {device_id} was accepted")
 try:
     xlogmem.get_runtime(1.5)
 except TypeError:

@@ -34,7 +34,7 @@ def cupy(monkeypatch, driver):
     monkeypatch.delitem(sys.modules, "xlogmem.allocators.cupy", raising=False)
     monkeypatch.delattr(allocators, "cupy", raising=False)
     monkeypatch.setattr(allocators, "_enabled", {})
-    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICE_ORDINALS)
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(libraries, "_loaded", {})
     yield made["cupy"]
     assert not allocators._enabled

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_number", "parse_ordinal", "parse_size"]
+__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_device_id", "parse_number", "parse_size"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -125,16 +125,12 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
     return number
 
 
-def parse_ordinal(ordinal: SupportsIndex, device_id: SupportsIndex | None = None) -> int:
-    """Parse the number of a device, by either name, for the driver's calls; the driver checks that the device exists.
+def parse_device_id(device_id: SupportsIndex) -> int:
+    """Parse the number of a device for the driver's calls; the driver checks that the device exists.
 
     Raises
     ------
     TypeError, ValueError
-        It is not a number of a device, or both names are given and differ.
+        It is not a number of a device.
     """
-    name, given = ("ordinal", ordinal) if device_id is None else ("device_id", device_id)
-    number = parse_number(name, given, -1 << 31, (1 << 31) - 1, "the number of a device")
-    if device_id is not None and ordinal not in (0, number):
-        raise ValueError(f"ordinal is the older name of device_id: give one of them, not {ordinal!r} and {number}")
-    return number
+    return parse_number("device_id", device_id, -1 << 31, (1 << 31) - 1, "the number of a device")

@@ -12,7 +12,7 @@ cdef struct Extent:
     uint64_t last               # of the highest
     bint sized                  # False: a bare address; `last` is `first`
     bint read_only              # the object says that it must not be written
-    int ordinal                 # of the device; -1: not said
+    int device_id               # of the device; -1: not said
 
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1

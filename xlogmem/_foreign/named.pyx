@@ -27,7 +27,7 @@ cdef bint name_memory(object what, str where, Extent* extent) except -1:
     """
     extent.read_only = False
     extent.sized = False
-    extent.ordinal = -1
+    extent.device_id = -1
     if isinstance(what, int):
         return name_address(what, what, where, extent)
     if callable(getattr(what, "data_ptr", None)):

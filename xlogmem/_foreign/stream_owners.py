@@ -20,17 +20,17 @@ def library_of(what: Any) -> str:
     return str(type(what).__module__).partition(".")[0]
 
 
-def find_current_streams(things: list[Any], ordinal: int) -> dict[str, Any]:
+def find_current_streams(things: list[Any], device_id: int) -> dict[str, Any]:
     """The current stream of each library that one of these things belongs to, by the library's name.  If none belongs
     to a known library, the current streams of CuPy and PyTorch, as far as these are in use.  A library that was not
     imported is not in use."""
     named = {library_of(thing): thing for thing in things if library_of(thing) in LIBRARIES}
-    streams = {library: _current_stream(library, named.get(library), ordinal)
+    streams = {library: _current_stream(library, named.get(library), device_id)
                for library in (named or ("cupy", "torch")) if library in sys.modules}
     return {library: stream for library, stream in streams.items() if stream is not None}
 
 
-def _current_stream(library: str, thing: Any, ordinal: int) -> Any:
+def _current_stream(library: str, thing: Any, device_id: int) -> Any:
     """The current stream of a library, by its rules; `thing` is an object of the library, or None."""
     module = sys.modules[library]
     if library == "numba":
@@ -41,7 +41,7 @@ def _current_stream(library: str, thing: Any, ordinal: int) -> Any:
         return module.cuda.get_current_stream()
     if thing is not None:
         return module.cuda.current_stream(thing.device)
-    return module.cuda.current_stream(ordinal) if module.cuda.is_initialized() else None    # else the query starts it
+    return module.cuda.current_stream(device_id) if module.cuda.is_initialized() else None    # else the query starts it
 
 
 def _default_stream_of_numba() -> int:
@@ -67,7 +67,7 @@ def owns_stream(stream: Any) -> bool:
             and all(kind.__name__ != "ExternalStream" for kind in type(stream).__mro__))
 
 
-def find_owner(handle: int, ordinal: int) -> Any:
+def find_owner(handle: int, device_id: int) -> Any:
     """The object that keeps a stream alive, if the stream is the current stream of a library in use; else None."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
@@ -76,13 +76,13 @@ def find_owner(handle: int, ordinal: int) -> Any:
             return stream
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        stream = torch.cuda.current_stream(ordinal)
+        stream = torch.cuda.current_stream(device_id)
         if stream.cuda_stream == handle and owns_stream(stream):
             return stream
     bridge = sys.modules.get("jax._src.xla_bridge")     # querying JAX for its devices would start it
     if bridge is not None and bridge.backends_are_initialized():
         for device in sys.modules["jax"].local_devices():
-            if (device.platform == "gpu" and device.local_hardware_id == ordinal
+            if (device.platform == "gpu" and device.local_hardware_id == device_id
                     and device.get_stream_for_external_ready_events() == handle):
                 return _OwnedStream(handle, device)
     return None

@@ -89,8 +89,8 @@ cdef class Core:
         refuse_undeclared(resource, "cross-stream use tracking")
         if resource.context is not stream_pool.ordering.context:
             raise StreamMisuseError(
-                f"the stream pool is on device {stream_pool.ordering.context.ordinal}, the resource on device "
-                f"{resource.context.ordinal}")
+                f"the stream pool is on device {stream_pool.ordering.context.device_id}, the resource on device "
+                f"{resource.context.device_id}")
         if stream_pool.ordering.core is not None and stream_pool.ordering.core() is not None:
             raise StreamMisuseError("the stream pool belongs to another runtime; give each runtime a pool of its own")
         self.stream_pool = stream_pool
@@ -221,7 +221,7 @@ cdef class Core:
         if own is not None:
             return own
         if not self.streams.owns(parse(handle)):
-            handle = find_owner(handle, self.ordinal)
+            handle = find_owner(handle, self.device_id)
         return self.stream_of(handle) if handle is not None else None
 
     cdef Stream writer_of(self, DeviceBlock block):
@@ -351,7 +351,7 @@ cdef class Core:
         identity.ptr = ptr
         identity.generation = generation
         identity.alloc_stream = stream
-        identity.device_ordinal = self.ordering.context.ordinal
+        identity.device_id = self.ordering.context.device_id
         identity.slot = slot
         identity.ordering = self.ordering
         return identity
@@ -395,13 +395,8 @@ cdef class Core:
 
     @property
     def device_id(self):
-        """The device ordinal."""
-        return self.ordering.context.ordinal
-
-    @property
-    def ordinal(self):
-        """The older name of `device_id`."""
-        return self.ordering.context.ordinal
+        """The number of the device."""
+        return self.ordering.context.device_id
 
     @property
     def policy(self):
@@ -484,5 +479,5 @@ cdef class Core:
         raise TypeError("a runtime cannot be copied: it owns its memory")
 
     def __repr__(self):
-        return (f"<{type(self).__name__} device={self.ordinal} resource={type(self.resource).__name__} "
+        return (f"<{type(self).__name__} device={self.device_id} resource={type(self.resource).__name__} "
                 f"policy={self.policy}>")

@@ -54,14 +54,9 @@ cdef class BlockId:
         A number that no other block of this process has.
     alloc_stream : Stream or None
         The stream of the allocation; None for memory adopted without a stream.
-    device_id, device_ordinal : int
-        The device; the second name is the older one.
+    device_id : int
+        The device.
     """
-
-    @property
-    def device_id(self):
-        """The device ordinal."""
-        return self.device_ordinal
 
     def __init__(self):
         raise TypeError("block identities are taken from blocks: use block.id or runtime.find_block(ptr)")
@@ -85,7 +80,7 @@ cdef class BlockId:
 
     def __repr__(self):
         stream = self.alloc_stream.id if self.alloc_stream is not None else None
-        return f"<BlockId generation={self.generation} device={self.device_ordinal} stream={stream}>"
+        return f"<BlockId generation={self.generation} device={self.device_id} stream={stream}>"
 
 
 @cython.final
@@ -229,15 +224,10 @@ cdef class DeviceBlock:
 
     @property
     def device_id(self):
-        """The device ordinal."""
+        """The number of the device."""
         if self.core is not None:
-            return self.core.ordering.context.ordinal
+            return self.core.ordering.context.device_id
         return self.stream.device_id if self.block != NULL else None
-
-    @property
-    def device_ordinal(self):
-        """The older name of `device_id`."""
-        return self.device_id
 
     @property
     def align(self):

@@ -213,8 +213,8 @@ cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple option
     refuse_several(what, "adopt each of them")
     if not name_memory(what, "adopt", &extent):
         raise ValueError(f"adopt: {type(what).__name__} has no elements, so there is nothing to track")
-    if extent.ordinal not in (-1, core.ordinal):
-        raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.ordinal}, and {core!r} is not")
+    if extent.device_id not in (-1, core.device_id):
+        raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.device_id}, and {core!r} is not")
     if owner is None and (extent.sized or not PyIndex_Check(what)):    # PyTorch's tensors have __index__, too
         owner = what
     if nbytes is not None:

@@ -50,26 +50,26 @@ class Demo:
         How often the pipeline runs.
     policy : str or None
         See `DeviceRuntime`.
-    ordinal : int
+    device_id : int
         The device.
     """
 
-    def __init__(self, rounds: int = 100, policy: str | None = None, ordinal: int = 0) -> None:
+    def __init__(self, rounds: int = 100, policy: str | None = None, device_id: int = 0) -> None:
         self.rounds = rounds
-        self.runtime = DeviceRuntime(ordinal, policy=policy)
+        self.runtime = DeviceRuntime(device_id, policy=policy)
         self.simulated = is_simulated()
-        self.device = device_name(ordinal)
+        self.device = device_name(device_id)
         self.policy = self.runtime.policy
 
     def run(self, protected: bool) -> Outcome:
         """Run all rounds, with `use` around every launch or without."""
-        context = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(self.runtime.ordinal))))
+        context = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(self.runtime.device_id))))
         check(cuda.cuCtxPushCurrent(context))
         try:
             return self._run(protected)
         finally:
             check(cuda.cuCtxPopCurrent())
-            check(cuda.cuDevicePrimaryCtxRelease(check(cuda.cuDeviceGet(self.runtime.ordinal))))
+            check(cuda.cuDevicePrimaryCtxRelease(check(cuda.cuDeviceGet(self.runtime.device_id))))
 
     def _run(self, protected: bool) -> Outcome:
         simulator = self._fresh_simulator()

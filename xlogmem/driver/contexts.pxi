@@ -6,7 +6,7 @@
 from xlogmem._base.failures cimport PROCESS_WAS_FORKED, raise_failure
 
 
-cdef dict contexts = {}                     # by ordinal; kept until the process ends
+cdef dict contexts = {}                     # by device_id; kept until the process ends
 
 
 cdef class Context:
@@ -17,7 +17,7 @@ cdef class Context:
 
     Attributes
     ----------
-    ordinal : int
+    device_id : int
         The device.
     """
 
@@ -31,35 +31,35 @@ cdef class Context:
         forget_at_forks(&self.events.lock)
 
 
-cdef Context context_of(int ordinal):
+cdef Context context_of(int device_id):
     """The primary context of a device, retained on first use.  Raises DriverError if there is no such device."""
     cdef Context context
     cdef Failure failure
     cdef int failed
     initialize()
-    context = contexts.get(ordinal)
+    context = contexts.get(device_id)
     if context is not None:
         return context
     context = Context.__new__(Context)
-    context.ordinal = ordinal
-    device_of_ordinal(ordinal, &context.device)
+    context.device_id = device_id
+    device_with_id(device_id, &context.device)
     with nogil:
         failed = _check(&failure, "cuDevicePrimaryCtxRetain",
                         cy.cuDevicePrimaryCtxRetain(&context.handle, context.device))
     if failed:
-        raise_failure(&failure, f"opening device {ordinal}")
-    return contexts.setdefault(ordinal, context)
+        raise_failure(&failure, f"opening device {device_id}")
+    return contexts.setdefault(device_id, context)
 
 
-def forget_context(int ordinal):
+def forget_context(int device_id):
     """Forget the context of a device that was reset and has a new context, which is retained when it is next needed.
 
     Objects that were made before keep the old context.
     """
-    cdef Context former = contexts.pop(ordinal, None)
+    cdef Context former = contexts.pop(device_id, None)
     if former is not None:
         forget_own_pools(former.handle)
-    forget_peer_access(ordinal)
+    forget_peer_access(device_id)
 
 
 cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) except -1 nogil:

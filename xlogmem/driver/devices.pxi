@@ -4,23 +4,23 @@ from xlogmem.errors import DriverError
 from xlogmem._base.failures cimport raise_failure
 
 
-cdef int device_of_ordinal(int ordinal, cy.CUdevice* device) except -1:
+cdef int device_with_id(int device_id, cy.CUdevice* device) except -1:
     """Get the driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is no such
     device."""
     cdef Failure failure
     cdef int failed
     initialize()
     count = device_count()
-    if not 0 <= ordinal < count:
-        raise DriverError(f"device ordinal {ordinal} is out of range: this process sees {count} device(s)")
+    if not 0 <= device_id < count:
+        raise DriverError(f"device_id {device_id} is out of range: this process sees {count} device(s)")
     with nogil:
-        failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(device, ordinal))
+        failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(device, device_id))
     if failed:
-        raise_failure(&failure, f"opening device {ordinal}")
+        raise_failure(&failure, f"opening device {device_id}")
     return 0
 
 
-def describe_device(int ordinal):
+def describe_device(int device_id):
     """Name, UUID (16 bytes) and bytes of memory of a device.  Needs no context and makes none."""
     cdef char name[256]
     cdef cy.CUuuid uuid
@@ -28,19 +28,19 @@ def describe_device(int ordinal):
     cdef cy.CUdevice device = 0
     cdef Failure failure
     cdef int failed
-    device_of_ordinal(ordinal, &device)
+    device_with_id(device_id, &device)
     with nogil:
         failed = (_check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
                   or _check(&failure, "cuDeviceGetUuid", cy.cuDeviceGetUuid(&uuid, device))
                   or _check(&failure, "cuDeviceTotalMem", cy.cuDeviceTotalMem(&nbytes, device)))
     if failed:
-        raise_failure(&failure, f"querying device {ordinal}")
+        raise_failure(&failure, f"querying device {device_id}")
     return (<bytes>name).decode(), (<char*>uuid.bytes)[:16], nbytes
 
 
-def device_memory(int ordinal):
+def device_memory(int device_id):
     """``(free, total)`` in bytes, as reported by the driver.  Makes the device's context, if there is none."""
-    cdef Context context = context_of(ordinal)
+    cdef Context context = context_of(device_id)
     cdef Scope scope
     cdef Failure failure
     cdef size_t free = 0, total = 0
@@ -51,13 +51,13 @@ def device_memory(int ordinal):
             failed = memory_info(&free, &total, &failure)
             leave_context(&scope)
     if failed:
-        raise_failure(&failure, f"querying the memory of device {ordinal}")
+        raise_failure(&failure, f"querying the memory of device {device_id}")
     return free, total
 
 
-def synchronize_device(int ordinal):
+def synchronize_device(int device_id):
     """Wait for everything that is queued on the device, in its primary context."""
-    cdef Context context = context_of(ordinal)
+    cdef Context context = context_of(device_id)
     cdef Scope scope
     cdef Failure failure
     cdef int failed
@@ -67,4 +67,4 @@ def synchronize_device(int ordinal):
             failed = context_synchronize(&failure)
             leave_context(&scope)
     if failed:
-        raise_failure(&failure, f"synchronizing device {ordinal}")
+        raise_failure(&failure, f"synchronizing device {device_id}")

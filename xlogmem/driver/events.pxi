@@ -31,12 +31,12 @@ cdef void give_event(EventPool* pool, cy.CUevent event) noexcept nogil:
     pool.lock.unlock()
 
 
-def live_events(int ordinal=0):
+def live_events(int device_id=0):
     """Numbers of events of a device's context that are in use now and that exist, as ``(in_use, created)``.
 
     Spare events are kept until `trim_events`, so in a steady state `created` does not grow.  Thread-safe.
     """
-    cdef Context context = contexts.get(ordinal)
+    cdef Context context = contexts.get(device_id)
     cdef uint64_t created, spare
     if context is None:
         return 0, 0
@@ -48,7 +48,7 @@ def live_events(int ordinal=0):
     return created - spare, created
 
 
-def trim_events(int ordinal=0):
+def trim_events(int device_id=0):
     """Destroy the spare events of a device's context; new ones are created when they are needed.  Thread-safe.
 
     Raises
@@ -56,7 +56,7 @@ def trim_events(int ordinal=0):
     DriverError
         The driver refused to destroy some of them.
     """
-    cdef Context context = contexts.get(ordinal)
+    cdef Context context = contexts.get(device_id)
     cdef vector[cy.CUevent] spare
     cdef Scope scope
     cdef Failure failure

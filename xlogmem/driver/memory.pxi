@@ -53,7 +53,7 @@ cdef int memory_info(size_t* free_bytes, size_t* total, Failure* failure) except
     return _check(failure, "cuMemGetInfo", result)
 
 
-cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) except -1 nogil:
+cdef int pointer_device(cy.CUdeviceptr ptr, int* device_id, Failure* failure) except -1 nogil:
     """Get the device that the memory belongs to, managed memory included; -1 if it is not device memory.  May be called
     during a capture."""
     cdef cy.CUpointer_attribute attributes[3]
@@ -62,11 +62,11 @@ cdef int pointer_device(cy.CUdeviceptr ptr, int* ordinal, Failure* failure) exce
     attributes[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     attributes[1] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     attributes[2] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED
-    answers[0], answers[1], answers[2] = &kind, ordinal, &managed
+    answers[0], answers[1], answers[2] = &kind, device_id, &managed
     if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(3, attributes, answers, ptr)):
         return 1
     if kind != <unsigned int>cy.CU_MEMORYTYPE_DEVICE and not managed:
-        ordinal[0] = -1
+        device_id[0] = -1
     return 0
 
 

@@ -7,7 +7,7 @@ import atexit
 import os
 
 from xlogmem._base.failures import FORKED
-from xlogmem._base.units import parse_ordinal
+from xlogmem._base.units import parse_device_id
 from xlogmem.errors import DriverError, DriverNotFoundError
 from xlogmem._base.cpp cimport flag
 from xlogmem._base.failures cimport error_name, raise_failure
@@ -160,12 +160,12 @@ def device_count():
     return count
 
 
-def device_name(int ordinal):
+def device_name(int device_id):
     """Name of a device, for example ``"NVIDIA H200"``."""
     cdef char name[256]
     cdef int failed
     cdef Failure failure
-    cdef cy.CUdevice device = context_of(ordinal).device
+    cdef cy.CUdevice device = context_of(device_id).device
     with nogil:
         failed = _check(&failure, "cuDeviceGetName", cy.cuDeviceGetName(name, sizeof(name), device))
     if failed:
@@ -173,12 +173,12 @@ def device_name(int ordinal):
     return (<bytes>name).decode()
 
 
-cdef object total_memory(int ordinal):
+cdef object total_memory(int device_id):
     """Bytes of the device's memory."""
     cdef size_t nbytes = 0
     cdef Failure failure
     cdef int failed
-    cdef cy.CUdevice device = context_of(ordinal).device
+    cdef cy.CUdevice device = context_of(device_id).device
     with nogil:
         failed = _check(&failure, "cuDeviceTotalMem", cy.cuDeviceTotalMem(&nbytes, device))
     if failed:
@@ -186,11 +186,11 @@ cdef object total_memory(int ordinal):
     return nbytes
 
 
-def supports_memory_pools(ordinal):
+def supports_memory_pools(device_id):
     """True if the device supports the driver's stream-ordered allocator."""
     cdef int supported = 0, failed
     cdef Failure failure
-    cdef cy.CUdevice device = context_of(parse_ordinal(ordinal)).device
+    cdef cy.CUdevice device = context_of(parse_device_id(device_id)).device
     with nogil:
         failed = _check(&failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
             &supported, cy.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device))
@@ -200,21 +200,21 @@ def supports_memory_pools(ordinal):
 
 
 def active_devices():
-    """Ordinals of the devices whose primary context is active in this process, and of the current context's device."""
+    """Numbers of the devices whose primary context is active in this process, and of the current context's device."""
     cdef cy.CUcontext current = NULL
     cdef cy.CUdevice device = 0
     cdef Failure failure
     cdef unsigned int flags = 0
-    cdef int active = 0, ordinal, failed
+    cdef int active = 0, device_id, failed
     cdef set found = set()
-    for ordinal in range(device_count()):
+    for device_id in range(device_count()):
         with nogil:
-            failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, ordinal)) or _check(
+            failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(&device, device_id)) or _check(
                 &failure, "cuDevicePrimaryCtxGetState", cy.cuDevicePrimaryCtxGetState(device, &flags, &active))
         if failed:
-            raise_failure(&failure, f"querying device {ordinal}")
+            raise_failure(&failure, f"querying device {device_id}")
         if active:
-            found.add(ordinal)
+            found.add(device_id)
     with nogil:
         failed = _check(&failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&current))
         if not failed and current != NULL:

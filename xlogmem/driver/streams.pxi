@@ -29,7 +29,7 @@ cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* fail
     return _check(failure, "cuStreamGetCtx", cy.cuStreamGetCtx(stream, context))
 
 
-cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) except -1 nogil:
+cdef int stream_device(cy.CUstream stream, int* device_id, Failure* failure) except -1 nogil:
     """Get the device of a stream.  The default streams (handles 0 to 2) are on the device of the current context, or on
     device 0 if no context is current."""
     cdef cy.CUcontext context = NULL
@@ -41,13 +41,13 @@ cdef int stream_device(cy.CUstream stream, int* ordinal, Failure* failure) excep
     else:
         failed = stream_context(stream, &context, failure)
     if failed or context == NULL:
-        ordinal[0] = 0
+        device_id[0] = 0
         return failed
     if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
         return 1
     failed = _check(failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
     cy.cuCtxPopCurrent(&popped)
-    ordinal[0] = device
+    device_id[0] = device
     return failed
 
 

@@ -49,7 +49,7 @@ cdef class ArrowImport:
 
 
 cdef object schema_capsule(ArrayLayout layout)
-cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder)
+cdef object array_capsule(ArrayLayout layout, int device_id, DeviceBlock block, LaunchRecorder recorder)
 cdef ArrowSchema* peek_schema(object capsule) except NULL
 cdef ArrowDeviceArray* peek_array(object capsule) except NULL
 cdef object schema_dtype(ArrowSchema* schema)

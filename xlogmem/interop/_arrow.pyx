@@ -110,7 +110,7 @@ cdef object new_array_capsule(ArrowDeviceArray** result, ArrowExport** result_ex
     return capsule
 
 
-cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, LaunchRecorder recorder):
+cdef object array_capsule(ArrayLayout layout, int device_id, DeviceBlock block, LaunchRecorder recorder):
     """Make the capsule of an array over part of a block.  Its event is recorded in the recorder's use; `recorder` is
     None if there are no elements."""
     cdef ArrowDeviceArray* device
@@ -120,7 +120,7 @@ cdef object array_capsule(ArrayLayout layout, int ordinal, DeviceBlock block, La
     device.array.length = layout.size
     device.array.n_buffers = 2
     device.array.buffers = export.buffers
-    device.device_id = ordinal
+    device.device_id = device_id
     device.device_type = ARROW_DEVICE_CUDA
     if recorder is not None:
         recorder.open()

@@ -15,7 +15,7 @@ cdef class DeviceStatus:
     cdef flag gone                      # the context is lost and there is no new one yet
     cdef atomic[uint32_t] accesses      # pointers that are in use
     cdef atomic[uint32_t] calls         # fills and copies that are under way
-    cdef readonly int ordinal
+    cdef readonly int device_id
 
 
 cdef class DeviceSnapshot:

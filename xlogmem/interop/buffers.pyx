@@ -274,7 +274,7 @@ cdef class Buffer(ArrayView):
     def __dlpack_device__(self):
         """``(kDLCUDA, device)``."""
         self.refuse_stale()
-        return int(CUDA), self.device.status.ordinal
+        return int(CUDA), self.device.status.device_id
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """A DLPack capsule (Python array API standard).

@@ -68,7 +68,7 @@ class DeviceState:
         with _lock:
             if _state_of(runtime) is not None:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")
-            self._status = DeviceStatus(runtime.ordinal)
+            self._status = DeviceStatus(runtime.device_id)
             self._runtime: DeviceRuntime | None = runtime
             self._lost: DeviceRuntime | None = None             # held until there is the next one
             self._lock = ProcessLock()
@@ -91,8 +91,8 @@ class DeviceState:
     # ------------------------------------------------------------------------------------------ status
     @property
     def device_id(self) -> int:
-        """The device ordinal."""
-        return self._status.ordinal
+        """The number of the device."""
+        return self._status.device_id
 
     @property
     def epoch(self) -> int:
@@ -208,7 +208,7 @@ class DeviceState:
         if given is None:
             forget_context(self.device_id)
             return DeviceRuntime(self.device_id)
-        if given.ordinal != self.device_id or given.lost:
+        if given.device_id != self.device_id or given.lost:
             raise StreamMisuseError(f"{given!r} is not on device {self.device_id}, or lost as well")
         return given
 
@@ -319,18 +319,18 @@ class Watch:
             return self.seen
 
 
-def get_device_state(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> DeviceState:
+def get_device_state(device_id: SupportsIndex = 0) -> DeviceState:
     """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`."""
-    runtime = get_runtime(ordinal, device_id=device_id)
+    runtime = get_runtime(device_id)
     with _lock:
-        state = _own.get(runtime.ordinal)
+        state = _own.get(runtime.device_id)
         if state is None:
-            state = _own[runtime.ordinal] = _state_of(runtime) or DeviceState(runtime)
+            state = _own[runtime.device_id] = _state_of(runtime) or DeviceState(runtime)
         return state
 
 
-def has_state(ordinal: int) -> bool:
+def has_state(device_id: int) -> bool:
     """True if there is a state of this device."""
     with _lock:
         states = [reference() for reference in _states.values()]
-    return any(state is not None and state.device_id == ordinal for state in states)
+    return any(state is not None and state.device_id == device_id for state in states)

@@ -34,10 +34,10 @@ from xlogmem.streams cimport Stream
 __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
 
 
-cdef DeviceSnapshot take_snapshot(object state, int ordinal):
+cdef DeviceSnapshot take_snapshot(object state, int device_id):
     """A snapshot of the device state that the buffer is made for; the default is the process's own."""
     if state is None:
-        state = get_device_state(ordinal)
+        state = get_device_state(device_id)
     elif not isinstance(state, DeviceState):
         raise TypeError(f"state is a DeviceState, not {state!r}")
     return state._take_snapshot()
@@ -63,20 +63,21 @@ cdef int refuse_memory(Core core, ArrayLayout layout, str what) except -1:
     """Raise unless all of an array with elements is memory of this device.  The context is current."""
     cdef Failure failure
     cdef uint64_t first = layout.start, last = first + layout.extent - 1
-    cdef int ordinal = -1, ordinal_of_last = -1, failed
+    cdef int device_id = -1, device_id_of_last = -1, failed
     with nogil:
-        failed = pointer_device(first, &ordinal, &failure) or pointer_device(last, &ordinal_of_last, &failure)
+        failed = pointer_device(first, &device_id, &failure) or pointer_device(last, &device_id_of_last, &failure)
     if failed:
         core.fail(&failure, f"querying the memory of {what}")
-    if ordinal != core.ordering.context.ordinal or ordinal_of_last != ordinal:
+    if device_id != core.ordering.context.device_id or device_id_of_last != device_id:
         raise BufferError(f"{what}: [{first:#x}, {last + 1:#x}) is not memory of device "
-                          f"{core.ordering.context.ordinal}")
+                          f"{core.ordering.context.device_id}")
     return 0
 
 
-cdef int refuse_device(Core core, object ordinal) except -1:
-    if ordinal != core.ordering.context.ordinal:
-        raise BufferError(f"the array is on device {ordinal}, the buffer is to be on {core.ordering.context.ordinal}")
+cdef int refuse_device(Core core, object device_id) except -1:
+    if device_id != core.ordering.context.device_id:
+        raise BufferError(f"the array is on device {device_id}, the buffer is to be on "
+                          f"{core.ordering.context.device_id}")
     return 0
 
 

@@ -30,7 +30,7 @@ class BufferToken(NamedTuple):
     node : int
         The process that has the buffer.
     device : int
-        The device's ordinal there.
+        The device's number there.
     buffer : int
         The buffer; numbers are not used again.
     epoch : int

@@ -56,13 +56,13 @@ cdef object all_runtimes = None             # existing_runtimes of runtime.py
 cdef uint64_t accesses_changed = 0          # how often
 
 
-def forget_peers(int ordinal):
+def forget_peers(int device_id):
     """Have accesses queried again, because the program takes accesses away from a device."""
     global accesses_changed
     cdef Core core
     accesses_changed += 1                   # for queries that are under way in other threads
     for core in all_runtimes():
-        core.accessible &= ~(<uint64_t>1 << (ordinal & 63))
+        core.accessible &= ~(<uint64_t>1 << (device_id & 63))
 
 
 # ---------------------------------------------------------------------------------------------- whose block it is
@@ -80,7 +80,7 @@ cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
     elif isinstance(what, BlockId):
         ordering = (<BlockId>what).ordering             # None: forged
         core = ordering.core() if ordering is not None and ordering.core is not None else None
-    if core is None or core is recorder.runtime or core.ordinal == recorder.runtime.ordinal:
+    if core is None or core is recorder.runtime or core.device_id == recorder.runtime.device_id:
         return None
     return recorder_in(recorder, core)
 
@@ -92,7 +92,7 @@ cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
     for other in together.others:
         if other.runtime is core:
             return other
-    if together.named is not None and core.ordinal == together.own_stream.ordering.context.ordinal:
+    if together.named is not None and core.device_id == together.own_stream.ordering.context.device_id:
         other = record_on(core.stream_of(together.named))       # its own device may have several runtimes
     else:
         other = record_on(core.stream_for_use(together.own_stream))
@@ -130,7 +130,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
     cdef Found found
     cdef Resolved known
     for core in all_runtimes():
-        if core.ordinal == recorder.runtime.ordinal or extent.ordinal not in (-1, core.ordinal):
+        if core.device_id == recorder.runtime.device_id or extent.device_id not in (-1, core.device_id):
             continue
         known = core.find_extent(extent, &found)
         if known == UNTRACKED:
@@ -138,7 +138,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         if known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
             return add_tracked_in(recorder_in(recorder, core), extent, access) == 0
         if known == BEYOND:
-            return recorder.reject(access, f"{type(named).__name__} is not in one block of device {core.ordinal}: "
+            return recorder.reject(access, f"{type(named).__name__} is not in one block of device {core.device_id}: "
                                    f"{describe_beyond(&found, extent)}. Make one of its size, or adopt all of it") == 0
         if known == READ_ONLY_HERE:
             refuse_writing(extent, access, named)
@@ -147,19 +147,19 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         return True
     if recorder.window.untracked != ADOPT_UNTRACKED:
         return False
-    ordinal = extent.ordinal if extent.ordinal != -1 else device_of_memory(extent.ptr)
-    if ordinal in (-1, recorder.runtime.ordinal):
+    device_id = extent.device_id if extent.device_id != -1 else device_of_memory(extent.ptr)
+    if device_id in (-1, recorder.runtime.device_id):
         return False
-    return note_adoption(recorder_in(recorder, process_runtime(ordinal)), what, extent, access, named) == 0
+    return note_adoption(recorder_in(recorder, process_runtime(device_id)), what, extent, access, named) == 0
 
 
 cdef int device_of_memory(uint64_t ptr) noexcept:
     """Return the device of an address; -1 if the driver does not report it."""
     cdef Failure ignored
-    cdef int ordinal = -1, failed
+    cdef int device_id = -1, failed
     with nogil:
-        failed = pointer_device(ptr, &ordinal, &ignored)
-    return -1 if failed else ordinal
+        failed = pointer_device(ptr, &device_id, &ignored)
+    return -1 if failed else device_id
 
 
 # ---------------------------------------------------------------------------------------------- access
@@ -209,12 +209,12 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
                                     Stream own_stream) except -1:
     """Raise if the device may not access the block as the launch does.  True if the device may write the block, too."""
     cdef StreamState* stream = recorder.stream.state
-    cdef int device = stream.device, ordinal = recorder.runtime.ordinal, failed, access = request.access
+    cdef int device = stream.device, peer = recorder.runtime.device_id, failed, access = request.access
     cdef unsigned int needed = READ_ACCESS if access == READ else READ_WRITE_ACCESS
     cdef unsigned int allowed = 0
     cdef cy.CUmemoryPool pool = NULL
     cdef Failure failure
-    cdef bint enabled = is_peer_enabled(device, ordinal)
+    cdef bint enabled = is_peer_enabled(device, peer)
     cdef bint adopted
     with nogil:
         failed = peer_access_of(stream.context, device, ptr, &allowed, &failure)
@@ -227,14 +227,14 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
         return False                                    # another thread has freed it: the preflight says so
     if failed:
         fail_elsewhere(device, &failure)
-        raise_failure(&failure, f"querying whether device {device} can access memory of device {ordinal}")
+        raise_failure(&failure, f"querying whether device {device} can access memory of device {peer}")
     if allowed & needed == needed:
         return allowed == READ_WRITE_ACCESS
     what = (f"{METHODS[access]}: device {device}, to which {own_stream!r} belongs, has no access to "
-            f"the block of {describe_request(recorder.runtime, request)} on device {ordinal}")
-    if not can_access_peer(device, ordinal):
+            f"the block of {describe_request(recorder.runtime, request)} on device {peer}")
+    if not can_access_peer(device, peer):
         raise StreamMisuseError(f"{what}, and these devices are not peers: copy it there, as Buffer.copy_from does")
-    raise StreamMisuseError(f"{what}: call xlogmem.enable_peer_access({device}, {ordinal}) first"
+    raise StreamMisuseError(f"{what}: call xlogmem.enable_peer_access({device}, {peer}) first"
                             + (", which did not open this memory" if enabled else ""))
 
 
@@ -297,7 +297,7 @@ cdef list in_order(LaunchRecorder recorder):
 
 
 def place_in_order(LaunchRecorder recorder):
-    return recorder.runtime.ordinal, <size_t><void*>recorder.runtime
+    return recorder.runtime.device_id, <size_t><void*>recorder.runtime
 
 
 cdef int close_again(LaunchRecorder recorder) except -1:

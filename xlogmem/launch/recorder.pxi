@@ -110,7 +110,7 @@ cdef class LaunchRecorder:
             stream = runtime.streams.find_at_home(what)
         named = <Stream>stream
         if runtime is not None and runtime is not core_of(named):
-            if runtime.ordinal == named.ordering.context.ordinal:
+            if runtime.device_id == named.ordering.context.device_id:
                 raise StreamMisuseError(f"{stream!r} belongs to another runtime than {runtime!r}")
             stream = runtime.streams.find_for_use(named)
         if self.window != NULL:
@@ -165,8 +165,8 @@ cdef class LaunchRecorder:
         Raises
         ------
         StreamMisuseError
-            Untracked memory was registered and is refused, or the stream, or one that it has to wait for, is capturing a
-            graph.  Nothing was queued.
+            Untracked memory was registered and is refused, or the stream, or one that it has to wait for, is capturing
+            a graph.  Nothing was queued.
         UseAfterFreeError
             A block was freed before.  Nothing was queued.
         DriverError

@@ -59,8 +59,8 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
     if not extent.sized:
         return recorder.reject(access, f"{name} is an untracked address, and does not say how many bytes are meant: "
                                "adopt(ptr, nbytes, stream) tracks them")
-    if extent.ordinal not in (-1, recorder.runtime.ordinal):
-        return recorder.reject(access, f"{name} is on device {extent.ordinal}, and {recorder.runtime!r} is not")
+    if extent.device_id not in (-1, recorder.runtime.device_id):
+        return recorder.reject(access, f"{name} is on device {extent.device_id}, and {recorder.runtime!r} is not")
     owner = find_memory_owner(what)
     if not (owner is not what and name_memory(owner, METHODS[access], &whole) and whole.sized
             and whole.first <= extent.first and whole.last >= extent.last):

@@ -52,7 +52,7 @@ cdef Core owner_of(list what):
 cdef object current_stream(list things, Core runtime):
     """Return the current stream of the libraries that have these objects; without such objects, of all libraries in
     use."""
-    streams = find_current_streams(things, runtime.ordinal if runtime is not None else 0)
+    streams = find_current_streams(things, runtime.device_id if runtime is not None else 0)
     handles = {name: <size_t>parse(stream) for name, stream in streams.items()}
     if not handles:
         raise TypeError("use: no stream was named, and no library in use has a current one (CuPy and PyTorch have, "

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 
-from xlogmem._base.units import parse_ordinal
+from xlogmem._base.units import parse_device_id
 from xlogmem._driver import ProcessLock
 from xlogmem.resources import Statistics, StatisticsResourceAdaptor
 from xlogmem.resources.layers import find_layer
 from xlogmem.runtime import (
-    MAX_DEVICE_ORDINALS,
+    MAX_DEVICES,
     DeviceRuntime,
     default_resource,
     existing_runtime,
@@ -58,7 +58,7 @@ def _adaptor(runtime: DeviceRuntime | None) -> StatisticsResourceAdaptor:
     return found
 
 
-def enable_statistics(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | None = None) -> None:
+def enable_statistics(device_id: SupportsIndex = 0) -> None:
     """Have the process's runtime for a device count statistics.
 
     Makes that runtime, with a `StatisticsResourceAdaptor` around the default resource, if there is none yet.  Does
@@ -66,8 +66,8 @@ def enable_statistics(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | 
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
 
     Raises
     ------
@@ -80,8 +80,8 @@ def enable_statistics(ordinal: SupportsIndex = 0, *, device_id: SupportsIndex | 
     -----
     Thread-safe.
     """
-    number = parse_ordinal(ordinal, device_id)
-    if 0 <= number < MAX_DEVICE_ORDINALS and existing_runtime(number) is None:
+    number = parse_device_id(device_id)
+    if 0 <= number < MAX_DEVICES and existing_runtime(number) is None:
         counting = DeviceRuntime(number, resource=StatisticsResourceAdaptor(default_resource(number)))
         with suppress(RuntimeError):                    # another thread was faster
             set_runtime(counting)

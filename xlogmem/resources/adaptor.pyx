@@ -176,4 +176,4 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return self.upstream.upstream_mr
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_ordinal} over {self.upstream!r}>"
+        return f"<{type(self).__name__} device={self.device_id} over {self.upstream!r}>"

@@ -6,5 +6,4 @@ __all__ = ["AsyncMemoryResource"]
 
 @disjoint_base
 class AsyncMemoryResource(DeviceMemoryResource):
-    def __init__(self, ordinal: int = 0, *, device_id: int | None = None,
-                 release_threshold: int | None = None) -> None: ...
+    def __init__(self, device_id: int = 0, *, release_threshold: int | None = None) -> None: ...

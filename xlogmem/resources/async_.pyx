@@ -21,7 +21,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
 
-from xlogmem._base.units import parse_ordinal
+from xlogmem._base.units import parse_device_id
 
 __all__ = ["AsyncMemoryResource"]
 
@@ -52,8 +52,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
     release_threshold : int, optional
         Bytes that the pool keeps when the device is synchronized; by default all.
 
@@ -73,7 +73,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
 
     cdef uint64_t number                    # of its pool
 
-    def __init__(self, ordinal=0, *, device_id=None, release_threshold=None):
+    def __init__(self, device_id=0, *, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL
         cdef Failure failure
         cdef Scope scope
@@ -85,7 +85,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
             threshold = release_threshold
         if self.table.self != NULL:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(parse_ordinal(ordinal, device_id))
+        self.context = context_of(parse_device_id(device_id))
         with nogil:
             failed = enter_context(self.context.handle, &scope, &failure)
             if not failed:
@@ -94,9 +94,9 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
                                      &failure)
                 leave_context(&scope)
         if failed:
-            raise_failure(&failure, f"creating a memory pool on device {ordinal}")
+            raise_failure(&failure, f"creating a memory pool on device {self.context.device_id}")
         self.table.self = pool                          # from here on its end is taken care of
-        pool_open_to_peers(pool, self.context.ordinal)
+        pool_open_to_peers(pool, self.context.device_id)
         self.table.order = STREAM_ORDERED
         self.table.allocate = allocate
         self.table.deallocate = deallocate

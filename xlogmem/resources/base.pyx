@@ -20,7 +20,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.streams cimport Stream, parse
 
-from xlogmem._base.units import parse_number, parse_ordinal, parse_size
+from xlogmem._base.units import parse_device_id, parse_number, parse_size
 from xlogmem.errors import StreamMisuseError
 
 __all__ = ["DeviceMemoryResource"]
@@ -136,8 +136,8 @@ cdef class DeviceMemoryResource:
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device that the memory is on, by either name.
+    device_id : int
+        The device that the memory is on.
 
     Attributes
     ----------
@@ -166,11 +166,11 @@ cdef class DeviceMemoryResource:
 
     order = None
 
-    def __init__(self, ordinal=0, *, device_id=None):
+    def __init__(self, device_id=0):
         if type(self) is DeviceMemoryResource:
             raise TypeError("DeviceMemoryResource is a base class: use AsyncMemoryResource or DirectMemoryResource, or "
                             "write a subclass with allocate() and deallocate()")
-        self.context = context_of(parse_ordinal(ordinal, device_id))
+        self.context = context_of(parse_device_id(device_id))
         self.table.self = <void*>self
         if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
@@ -283,7 +283,7 @@ cdef class DeviceMemoryResource:
                                     "not define it, or its __init__ was not called")
         if isinstance(stream, Stream) and (
                 (<Stream>stream).state == NULL or (<Stream>stream).ordering.context is not self.context):
-            raise StreamMisuseError(f"{stream!r} is on another device than the resource ({self.context.ordinal})")
+            raise StreamMisuseError(f"{stream!r} is on another device than the resource ({self.context.device_id})")
         return <cy.CUstream><size_t>(<Stream>stream).handle if isinstance(stream, Stream) else parse(stream)
 
     def __reduce__(self):
@@ -292,13 +292,8 @@ cdef class DeviceMemoryResource:
 
     @property
     def device_id(self):
-        """Ordinal of the device that the memory is on; None before ``__init__``."""
-        return self.context.ordinal if self.context is not None else None
-
-    @property
-    def device_ordinal(self):
-        """The older name of `device_id`."""
-        return self.device_id
+        """The number of the device that the memory is on; None before ``__init__``."""
+        return self.context.device_id if self.context is not None else None
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_ordinal}>"
+        return f"<{type(self).__name__} device={self.device_id}>"

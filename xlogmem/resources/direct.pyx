@@ -7,7 +7,7 @@ from xlogmem._base.failures cimport Failure
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
 
-from xlogmem._base.units import parse_ordinal
+from xlogmem._base.units import parse_device_id
 
 __all__ = ["DirectMemoryResource"]
 
@@ -32,8 +32,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
 
     Raises
     ------
@@ -45,8 +45,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     The stream is ignored: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
 
-    def __init__(self, ordinal=0, *, device_id=None):
-        self.context = context_of(parse_ordinal(ordinal, device_id))
+    def __init__(self, device_id=0):
+        self.context = context_of(parse_device_id(device_id))
         self.table.order = HOST_SYNCHRONOUS
         self.table.allocate = allocate
         self.table.deallocate = deallocate

@@ -32,7 +32,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
-from xlogmem._base.units import parse_ordinal
+from xlogmem._base.units import parse_device_id
 from xlogmem.resources.base import ORDERS
 
 __all__ = ["ForeignMemoryResource"]
@@ -102,8 +102,8 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     ----------
     capsule : capsule
         Holds an ``xlogmem_upstream`` (see ``xlogmem.h``) and keeps its resources alive.
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
     order : {"stream", "host"}
         The order that the resource promises: see `DeviceMemoryResource`.
 
@@ -129,7 +129,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     cdef readonly object capsule
     cdef Pooled pooled
 
-    def __init__(self, capsule, ordinal=0, *, device_id=None, order="stream"):
+    def __init__(self, capsule, device_id=0, *, order="stream"):
         cdef xlogmem_upstream* upstream
         cdef uint64_t flags
         if not PyCapsule_IsValid(capsule, XLOGMEM_UPSTREAM):
@@ -143,7 +143,7 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
             raise ValueError(f"order {order!r} is unknown; choose one of {', '.join(ORDERS)}")
         if self.capsule is not None:
             raise RuntimeError("a resource is initialised once")
-        self.context = context_of(parse_ordinal(ordinal, device_id))
+        self.context = context_of(parse_device_id(device_id))
         self.capsule = capsule
         self.table.self = upstream
         self.table.order = ORDERS[order]

@@ -152,7 +152,7 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
         guard.events = &self.context.events
         guard.owner = <void*>self
         guard.canary = parse_canary(canary)
-        guard.most = parse_bytes("quarantine_bytes", quarantine_bytes, lambda: total_memory(self.context.ordinal))
+        guard.most = parse_bytes("quarantine_bytes", quarantine_bytes, lambda: total_memory(self.context.device_id))
         guard.age = 0 if quarantine_age is None else parse_number("quarantine_age", quarantine_age, 1, (1 << 63) - 1,
                                                                   "a number of frees")
         guard.poisons = bool(poison)

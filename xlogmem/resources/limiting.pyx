@@ -197,7 +197,7 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     def __init__(self, upstream, limit):
         self.take_upstream(upstream)
-        self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.ordinal))
+        self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.device_id))
         self.limit_state.owner = <void*>self
         self.runtimes = []
         self.state.books.admit = admit

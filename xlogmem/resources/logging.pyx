@@ -82,7 +82,7 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
         self.state.books.failed = log_failed
         self.state.books.freeing = log_freeing
         self.state.books.not_freed = log_not_freed
-        writer.start(opened(sink, format), self.context.ordinal)
+        writer.start(opened(sink, format), self.context.device_id)
         self.writer = writer
         self.open_books(&writer.ring)
 

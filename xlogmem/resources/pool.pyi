@@ -10,8 +10,7 @@ __all__ = ["PoolMemoryResource"]
 class PoolMemoryResource(DeviceMemoryResource):
     def __init__(self, upstream: DeviceMemoryResource | None = None, initial_pool_size: float | str | None = None,
                  maximum_pool_size: float | str | None = None, *, chunk_size: float | str | None = None,
-                 stream_cache_size: float | str | None = None, ordinal: int = 0,
-                 device_id: int | None = None) -> None: ...
+                 stream_cache_size: float | str | None = None, device_id: int = 0) -> None: ...
     @property
     def upstream(self) -> DeviceMemoryResource: ...
     @property

@@ -37,7 +37,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem import _driver
-from xlogmem._base.units import parse_ordinal, parse_size
+from xlogmem._base.units import parse_device_id, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
@@ -127,8 +127,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         no lock of the runtime; 0 turns the caches off.  By default the streams share an eighth of the pool, 32 MiB at
         most for each, while a sixteenth of `maximum_pool_size` is in use at most.  Other streams get that memory before
         the pool expands or lets them wait.
-    ordinal, device_id : int
-        The device by either name, where no upstream is given.
+    device_id : int
+        The device, where no upstream is given.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     """
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None,
-                 stream_cache_size=None, ordinal=0, device_id=None):
+                 stream_cache_size=None, device_id=0):
         if self.upstream is not None:
             raise RuntimeError("a resource is initialised once")
         initial = parse_bytes("initial_pool_size", 0 if initial_pool_size is None else initial_pool_size)
@@ -166,9 +166,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if initial > maximum:
             raise ValueError(f"initial_pool_size ({initial}) is more than maximum_pool_size ({maximum})")
         if upstream is None:
-            ordinal = parse_ordinal(ordinal, device_id)
-            upstream = (AsyncMemoryResource(ordinal) if _driver.supports_memory_pools(ordinal)
-                        else DirectMemoryResource(ordinal))
+            device_id = parse_device_id(device_id)
+            upstream = (AsyncMemoryResource(device_id) if _driver.supports_memory_pools(device_id)
+                        else DirectMemoryResource(device_id))
         refuse_upstream(upstream, "a pool on it")
         self.upstream = upstream
         self.context = self.upstream.context
@@ -324,4 +324,4 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return f"{self!r}\n{summary_of(&self.state)}"
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_ordinal} over {type(self.upstream).__name__}>"
+        return f"<{type(self).__name__} device={self.device_id} over {type(self.upstream).__name__}>"

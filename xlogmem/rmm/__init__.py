@@ -50,7 +50,7 @@ from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.rmm.earlier import warn_of_earlier
 from xlogmem.rmm.layers import HasRuntime, Layers, Parts
 from xlogmem.rmm.stacks import stack
-from xlogmem.runtime import MAX_DEVICE_ORDINALS, DeviceRuntime, existing_runtime, forget_runtime, set_runtime
+from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -77,8 +77,8 @@ class RmmMemoryResource(ForeignMemoryResource):
     ----------
     mr : rmm.mr.DeviceMemoryResource
         A pool, an arena, an asynchronous resource, an adaptor on any of them, a callback.
-    ordinal, device_id : int
-        The device of its memory, by either name.
+    device_id : int
+        The device of its memory.
     order : {"stream", "host"}, optional
         The order of `mr`'s frees: see `DeviceMemoryResource`.  The default is ``"host"`` where frees reach ``cudaFree``
         and similar calls, which take no stream, and otherwise ``"stream"``, RMM's rule for resources.
@@ -103,9 +103,8 @@ class RmmMemoryResource(ForeignMemoryResource):
     only when the driver refuses.
     """
 
-    def __init__(self, mr: rmm.mr.DeviceMemoryResource, ordinal: int = 0, *, device_id: int | None = None,
-                 order: str | None = None) -> None:
-        super().__init__(upstream_of(mr), ordinal, device_id=device_id, order=order or order_of(mr))
+    def __init__(self, mr: rmm.mr.DeviceMemoryResource, device_id: int = 0, *, order: str | None = None) -> None:
+        super().__init__(upstream_of(mr), device_id, order=order or order_of(mr))
         self.order = order or order_of(mr)
         self.upstream_mr = mr
         if VERSION < (26, 8) and any(isinstance(lower, rmm.mr.PoolMemoryResource) for lower in stack(mr)):
@@ -114,7 +113,7 @@ class RmmMemoryResource(ForeignMemoryResource):
                           RuntimeWarning, stacklevel=2)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} device={self.device_ordinal} of {type(self.upstream_mr).__name__}>"
+        return f"<{type(self).__name__} device={self.device_id} of {type(self.upstream_mr).__name__}>"
 
 
 # ---------------------------------------------------------------------------------------------- RMM's current resource
@@ -207,9 +206,9 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
                          "that is named would be emptied by each rmm.reinitialize")
     chosen = list(dict.fromkeys(_driver.active_devices() or [0] if devices is None else device_ids(devices)))
-    beyond = [device for device in chosen if device >= MAX_DEVICE_ORDINALS]
+    beyond = [device for device in chosen if device >= MAX_DEVICES]
     if beyond:
-        raise ValueError(f"a process has runtimes of devices 0 to {MAX_DEVICE_ORDINALS - 1}, and not of device "
+        raise ValueError(f"a process has runtimes of devices 0 to {MAX_DEVICES - 1}, and not of device "
                          f"{beyond[0]}: leave it out, or choose by CUDA_VISIBLE_DEVICES which the process sees")
     layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
                     policy, len(chosen) > 1)
@@ -419,13 +418,13 @@ def followed_devices() -> list[int]:
 
 def _explain(runtime: Core) -> str | None:
     """Reason why memory of RMM is untracked, for the error of `use`; None without one."""
-    known = _wrapped.get(runtime.ordinal)
+    known = _wrapped.get(runtime.device_id)
     if known is None or not known.active:
         return None
-    current = rmm.mr.get_per_device_resource(runtime.ordinal)
+    current = rmm.mr.get_per_device_resource(runtime.device_id)
     if any(lower is known.resource for lower in stack(current)):
         return None
-    return (f"After xlogmem.rmm.enable() RMM's resource of device {runtime.ordinal} was replaced by a "
+    return (f"After xlogmem.rmm.enable() RMM's resource of device {runtime.device_id} was replaced by a "
             f"{type(current).__name__} (rmm.reinitialize, dask-cuda and cudf.pandas do that), so later allocations "
             "through RMM are not tracked: call xlogmem.rmm.enable() again, after them, or with "
             "follow_reinitialize=True before")

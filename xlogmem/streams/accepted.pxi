@@ -62,16 +62,16 @@ cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
 
 
 cdef int device_of(object what) except -1:
-    """The ordinal of a foreign stream's device; for a default stream, the ordinal of the current context's device."""
+    """The number of a foreign stream's device; for a default stream, that of the current context's device."""
     cdef cy.CUstream handle = parse(what)
     cdef Failure failure
-    cdef int ordinal = 0, failed
+    cdef int device_id = 0, failed
     _driver.initialize()
     with nogil:
-        failed = stream_device(handle, &ordinal, &failure)
+        failed = stream_device(handle, &device_id, &failure)
     if failed:
         raise_failure(&failure, f"looking for the device of stream {<size_t>handle:#x}")
-    return ordinal
+    return device_id
 
 
 cdef bint can_own(object what) except -1:

@@ -10,7 +10,7 @@ import time
 
 from libc.stdint cimport INT32_MAX, INT32_MIN
 
-from xlogmem._base.units import parse_number, parse_ordinal
+from xlogmem._base.units import parse_device_id, parse_number
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
 from xlogmem._driver cimport Scope, context_of, enter_context, leave_context, process_was_forked, stream_create
@@ -24,8 +24,8 @@ cdef class StreamPool:
 
     Parameters
     ----------
-    ordinal, device_id : int
-        The device, by either name.
+    device_id : int
+        The device.
     max_streams : int
         The largest number of CUDA streams in use at the same time; values below 1 count as 1.  The default stream does
         not count, and a stream whose last handle is dropped returns to the pool.  Beyond this number streams are
@@ -48,14 +48,14 @@ cdef class StreamPool:
     Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
     """
 
-    def __init__(self, ordinal=0, *, device_id=None, max_streams=16):
+    def __init__(self, device_id=0, *, max_streams=16):
         if self.ordering is not None:
             raise RuntimeError("a stream pool is initialised once")
         self.max_streams = max(1, parse_number("max_streams", max_streams, INT32_MIN, INT32_MAX, "a number of streams"))
         self.states = []
         self.spare = {}
         self.priorities = {}
-        self.ordering = Ordering.__new__(Ordering, context_of(parse_ordinal(ordinal, device_id)))
+        self.ordering = Ordering.__new__(Ordering, context_of(parse_device_id(device_id)))
         self.make(ORDINARY, 0)
 
     def __reduce__(self):
@@ -183,8 +183,8 @@ cdef class StreamPool:
 
     @property
     def device_id(self):
-        """The device ordinal."""
-        return self.ordering.context.ordinal if self.ordering is not None else None
+        """The number of the device."""
+        return self.ordering.context.device_id if self.ordering is not None else None
 
     @property
     def acquired(self):
@@ -219,4 +219,4 @@ cdef class StreamPool:
     def __repr__(self):
         if self.ordering is None:
             return "<StreamPool that was never initialised>"
-        return f"<StreamPool device={self.ordering.context.ordinal} acquired={self.acquired} max={self.max_streams}>"
+        return f"<StreamPool device={self.ordering.context.device_id} acquired={self.acquired} max={self.max_streams}>"

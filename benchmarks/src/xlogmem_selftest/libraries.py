@@ -313,7 +313,7 @@ class Handed:
 @contextlib.contextmanager
 def enabled(runtime: DeviceRuntime, names: list[str]) -> Iterator[None]:
     """These libraries allocate from a runtime, which is the process's own meanwhile."""
-    former = existing_runtime(runtime.ordinal)
+    former = existing_runtime(runtime.device_id)
     set_runtime(runtime, instead_of=former)
     try:
         xlogmem.enable(*names)

@@ -37,7 +37,7 @@ cdef tuple pair_of(object what, str name):
 
 
 cdef tuple device_pair(object array):
-    """The device type and the ordinal that an array gives."""
+    """The device type and number that an array gives."""
     query = getattr(array, "__dlpack_device__", None)
     if not callable(query):
         raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
@@ -45,14 +45,14 @@ cdef tuple device_pair(object array):
 
 
 cdef int device_of(object what, str where, Extent* extent) except -1:
-    """Refuse an object that is not on a CUDA device, according to its producer, and note the device's ordinal."""
-    device_type, ordinal = device_pair(what)
+    """Refuse an object that is not on a CUDA device, according to its producer, and note the device's number."""
+    device_type, device_id = device_pair(what)
     if device_type in (CPU, CUDA_HOST, ROCM_HOST):
         refuse_host_memory(what, where)
-    if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= ordinal <= INT32_MAX:
-        raise TypeError(f"{where}: {type(what).__name__} is on DLPack device {(device_type, ordinal)}, which is not a "
-                        "CUDA device")
-    extent.ordinal = ordinal
+    if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= device_id <= INT32_MAX:
+        raise TypeError(f"{where}: {type(what).__name__} is on DLPack device {(device_type, device_id)}, which is not "
+                        "a CUDA device")
+    extent.device_id = device_id
     return 0
 
 
@@ -68,10 +68,10 @@ cdef bint name_tensor(object what, str where, Extent* extent) except -1:
     except TypeError:                                   # written before max_version was
         capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION)
     tensor = peek_tensor(capsule, &read_only)
-    if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != extent.ordinal:
+    if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != extent.device_id:
         raise TypeError(f"{where}: __dlpack__ of {type(what).__name__} gave a tensor on DLPack device "
                         f"({tensor.device.device_type}, {tensor.device.device_id}), and __dlpack_device__ CUDA device "
-                        f"{extent.ordinal}")
+                        f"{extent.device_id}")
     extent.read_only = read_only
     return fill_from_tensor(tensor, what, where, extent)
 

@@ -105,7 +105,7 @@ cdef class StreamRegistry:
         cdef Stream stream = self.find_at_home(what)
         if stream.state == NULL or stream.ordering is self.ordering:
             return stream if stream.state != NULL and stream.state.remote else self.find(stream)
-        if stream.ordering.context.ordinal == self.ordering.context.ordinal:
+        if stream.ordering.context.device_id == self.ordering.context.device_id:
             return self.find(stream)                    # which refuses it
         return self.remote(stream)
 
@@ -137,7 +137,7 @@ cdef class StreamRegistry:
             else:
                 failed = stream_context(handle, &context, &failure)
         return not failed and context != NULL and context != self.ordering.state.context and (
-            device_of(what) != self.ordering.context.ordinal)
+            device_of(what) != self.ordering.context.device_id)
 
     cdef Stream remote(self, Stream stream):
         """The registration in this runtime of a stream of another device, named by a handle of a runtime there."""
@@ -153,7 +153,7 @@ cdef class StreamRegistry:
             raise StreamMisuseError(f"{stream!r} is the per-thread default stream of another thread")
         if stream.ordering.state.lost != NULL and stream.ordering.state.lost.load() & LOST:
             failure.kind = DEVICE_IS_LOST
-            raise_failure(&failure, f"using memory of device {self.ordering.context.ordinal} on {stream!r}")
+            raise_failure(&failure, f"using memory of device {self.ordering.context.device_id} on {stream!r}")
         if entry is not None and entry.state.alive:
             found = handle_of(self.ordering, entry.state)
         else:
@@ -178,7 +178,7 @@ cdef class StreamRegistry:
         cdef dict names = {}
         key = remote_key(stream)
         name = (stream.ordering, entry, uncored(stream) if stream.foreign and entry is None else None)
-        remote.context, remote.events, remote.device = context.handle, &context.events, context.ordinal
+        remote.context, remote.events, remote.device = context.handle, &context.events, context.device_id
         remote.handle, remote.thread, remote.number = stream.state.handle, stream.state.thread, stream.id
         remote.discipline = <Discipline>discipline_now(&stream.ordering.state, stream.state)
         remote.unowned = <bint>stream.state.unowned
@@ -223,7 +223,7 @@ cdef class StreamRegistry:
         for other, entry in known:
             if entry.state.windows:
                 raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
-                                        f"{other.ordering.context.ordinal}: finish that use first")
+                                        f"{other.ordering.context.device_id}: finish that use first")
         for other, entry in known:
             other.leave_name(entry, stream)
         return 0

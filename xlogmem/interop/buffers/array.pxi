@@ -120,8 +120,8 @@ cdef class ArrayView(BlockView):
 
     @property
     def device_id(self):
-        """The device ordinal, None once the device's state was dropped."""
-        return self.device.status.ordinal if self.device is not None and not self.device.status.dropped else None
+        """The number of the device, None once the device's state was dropped."""
+        return self.device.status.device_id if self.device is not None and not self.device.status.dropped else None
 
     @property
     def ptr(self):

@@ -325,7 +325,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     cdef LaunchRecorder recorder
     cdef Work work
     source.refuse_stale()
-    if source.core is not target.core and source.core.ordinal == target.core.ordinal:
+    if source.core is not target.core and source.core.device_id == target.core.device_id:
         raise StreamMisuseError(f"{source!r} belongs to another runtime than {target!r}: import it with from_dlpack()")
     to.refuse_other(origin.dtype, origin.shape)
     origin.refuse_strided("only a contiguous buffer can be copied from; to_numpy() copies others")
@@ -340,7 +340,7 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         work.target_context = target.core.ordering.context.handle
         work.source_context = source.core.ordering.context.handle
         copy_together(recorder, recorder.stream if stream is None else target.core.streams.find_at_home(stream))
-        if recorder.together.own_stream.device_id not in (target.core.ordinal, source.core.ordinal):
+        if recorder.together.own_stream.device_id not in (target.core.device_id, source.core.device_id):
             raise StreamMisuseError(f"copying {source!r} to {target!r}: {recorder.together.own_stream!r} is on neither "
                                     "of their devices. Name a stream of one of them")
     begin_call(source)                                  # a recovery of its device waits too

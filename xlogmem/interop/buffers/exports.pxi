@@ -98,7 +98,7 @@ cdef object export_on_device(Buffer buffer, object handle, bint versioned, int f
     cdef DLDevice device
     if layout.size and handle != -1:
         consumer = buffer.core.owned_stream(handle) or buffer.core.stream_of(handle)
-    device.device_type, device.device_id = CUDA, buffer.device.status.ordinal
+    device.device_type, device.device_id = CUDA, buffer.device.status.device_id
     export = new_export(layout)
     try:
         if consumer is not None:
@@ -170,7 +170,7 @@ cdef dict interface_of_block(DeviceBlock block):
     if core is None:                                    # it has no bytes
         return {"version": 3, "shape": (0,), "typestr": "|u1", "data": (0, False), "strides": None, "mask": None,
                 "stream": LEGACY}
-    device = DeviceSnapshot(DeviceStatus(core.ordering.context.ordinal), core, 0)
+    device = DeviceSnapshot(DeviceStatus(core.ordering.context.device_id), core, 0)
     buffer = new_buffer(device, block, new_layout(DTYPES["uint8"], block.ptr, (block.nbytes,), None, False), None)
     named = buffer.resolve_stream(None)
     export_ordered(buffer, named, NULL)
@@ -187,4 +187,4 @@ cdef tuple export_arrow(Buffer buffer, dict keywords):
         raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
     if buffer.layout.size:
         recorder = buffer.new_hand_over(choose_stream(buffer), READ)
-    return schema, array_capsule(buffer.layout, buffer.device.status.ordinal, buffer.block, recorder)
+    return schema, array_capsule(buffer.layout, buffer.device.status.device_id, buffer.block, recorder)

@@ -16,8 +16,8 @@ from xlogmem.blocks cimport Core, Runtime
 cdef class DeviceStatus:
     """The status of a device: the epoch of its context, and flags that say if it accepts operations."""
 
-    def __cinit__(self, int ordinal):
-        self.ordinal = ordinal
+    def __cinit__(self, int device_id):
+        self.device_id = device_id
 
     @property
     def epoch(self):

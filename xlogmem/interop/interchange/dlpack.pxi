@@ -24,8 +24,8 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     array : object with ``__dlpack__``, or capsule
         In memory of a CUDA device, managed memory included; or, if `device` is given, in host memory.
     device : int or (int, int), optional
-        The device of the buffer: the device ordinal, or DLPack's ``(kDLCUDA, ordinal)``.  The default is the device of
-        the array.  Host memory is copied there; there is no copy from one device to another.
+        The device of the buffer: its number, or DLPack's ``(kDLCUDA, device_id)``.  The default is the device of the
+        array.  Host memory is copied there; there is no copy from one device to another.
     copy : bool, optional
         True: the buffer is a copy, ordered on `stream`.  False: the buffer is never a copy.  By default it is a copy
         only if nothing else is possible.
@@ -62,26 +62,26 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     if getattr(type(array), "__dlpack__", None) is None:
         buffer = from_capsule(take_snapshot(state, wanted or 0), array, producer, stream)
     else:
-        device_type, ordinal = device_pair(array)
+        device_type, device_id = device_pair(array)
         if device_type in (CPU, CUDA_HOST):
             return import_host(array, wanted, copy, stream, state)
-        if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= ordinal <= INT32_MAX:
-            raise BufferError(f"the array is on DLPack device {(device_type, ordinal)}, which is not a CUDA device")
-        if wanted is not None and wanted != ordinal:
-            raise BufferError(f"the array is on CUDA device {ordinal}, and xlogmem copies nothing from there to device "
-                              f"{wanted}: have its own library copy it")
-        buffer = import_array(take_snapshot(state, ordinal), array, ordinal, producer, stream)
+        if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= device_id <= INT32_MAX:
+            raise BufferError(f"the array is on DLPack device {(device_type, device_id)}, which is not a CUDA device")
+        if wanted is not None and wanted != device_id:
+            raise BufferError(f"the array is on CUDA device {device_id}, and xlogmem copies nothing from there to "
+                              f"device {wanted}: have its own library copy it")
+        buffer = import_array(take_snapshot(state, device_id), array, device_id, producer, stream)
     return copy_of(buffer, stream) if copy else buffer
 
 
 cdef object wanted_device(object device):
-    """The ordinal of a CUDA device; None if no device is named."""
+    """The number of a CUDA device; None if no device is named."""
     if device is None:
         return None
-    kind, ordinal = (CUDA, PyNumber_Index(device)) if PyIndex_Check(device) else pair_of(device, "device")
-    if kind != <int>CUDA or not 0 <= ordinal <= INT32_MAX:
-        raise BufferError(f"device {device!r} is not a CUDA device: give its ordinal, or (2, ordinal)")
-    return ordinal
+    kind, device_id = (CUDA, PyNumber_Index(device)) if PyIndex_Check(device) else pair_of(device, "device")
+    if kind != <int>CUDA or not 0 <= device_id <= INT32_MAX:
+        raise BufferError(f"device {device!r} is not a CUDA device: give its device_id, or (2, device_id)")
+    return device_id
 
 
 cdef Buffer import_host(object array, object wanted, object copy, object stream, object state):
@@ -121,10 +121,10 @@ cdef object capsule_from(object array, dict arguments):
         return array.__dlpack__(**arguments)
 
 
-cdef Buffer import_array(DeviceSnapshot device, object array, object ordinal, object producer, object stream):
+cdef Buffer import_array(DeviceSnapshot device, object array, object device_id, object producer, object stream):
     """Import an array on a CUDA device."""
     cdef Stream ordered, owner
-    refuse_device(device.core, ordinal)
+    refuse_device(device.core, device_id)
     what = producer if producer is not None else find_producer_stream(array)
     owner = device.core.stream_of(what) if what is not None else None
     ordered = device.core.stream_of(stream) if stream is not None or owner is None else None
@@ -147,9 +147,9 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
     cdef Scope scope
     device.refuse_stale()                               # the context may have been lost while the producer was called
     if (tensor.device.device_type not in (CUDA, CUDA_MANAGED)
-            or tensor.device.device_id != device.core.ordering.context.ordinal):
+            or tensor.device.device_id != device.core.ordering.context.device_id):
         raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
-                          f"not on CUDA device {device.core.ordering.context.ordinal}")
+                          f"not on CUDA device {device.core.ordering.context.device_id}")
     layout = tensor_layout(tensor, read_only)
     if layout.size == 0:
         return adopt(device, layout, take_tensor(capsule), producer, ordered)

@@ -133,7 +133,7 @@ def visit(world: World, rng: Random) -> None:
 
 def stream_of_visitor(world: World, rng: Random, runtime: DeviceRuntime) -> ProgramStream:
     """A new stream, which no other step chooses."""
-    device = runtime.ordinal
+    device = runtime.device_id
     discipline = rng.choice(world.kind.disciplines)
     own = rng.random() < .5
     named: Any

@@ -36,14 +36,14 @@ class ForeignStream:
         cuda.cuStreamDestroy(self.handle)
 
 
-def tools(ordinal: int = 0) -> tuple[Any, Kernels]:
+def tools(device_id: int = 0) -> tuple[Any, Kernels]:
     """A device's primary context and kernels, once for the process: compiling those takes longer than a program."""
-    if ordinal not in _loaded:
-        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(ordinal))))
+    if device_id not in _loaded:
+        primary = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(device_id))))
         check(cuda.cuCtxPushCurrent(primary))
-        _loaded[ordinal] = primary, Kernels()
+        _loaded[device_id] = primary, Kernels()
         check(cuda.cuCtxPopCurrent())
-    return _loaded[ordinal]
+    return _loaded[device_id]
 
 
 def sure(call: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
