@@ -128,9 +128,8 @@ def record(folder: Path) -> list[Path]:
     subprocess.run(
         ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-before=xlogmem_bench_mark",
          sys.executable, str(Path(__file__).resolve()), "--work"],
-        check=True, env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "XLOGMEM_SIM_QUIET": "1",
-                                      "XLOGMEM_SIM_ARENA": str(1 << 32), "XLOGMEM_SIM_MEMORY": str(1 << 31),
-                                      "PYTHONDONTWRITEBYTECODE": "1"}, timeout=580)
+        check=True, env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",
+                                      "XLOGMEM_SIM": f"quiet,arena={1 << 32},memory={1 << 31}"}, timeout=580)
     return [Path(f"{out}.{number}") for number in range(1, 3 * len(PATHS) + 1)]
 
 

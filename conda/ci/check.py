@@ -224,7 +224,7 @@ def fresh(channels: list[str], cuda: str, folder: Path) -> None:
     """xlogmem alone, then xlogmem-rmm into the same prefix.  Without variables that point to this machine."""
     def run(*command: str) -> str:
         done = subprocess.run([folder / "bin" / command[0], *command[1:]], cwd="/", capture_output=True, text=True,
-                              env={"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1", "COLUMNS": "100"})
+                              env={"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM": "quiet", "COLUMNS": "100"})
         check(done.returncode == 0, f"CUDA {cuda}: {command[:2]}: {done.stdout[-500:]}{done.stderr[-1500:]}")
         return done.stdout
 

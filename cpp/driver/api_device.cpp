@@ -99,8 +99,13 @@ EXPORT CUresult cuInit(unsigned flags) {
         CALL("cuInit"),
         [&](Lock&) -> CUresult {
             if (flags) return CUDA_ERROR_INVALID_VALUE;
-            if (driver().config.devices == 0) return CUDA_ERROR_NO_DEVICE;
-            if (driver().gate == CUDA_ERROR_NOT_INITIALIZED) driver().gate = CUDA_SUCCESS;
+            Config& config = driver().config;
+            for (const std::string& line : config.wrong) log_line("%s", line.c_str());
+            if (!config.wrong.empty()) return CUDA_ERROR_INVALID_VALUE;
+            if (driver().gate != CUDA_ERROR_NOT_INITIALIZED) return CUDA_SUCCESS;
+            config.find_devices();
+            if (config.devices == 0) return CUDA_ERROR_NO_DEVICE;
+            driver().gate = CUDA_SUCCESS;
             return CUDA_SUCCESS;
         },
         false);

@@ -32,31 +32,35 @@ enum class Policy {
     Seeded,  // random priorities with random change points: explores the schedules in between
 };
 
-Policy policy_from_name(const char* name);
-
-// Read from the environment once, when the driver is first used.
-struct Config {
-    Policy policy = Policy::Eager;
-    u64 seed = 0;
-    int version = 13000;                // XLOGMEM_SIM_VERSION: entry points newer than this do not exist
-    int machine = 2;                    // XLOGMEM_SIM_DEVICES: those of the machine
-    std::vector<int> visible;           // CUDA_VISIBLE_DEVICES: those of the process, in its order; else all
-    int devices = 2;                    // how many these are
-    bool races = true;                  // XLOGMEM_SIM_RACES=0: no happens-before checks
-    int trace = 0;                      // XLOGMEM_SIM_TRACE: 1 races and odd calls, 2 executed operations
-    bool peers = true;                  // XLOGMEM_SIM_PEERS=none: no device can access another's memory
-    bool free_waits = true;             // XLOGMEM_SIM_FREE_WAITS=0: cuMemFree does not wait for the device
-    bool fills = true;                  // xsim_set_fills: new and freed memory is filled with patterns
-    bool unknown_kernels = false;       // xsim_launch_unknown: they are launched, and new memory is full of zeros
-    u64 memory = u64(16) << 30;         // XLOGMEM_SIM_MEMORY: bytes of each device
-    u64 arena = u64(64) << 30;          // XLOGMEM_SIM_ARENA: bytes of the address range that all devices share
-    std::size_t queue_limit = 1024;     // XLOGMEM_SIM_QUEUE: operations a stream holds before a launch blocks
-    double deadlock_seconds = 10;       // XLOGMEM_SIM_DEADLOCK_S: the watchdog's patience
-
-    static Config from_environment();
-};
+bool policy_from_name(const char* name, Policy* policy);  // false: there is none of this name
 
 constexpr int kMaxDevices = 8;
+
+// Read from the environment once, when the driver is first used: see settings.cpp. In front of the colons of the
+// comments are the keys of XLOGMEM_SIM.
+struct Config {
+    Policy policy = Policy::Eager;   // policy, and for the seeded one:
+    u64 seed = 0;                    // seed
+    int version = 13000;             // version: entry points newer than this do not exist
+    int machine = 2;                 // devices: those of the machine
+    std::vector<int> visible;        // CUDA_VISIBLE_DEVICES: those of the process, in its order; else all
+    int devices = 0;                 // how many these are
+    bool races = true;               // races=0: no happens-before checks
+    int trace = 0;                   // trace: 1 races and odd calls, 2 executed operations
+    bool peers = true;               // peers=0: no device can access another's memory
+    bool free_waits = true;          // free_waits=0: cuMemFree does not wait for the device
+    bool fills = true;               // xsim_set_fills: new and freed memory is filled with patterns
+    bool unknown_kernels = false;    // xsim_launch_unknown: they are launched, and new memory is full of zeros
+    bool quiet = false;              // quiet: Python does not announce the simulated driver
+    u64 memory = u64(16) << 30;      // memory: bytes of each device
+    u64 arena = u64(64) << 30;       // arena: bytes of the address range that all devices share
+    std::size_t queue_limit = 1024;  // queue: operations a stream holds before a launch blocks
+    double deadlock_seconds = 10;    // deadlock_s: the watchdog's patience
+    std::vector<std::string> wrong;  // what cannot be read, a sentence each; the driver then refuses to start
+
+    static Config from_environment();
+    void find_devices();  // as a driver does it, when it is initialised
+};
 
 // The machine's device `number`, as CUDA_VISIBLE_DEVICES and nvidia-smi name it.
 void uuid_of(int number, unsigned char (&bytes)[16]);

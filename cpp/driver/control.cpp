@@ -53,11 +53,27 @@ void plan(const char* name, Plan::What what, u64 nth, int code, void (*callback)
     site.plans.push_back({what, site.count + std::max<u64>(nth, 1), code, callback, argument});
 }
 
+// Python has checked the name.
+Policy policy_named(const char* name) {
+    Policy policy = Policy::Eager;
+    policy_from_name(name, &policy);
+    return policy;
+}
+
 }  // namespace
 
 EXPORT int xsim_is_simulator() { return 1; }
 
 EXPORT int xsim_is_lost() { return driver().forked; }
+
+EXPORT int xsim_is_quiet() { return driver().config.quiet; }
+
+// Lines about settings that cannot be read; cuInit says the same where there is no Python.
+EXPORT u64 xsim_wrong_settings(char* buffer, u64 size) {
+    std::string text;
+    for (const std::string& line : driver().config.wrong) text += (text.empty() ? "" : "\n") + line;
+    return give_text(text, buffer, size);
+}
 
 // Runs everything that is queued, then forgets what tests leave behind. Streams, events and memory survive;
 // what happened so far is ordered before everything that follows, as after a synchronize of the whole device.
@@ -72,7 +88,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
     d.engine.all_is_done();
     d.steps = 0;
     if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
-    set_policy(policy_from_name(policy), seed);
+    set_policy(policy_named(policy), seed);
     d.config.fills = true;
     reset_memory();
     clear_reports();
@@ -82,7 +98,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
 
 EXPORT void xsim_set_policy(const char* policy, u64 seed) {
     Lock lock(driver().mutex);
-    set_policy(policy_from_name(policy), seed);
+    set_policy(policy_named(policy), seed);
     if (driver().config.policy == Policy::Eager)
         for (Stream* stream : driver().streams) advance(lock, stream);
 }

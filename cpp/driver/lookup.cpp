@@ -2,7 +2,7 @@
 //
 // Clients request the documented name ("cuMemAlloc") and the CUDA version that they were written for; the driver
 // answers with the newest form that is not newer than this version. A driver of version 12.2 does not know functions
-// that came with 12.8: the answer then is NULL. XLOGMEM_SIM_VERSION makes an old driver of this one.
+// that came with 12.8: the answer then is NULL. XLOGMEM_SIM=version=12020 makes an old driver of this one.
 #include "calls.hpp"
 
 #include <cstring>

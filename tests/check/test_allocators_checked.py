@@ -4,12 +4,12 @@ Each program misses a wait; its twin is repaired by one `use`, which finds the m
 """
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 from checked_libraries import line_with, needs
+from children import variables
 
 pytestmark = pytest.mark.simulator
 
@@ -325,7 +325,7 @@ def test_one_use_repairs_it(checked, program, pair):
 def test_what_is_on_rmm_stays_there():
     """As cuDF sets it up.  RMM has a runtime of its own linked in, so nothing is allocated here."""
     run = subprocess.run([sys.executable, "-c", ON_RMM], capture_output=True, text=True, timeout=100,
-                         env=os.environ | {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"})
+                         env=variables(XLOGMEM_SIMULATE="1"))
     assert run.returncode == 0, run.stderr
 
 

@@ -9,6 +9,8 @@ import pytest
 from engine_traces import compiler
 from places import HELPERS
 
+from xlogmem import sim
+
 pytestmark = pytest.mark.simulator
 COMPILER = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 LINKED = {
@@ -97,7 +99,7 @@ def play(build, clean_environment, tmp_path):
         path = os.pathsep.join(filter(None, [str(HELPERS), clean_environment.get("PYTHONPATH")]))
         done = subprocess.run([sys.executable, "-c", BEGIN + program, build(*(options or LINKED["lazily"]))],
                               capture_output=True, text=True, timeout=100, cwd=tmp_path,
-                              env=clean_environment | {"PYTHONPATH": path, "XLOGMEM_SIM_QUIET": "1"})
+                              env=clean_environment | {"PYTHONPATH": path} | sim.settings(quiet=True))
         assert done.returncode == 0, done.stderr
 
     return run

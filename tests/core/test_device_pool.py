@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
-from c_table import ENVIRONMENT
+from children import variables
 from cuda.bindings import driver as cuda
 from other_threads import Beside
 
@@ -36,9 +35,8 @@ def test_devices_are_described_without_a_context():
                "pool = xlogmem.DevicePool(); pool.round_robin(); pool.synchronize()\n"
                "print(_driver.active_devices(), other.runtime)\n"
                "print(other.mem_info == (other.total_memory,) * 2, _driver.active_devices())\n")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, env={
-        **os.environ, **ENVIRONMENT, "XLOGMEM_SIM_MEMORY": str(1 << 30), "CUDA_VISIBLE_DEVICES": "2,0",
-        "XLOGMEM_SIM_DEVICES": "3"})
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True,
+                          env=variables(XLOGMEM_SIMULATE="1", CUDA_VISIBLE_DEVICES="2,0", memory=1 << 30, devices=3))
     assert done.stdout.splitlines() == [
         "<Device 0: xlogmem simulated device, 1.0 GiB, no runtime>",
         "<Device 1: xlogmem simulated device, 1.0 GiB, no runtime>",

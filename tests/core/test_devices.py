@@ -639,7 +639,7 @@ for block in blocks:
 del blocks, block, source, target, stream
 x.close()
 print("right")
-""", XLOGMEM_SIM_DEVICES="8", XLOGMEM_SIMULATE="1")
+""", devices=8, XLOGMEM_SIMULATE="1")
     assert done.returncode == 0, done.stderr
     assert "right" in done.stdout
 

@@ -46,7 +46,7 @@ from two_devices import Devices
 from xlogmem import DeviceLostError, DeviceState, DriverError, StreamMisuseError, use
 x = Devices(3)
 {program}
-""", XLOGMEM_SIM_DEVICES="3", PYTHONPATH=str(HELPERS))
+""", devices=3, PYTHONPATH=str(HELPERS))
     assert (done.returncode, done.stderr) == (0, "")
 
 

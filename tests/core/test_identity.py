@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from c_table import ENVIRONMENT
 from four_streams import READ, FourStreams
 from which_driver import SIMULATED
 
@@ -88,7 +89,7 @@ def test_generations_start_at_one():
     """The first block of a process has generation 1."""
     program = "import xlogmem; r = xlogmem.DeviceRuntime(); print(r.allocate(64).generation, r.allocate(64).generation)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100,
-                          env=os.environ | ({"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}))
+                          env=os.environ | ENVIRONMENT)
     assert (done.stdout, done.stderr) == ("1 2\n", "")
 
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import warnings
@@ -10,6 +9,7 @@ import weakref
 
 import pytest
 from arrays import Column, External
+from children import variables
 from four_streams import READ, WRITE, nothing_happens
 
 from xlogmem import (
@@ -357,5 +357,5 @@ def test_a_recorder_that_the_exit_drops_prints_nothing(tmp_path, keep):
                       "r = xlogmem.get_runtime(); a = r.acquire_stream(); b = r.allocate(64, a)\n"
                       f"w = xlogmem.use(a, write=b); w.__enter__()\n{keep}\n")
     done = subprocess.run([sys.executable, "-W", "always", str(script)], capture_output=True, text=True, check=False,
-                          env=os.environ | {"XLOGMEM_SIM_QUIET": "1"})
+                          env=variables())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

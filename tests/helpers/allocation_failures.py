@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import xlogmem
+from xlogmem import sim
 from xlogmem.blocks import unfinished_runtimes
 
 LINE = "xlogmem: out of host memory for its tables; the process is aborted\n"
@@ -186,7 +187,7 @@ def start(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
     package = str(Path(xlogmem.__file__).parent)
     path = os.pathsep.join(filter(None, (str(SOURCE.parent), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "LD_PRELOAD": str(library), "FAILING_MALLOC_PACKAGE": package,
-                                "XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"}
+                                "XLOGMEM_SIMULATE": "1"} | sim.settings(quiet=True)
     with subprocess.Popen([sys.executable, __file__, "--serve", *arguments], env=environment, stdout=subprocess.PIPE,
                           text=True) as server:
         yield from map(json.loads, server.stdout or ())

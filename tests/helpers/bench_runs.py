@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from io import StringIO
 
+from children import variables
 from rich.console import Console
 from xlogmem_bench import cases, results, settings
 from xlogmem_bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
@@ -21,9 +21,9 @@ def all_of(chosen: Settings = TINY) -> list[cases.Case]:
     return settings.selected(chosen)
 
 
-def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def bench(*arguments: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "xlogmem", "bench", *arguments], capture_output=True, text=True,
-                          timeout=110, env=os.environ | {"XLOGMEM_SIM_QUIET": "", "COLUMNS": "200"} | environment)
+                          timeout=110, env=variables(COLUMNS="200", quiet=quiet))
 
 
 def raw(beside: list[list[float]] | None = None, **values: list[list[float]]) -> dict:

@@ -5,11 +5,12 @@ import ctypes
 
 from which_driver import SIMULATED
 
+from xlogmem import sim
 from xlogmem._table import table
 
 FAILED, OUT_OF_MEMORY, NOT_FOUND, FINDS_DEVICE, CUDA_POOL = 1, 2, 3, 1, 2         # as in xlogmem.h
 VOID, SIZE, U64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
-ENVIRONMENT = {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {}
+ENVIRONMENT = {"XLOGMEM_SIMULATE": "1"} | sim.settings(quiet=True) if SIMULATED else {}
 GET_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
 GET_POINTER.restype, GET_POINTER.argtypes = VOID, [ctypes.py_object, ctypes.c_char_p]
 NEW_CAPSULE = ctypes.pythonapi.PyCapsule_New

@@ -47,9 +47,8 @@ class Cluster(LocalCluster):
         order = [(number + other) % DEVICES for other in range(DEVICES)]
         paths = [HELPERS, str(Path(xlogmem.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         spec["options"].update(plugins=self._plugins, env={
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, order)), "XLOGMEM_SIM_DEVICES": str(DEVICES),
-            "XLOGMEM_SIMULATE": "1",
-            "XLOGMEM_SIM_QUIET": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, order)), "XLOGMEM_SIMULATE": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)), **sim.settings(devices=DEVICES, quiet=True)})
         return {number: spec}
 
 

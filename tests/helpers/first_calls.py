@@ -64,7 +64,7 @@ def run(call: str = "", nth: int = 0, code: int = 0) -> str:
 
 
 def main() -> int:
-    os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")
+    os.environ.update(sim.settings(quiet=True))
     calls = ast.literal_eval(run())
     points = [(call, nth, int(code)) for code in sys.argv[1:] or (2, 400)
               for call, count in calls.items() for nth in range(1, count + 1)]

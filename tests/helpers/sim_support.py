@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from children import variables
 from cuda.bindings import driver
 
 from xlogmem import sim
@@ -52,16 +53,14 @@ def code(result):
 
 
 def python(*arguments, **environment):
-    """Another Python process that finds the same xlogmem; a PYTHONPATH comes first."""
+    """Another Python process that finds the same xlogmem; a PYTHONPATH comes first.  See `children.variables`."""
     path = [environment.pop("PYTHONPATH", None), str(Path(sim.__file__).parents[2]), os.environ.get("PYTHONPATH")]
-    everything = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "XLOGMEM_SIM_QUIET": "1",
-                  **environment}
-    return subprocess.run([sys.executable, *arguments], env=everything, capture_output=True, text=True,
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    return subprocess.run([sys.executable, *arguments], env=variables(**environment), capture_output=True, text=True,
                           timeout=60, check=False)
 
 
 def install():
-    os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")
     return sim.install()
 
 

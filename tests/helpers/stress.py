@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from children import variables
 from cuda.bindings import driver as cuda
 from places import HELPERS
 from which_driver import SIMULATED
@@ -80,13 +81,13 @@ def nothing_lost(runtime: DeviceRuntime, allocations: int | None = None) -> None
     assert allocations in (None, counters["allocations"])
 
 
-def in_its_own_process(program: str, *arguments: object, **environment: str) -> str:
-    """What the program prints; its failure is the test's."""
+def in_its_own_process(program: str, *arguments: object, **environment: object) -> str:
+    """What the program prints; its failure is the test's.  See `children.variables`."""
     paths = [str(HELPERS), str(Path(sim.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run([sys.executable, "-W", "error", "-c", program, *map(str, arguments)], capture_output=True,
-                          text=True, timeout=100, env=os.environ | {
-                              "PYTHONPATH": os.pathsep.join(filter(None, paths)), "XLOGMEM_SIM_QUIET": "1",
-                              "XLOGMEM_SIMULATE": "1" if SIMULATED else "0"} | environment)
+                          text=True, timeout=100, env=variables(**{
+                              "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                              "XLOGMEM_SIMULATE": "1" if SIMULATED else "0"} | environment))
     assert done.returncode == 0, f"{arguments} {environment}: {done.stderr}"
     return done.stdout
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("XLOGMEM_SIM_QUIET", "1")         # the header of the run says it instead
-
-from xlogmem import _driver
+from xlogmem import _driver, sim
 from xlogmem.commands.start import start_driver
 
+os.environ.update(sim.settings(quiet=True))             # the header of the run says it instead
 REQUIRE_CUDA = os.environ.get("XLOGMEM_REQUIRE_CUDA", "0") not in ("", "0")
 
 start_driver()

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
 import threading
 
 import pytest
 from capsules import CPU, Taken, settle
+from children import variables
 from places import HELPERS
 
 from xlogmem import (
@@ -141,7 +141,7 @@ elif when == "after exit":
 print("done", flush=True)
 """
     run = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=100,
-                         env=os.environ | {"XLOGMEM_SIM_QUIET": "1"})
+                         env=variables())
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
 
 

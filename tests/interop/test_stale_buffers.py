@@ -1,12 +1,12 @@
 """Buffers whose device was lost, reset or shut down."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 
 import pytest
+from children import variables
 from cuda.bindings import driver as cuda
 from stale import reason
 
@@ -241,5 +241,5 @@ assert again.to_numpy().tolist() == list(range(100))
 print(buffer.is_stale, again.is_stale)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100,
-                         env=os.environ | {"XLOGMEM_SIM_QUIET": "1"})
+                         env=variables())
     assert (run.stdout, run.stderr) == ("context lost\nTrue False\n", "")

@@ -94,7 +94,7 @@ for turn in range(2):
 @pytest.mark.parametrize("resource", ["direct", "pool"])
 def test_direct_frees_what_is_idle(resource):
     """Where cuMemFree waits for nothing, as CUDA 13 allows, frees are right all the same: the host has waited."""
-    done = python("-c", NO_WAIT, str(HELPERS), resource, XLOGMEM_SIM_FREE_WAITS="0")
+    done = python("-c", NO_WAIT, str(HELPERS), resource, free_waits=0)
     assert done.stderr == ""
     assert done.stdout == "[]\n['RACE read/free', 'RACE write/free']\n"
 

@@ -124,5 +124,4 @@ print("exact")
 def test_a_device_of_64_mib_is_used_to_the_last_byte(resource, policy):
     """Out of memory comes when it has to and not before; it names the requested size, changes nothing but what is
     pending, and the next free makes room, for another runtime too."""
-    device = {"XLOGMEM_SIM_MEMORY": str(64 << 20), "XLOGMEM_SIM_POLICY": policy}
-    assert in_its_own_process(TO_THE_LAST_BYTE, resource, **device) == "exact\n"
+    assert in_its_own_process(TO_THE_LAST_BYTE, resource, memory=64 << 20, policy=policy) == "exact\n"

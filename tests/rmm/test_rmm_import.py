@@ -6,17 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from c_table import ENVIRONMENT
 from places import ROOT
 from rmm_if_installed import needs_rmm
-from which_driver import SIMULATED
 
 pytestmark = needs_rmm
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | ({"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM_QUIET": "1"} if SIMULATED else {})
     return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
-                          env=environment, cwd=ROOT)
+                          env=os.environ | ENVIRONMENT, cwd=ROOT)
 
 
 @pytest.mark.parametrize(("version", "word"), [("26.04.00", "26.06 to 26.10"), ("26.12.00", "26.06 to 26.10")])

@@ -117,5 +117,5 @@ def test_what_is_done_before_the_end_is_not_a_use_after_it(simulator):
 def test_reports_are_made_without_the_race_checks_too():
     program = ("import sim_support as cu; s = cu.install(); from cuda.bindings import driver; cu.retain();"
                "a = cu.stream(); driver.cuStreamDestroy(a); driver.cuStreamGetId(a); print(len(s.races()))")
-    done = cu.python("-c", program, XLOGMEM_SIM_RACES="0", PYTHONPATH=str(HELPERS))
+    done = cu.python("-c", program, races=0, PYTHONPATH=str(HELPERS))
     assert done.stdout == "1\n", done.stderr

@@ -31,7 +31,7 @@ def support_path():
 
 def test_install_is_loud_and_idempotent():
     done = run("from xlogmem import sim; print(sim.installed()); s = sim.install();"
-               "assert s is sim.install() is sim.simulator(); print(sim.installed())", XLOGMEM_SIM_QUIET="")
+               "assert s is sim.install() is sim.simulator(); print(sim.installed())", quiet=False)
     assert done.stdout == "False\nTrue\n"
     assert done.stderr == ("xlogmem: SIMULATED CUDA driver in use: no GPU is involved, "
                            "results say nothing about speed\n")
@@ -70,7 +70,7 @@ def test_an_old_driver_lacks_the_newer_entry_points(version, found):
                "print(lib.cuGetProcAddress_v2(b'cuEventElapsedTime', ctypes.byref(p), 12080,"
                " ctypes.c_uint64(0), None), p.value is not None);"
                "print(lib.cuGetProcAddress_v2(b'cuEventElapsedTime', ctypes.byref(p), 2000,"
-               " ctypes.c_uint64(0), None), p.value is not None)", XLOGMEM_SIM_VERSION=str(version))
+               " ctypes.c_uint64(0), None), p.value is not None)", version=version)
     assert done.stdout == f"{0 if found else 500} {found}\n0 True\n", done.stderr
 
 
@@ -81,18 +81,17 @@ def test_per_thread_default_stream_flag():
     assert done.stdout == "True False\n", done.stderr
 
 
-def test_environment():
+def test_several_settings():
     done = run("import sim_support as cu; s = cu.install(); from cuda.bindings import driver; cu.retain();"
                "print(driver.cuDeviceGetCount()[1], driver.cuDriverGetVersion()[1]); a = cu.stream();"
                "p = cu.alloc(a); cu.fill(p, 1, cu.stream()); print(s.pending_operations(), s.races())",
-               XLOGMEM_SIM_DEVICES="3", XLOGMEM_SIM_VERSION="12090", XLOGMEM_SIM_POLICY="max",
-               XLOGMEM_SIM_RACES="0", PYTHONPATH=support_path())
+               devices=3, version=12090, policy="max", races=0, PYTHONPATH=support_path())
     assert done.stdout == "3 12090\n2 []\n", done.stderr
 
 
 def test_no_device():
     done = run("from xlogmem import sim; sim.install(); from cuda.bindings import driver;"
-               "print(driver.cuInit(0)[0].name, driver.cuDeviceGetCount()[0].name)", XLOGMEM_SIM_DEVICES="0")
+               "print(driver.cuInit(0)[0].name, driver.cuDeviceGetCount()[0].name)", devices=0)
     assert done.stdout == "CUDA_ERROR_NO_DEVICE CUDA_ERROR_NOT_INITIALIZED\n", done.stderr
 
 
@@ -104,7 +103,7 @@ def test_visible_devices(visible, seen):
     done = run("from xlogmem import sim; sim.install(); from cuda.bindings import driver as d; d.cuInit(0)\n"
                "error, count = d.cuDeviceGetCount()\n"
                "print([(d.cuDeviceGetUuid(i)[1].bytes[15], int(d.cuDeviceGetPCIBusId(13, i)[1][5:7], 16) - 1)"
-               " for i in range(count or 0)])", XLOGMEM_SIM_DEVICES="3", CUDA_VISIBLE_DEVICES=visible)
+               " for i in range(count or 0)])", devices=3, CUDA_VISIBLE_DEVICES=visible)
     assert done.stdout == f"{[(number, number) for number in seen]}\n", done.stderr
 
 
@@ -122,6 +121,6 @@ def test_a_forked_child_has_no_driver():
 def test_the_watchdog_ends_a_deadlock():
     done = run("import threading, sim_support as cu; cu.install(); cu.retain();"
                "keep = cu.launch_host(0, threading.Event().wait); cu.sync(0)",
-               XLOGMEM_SIM_DEADLOCK_S="0.3", PYTHONPATH=support_path())
+               deadlock_s=0.3, PYTHONPATH=support_path())
     assert done.returncode == -signal.SIGABRT
     assert "deadlock" in done.stderr

@@ -108,7 +108,7 @@ def test_a_free_may_wait_for_nothing(waits):
                "q = cu.alloc_ordinary(); cu.fill(q, 1, a); cu.sync(a);"
                "simulator.clear_races(); cu.ok(driver.cuMemFree(q)); print(simulator.races())")
     path = f"{cu.Path(cu.__file__).parent}:{cu.Path(cu.sim.__file__).parents[2]}"
-    done = cu.python("-c", program, PYTHONPATH=path, XLOGMEM_SIM_FREE_WAITS=str(int(waits)))
+    done = cu.python("-c", program, PYTHONPATH=path, free_waits=waits)
     assert done.stderr == ""
     assert done.stdout == ("[]\n" if waits else "['RACE write/free']\n") + "[]\n"
 

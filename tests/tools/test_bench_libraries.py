@@ -143,7 +143,7 @@ def test_rmms_adaptors_are_made_as_ours_are(name, monkeypatch, tmp_path):
 
 @pytest.mark.simulator
 def test_without_pylibcudf_its_family_says_so_and_no_other_library_is_needed():
-    run = bench("--family", "pylibcudf", "--processes", "1", XLOGMEM_SIM_QUIET="1")
+    run = bench("--family", "pylibcudf", "--processes", "1", quiet=True)
     assert run.returncode == 0, run.stderr
     if "pylibcudf: not installed" not in run.stdout:
         pytest.skip("pylibcudf is installed")

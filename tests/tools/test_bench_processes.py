@@ -144,7 +144,7 @@ def test_the_command_runs_says_that_it_is_simulated_and_agrees_with_itself(tmp_p
     (["--family", "gravity"], "gravity"), (["--case", "use/nothing"], "use/nothing"), (["--turns", "0"], "--turns"),
     (["--compare", "no such file"], "no such file")])
 def test_wrong_arguments_are_named(arguments, said):
-    run = bench(*arguments, XLOGMEM_SIM_QUIET="1")
+    run = bench(*arguments, quiet=True)
     assert run.returncode == 2
     assert said in run.stderr
 

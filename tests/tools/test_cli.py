@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from children import variables
 from click.testing import CliRunner
 from places import ROOT
 from which_driver import SIMULATED
@@ -21,10 +22,9 @@ from xlogmem.commands import cli
 LOUD = "SIMULATED CUDA driver"
 
 
-def xlogmem(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {name: value for name, value in os.environ.items() if name != "XLOGMEM_SIM_QUIET"} | environment
+def xlogmem(*arguments: str, **environment: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", "from xlogmem.commands.cli import main; main()", *arguments],
-                          capture_output=True, text=True, env=variables, timeout=100)
+                          capture_output=True, text=True, env=variables(quiet=False, **environment), timeout=100)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])

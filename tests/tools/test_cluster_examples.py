@@ -17,6 +17,7 @@ import pytest
 from places import HELPERS, ROOT
 
 import xlogmem
+from xlogmem import sim
 
 FOLDER = ROOT / "examples/cluster"
 POLICIES = ("eager", "max", "seeded")
@@ -30,12 +31,13 @@ TRIED = [pytest.param(kind.values[0], program, marks=kind.marks, id=f"{kind.id}-
          for kind in KINDS for program in PROGRAMS if kind.id != "ucxx" or program[0] == "ucxx_send"]
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(*, policy: str = "eager", **more: str) -> dict[str, str]:
     """As people run the examples, with the xlogmem that is under test."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith("XLOGMEM_") and name != "PYTHONSAFEPATH"}
     path = os.pathsep.join(filter(None, [str(Path(xlogmem.__file__).parents[1]), kept.get("PYTHONPATH")]))
-    return kept | {"PYTHONPATH": path, "XLOGMEM_SIM_QUIET": "1", "UCX_LOG_LEVEL": "error"} | more
+    return kept | {"PYTHONPATH": path, "UCX_LOG_LEVEL": "error"} | sim.settings(
+        {}, quiet=True, policy=policy, seed=7) | more
 
 
 def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +49,7 @@ def wrong(kind: str, program: tuple[str, ...], *arguments: str, policy: str, fol
     """The wrong rounds."""
     name, *own = program
     done = run(str(HELPERS / "cluster_on_simulator.py"), kind, str(folder / f"{name}.py"), *own, *ROUNDS, *arguments,
-               XLOGMEM_SIM_POLICY=policy, XLOGMEM_SIM_SEED="7", XLOGMEM_SIMULATE="1")
+               policy=policy, XLOGMEM_SIMULATE="1")
     assert done.returncode in (0, 3), done.stderr
     result = json.loads(done.stdout)
     assert done.returncode == (3 if result["wrong"] else 0)

@@ -16,6 +16,7 @@ from types import ModuleType
 
 import planted
 import pytest
+from children import variables
 from places import ROOT
 from planted import MisfitError
 from xlogmem_selftest import defects as selftest
@@ -221,7 +222,7 @@ def test_defects_are_looked_for_only_if_programs_are_right_without_them(monkeypa
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=100, cwd=ROOT,
-                          env=os.environ | {"XLOGMEM_SIM_QUIET": "1"} | environment)
+                          env=variables(**environment))
 
 
 @pytest.fixture

@@ -1,18 +1,18 @@
 """What importing costs and touches, and what happens without a driver.  Fresh processes."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from ctypes.util import find_library
 
 import pytest
+from children import variables
 from which_driver import SIMULATED
 
 
-def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(program: str, **environment: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100,
-                          env=os.environ | environment)
+                          env=variables(**environment))
 
 
 def test_import_touches_no_driver_and_no_other_library():
@@ -65,21 +65,21 @@ for _ in range(2):
 from xlogmem import sim
 sim.install()
 assert xlogmem.get_runtime().allocate(64).nbytes == 64
-""", XLOGMEM_SIM_QUIET="1", XLOGMEM_SIMULATE="0")
+""", XLOGMEM_SIMULATE="0")
     assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.simulator
 def test_the_environment_selects_the_simulator_loudly():
     run = python("import xlogmem; xlogmem.get_runtime(); assert xlogmem.is_simulated()",
-                 XLOGMEM_SIMULATE="1", XLOGMEM_SIM_QUIET="")
+                 XLOGMEM_SIMULATE="1", quiet=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("SIMULATED") == 1
 
 
 @pytest.mark.simulator
 def test_an_old_driver_is_refused():
-    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1", XLOGMEM_SIM_VERSION="11080")
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1", version=11080)
     assert run.returncode == 1
     assert "supports CUDA 11.8; xlogmem needs 12.0 or later" in run.stderr
 
@@ -105,7 +105,7 @@ recorder = xlogmem.use(stream, read=blocks[1])
 recorder.preflight()
 recorder.cancel()
 cycle = [blocks]; cycle.append(cycle)
-""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
@@ -144,7 +144,7 @@ try:
     xlogmem.get_runtime(1.5)
 except TypeError:
     pass
-""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0")
     assert run.returncode == 0, run.stderr
 
 
@@ -175,7 +175,7 @@ recorder.commit()
 block.free()
 runtime.reap_pending()
 assert runtime.bytes_outstanding == 64
-""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0")
     assert run.returncode == 0, run.stderr
 
 
@@ -187,5 +187,5 @@ if child == 0:
     xlogmem.get_runtime().allocate(64).free()
     os._exit(42)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-""", XLOGMEM_SIMULATE="1" if SIMULATED else "0", XLOGMEM_SIM_QUIET="1")
+""", XLOGMEM_SIMULATE="1" if SIMULATED else "0")
     assert run.returncode == 0, run.stderr

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from xlogmem import sim
 from xlogmem.check import audit, gpu, ignored, outputs
 from xlogmem.check.findings import Finding, merged
 
@@ -90,4 +91,4 @@ def environment(on_gpu: bool | None, pools: str) -> tuple[dict[str, str], str]:
         raise RuntimeError("there is no GPU here; --no-gpu checks on the simulated driver")
     if on_gpu:
         return gpu.environment(pools) | {"XLOGMEM_SIMULATE": "0"}, "the GPU"
-    return {"XLOGMEM_SIM_QUIET": "1", "XLOGMEM_CHECK_GPU": "0"}, "the simulated driver"
+    return sim.settings(quiet=True) | {"XLOGMEM_CHECK_GPU": "0"}, "the simulated driver"

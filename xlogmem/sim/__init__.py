@@ -18,15 +18,17 @@ the like (the address was given out again too early), ``STALE GRAPH`` (a graph w
 of its memory). ``DEAD STREAM`` and ``DEAD EVENT`` are not races: a call was given the handle of something
 destroyed, which a GPU's driver may answer with a crash.
 
-The machine has two devices, or as many as ``XLOGMEM_SIM_DEVICES`` says (8 at most), and a process sees those of them
-that ``CUDA_VISIBLE_DEVICES`` names, by number or UUID, as with the driver.
+The machine has two devices, or another number of them (see below), and a process sees those that
+``CUDA_VISIBLE_DEVICES`` names, by number or UUID, as with the driver.
 
 Devices are each other's peers, under the driver's rules: memory of another device may be touched after
 ``cuCtxEnablePeerAccess``, that of a pool after ``cuMemPoolSetAccess``. A kernel that has no access crashes
-(``CUDA_ERROR_ILLEGAL_ADDRESS`` from then on). ``XLOGMEM_SIM_PEERS=none`` makes a machine without peers.
+(``CUDA_ERROR_ILLEGAL_ADDRESS`` from then on).
 
 Where the host waits it waits for what CUDA promises and no more: a copy from pageable memory returns once it is
-staged. ``cuMemFree`` waits for the device; under ``XLOGMEM_SIM_FREE_WAITS=0`` it does not, as CUDA 13 allows.
+staged. ``cuMemFree`` waits for the device, unless a setting says otherwise, as CUDA 13 allows.
+
+One environment variable has all settings: ``XLOGMEM_SIM="devices=3,seed=7,quiet"``, see `xlogmem.sim.environment`.
 
 The choice of driver is made once for a process. Importing this module loads nothing.
 """
@@ -42,7 +44,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "simulator"]
+from xlogmem.sim.environment import settings
+
+__all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "settings", "simulator"]
 
 POLICIES = ("eager", "min", "max", "seeded")
 
@@ -67,6 +71,8 @@ class Simulator:
             "races": (u64, [text, u64]),
             "clear_races": (None, []),
             "is_lost": (ctypes.c_int, []),
+            "is_quiet": (ctypes.c_int, []),
+            "wrong_settings": (u64, [text, u64]),
             "findings": (u64, [text, u64]),
             "hooks": (u64, []),
             "record": (ctypes.c_int, [text]),
@@ -331,13 +337,10 @@ def _loaded_driver() -> ctypes.CDLL | None:
 
 
 def _library_path() -> str:
-    given = os.environ.get("XLOGMEM_SIM_LIBRARY")
-    if given:
-        return given
     found = sorted(Path(__file__).parent.glob("_simcuda*.so"))
     if not found:
         raise RuntimeError("xlogmem was built without the simulated driver (no _simcuda*.so in xlogmem/sim): "
-                           "build it, or name one in XLOGMEM_SIM_LIBRARY")
+                           "build it, or start the process with one in LD_PRELOAD")
     return str(found[0])
 
 
@@ -348,7 +351,15 @@ def installed() -> bool:
 
 
 def install() -> Simulator:
-    """Make the simulated driver this process's libcuda.so.1, before anything calls CUDA. Idempotent."""
+    """Make the simulated driver this process's libcuda.so.1, before anything calls CUDA. Idempotent.
+
+    Raises
+    ------
+    RuntimeError
+        The process has a real driver already, or xlogmem was built without the simulated one.
+    ValueError
+        The driver cannot read its settings.
+    """
     global _simulator
     with _lock:
         if _simulator is not None:
@@ -362,8 +373,11 @@ def install() -> Simulator:
                 "Call xlogmem.sim.install() first, before anything that calls CUDA is imported or used, or "
                 "start the process with XLOGMEM_SIMULATE=1; to use the real driver, do not install the "
                 "simulator")
-        _simulator = Simulator(library)
-        if not os.environ.get("XLOGMEM_SIM_QUIET"):
+        made = Simulator(library)
+        if wrong := made._text("wrong_settings"):
+            raise ValueError(wrong)
+        _simulator = made
+        if not made._call("is_quiet"):
             print("xlogmem: SIMULATED CUDA driver in use: "
                   "no GPU is involved, results say nothing about speed", file=sys.stderr, flush=True)
         return _simulator

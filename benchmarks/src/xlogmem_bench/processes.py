@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from xlogmem import sim
 from xlogmem_bench.settings import ALL_OF_IT, LATE, Order, Settings, selected
 
 __all__ = ["Run", "run"]
@@ -107,7 +108,7 @@ def _child(order: Order, until: float) -> Iterator[dict[str, Any]]:
     """The events of one process; then that it died, or that the time was up, unless it is done."""
     with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
             COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, env=os.environ | {"XLOGMEM_SIM_QUIET": "1"}) as process:
+            text=True, env=os.environ | sim.settings(quiet=True)) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         last = time.time()

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xlogmem import sim
 from xlogmem._driver import BUILD
 
 __all__ = ["Result", "available", "find_all", "searched"]
@@ -74,7 +75,7 @@ def _find(name: str, seconds: float) -> Result:
     """Run programs with a defect, or without one (""), in a process of its own, and return the result."""
     rule = _planted().DEFECTS[name].rule if name else ""
     command = [sys.executable, "-m", "xlogmem_selftest.defects", name, str(seconds)]
-    environment = os.environ | {"XLOGMEM_SIM_QUIET": "1"}
+    environment = os.environ | sim.settings(quiet=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + STUCK, env=environment)
         output, errors, code = done.stdout, done.stderr, done.returncode
