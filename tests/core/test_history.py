@@ -413,15 +413,17 @@ def test_recordings_with_and_without_stacks_follow_each_other_beside_threads_tha
 
     threads = [Beside(work) for _ in range(3)]
     wanted: dict[str, set[str]] = {"none": set(), "alloc": {"allocate"}, "all": {"allocate", "free"}}
-    for _ in range(30):
-        for stacks in wanted:
-            with record_history(max_events=1 << 14, stacks=stacks) as recording:
-                block = x.alloc(x.S)
-                block.free()
-            own = [event for event in recording.events() if event.generation == block.generation]
-            assert {event.kind for event in own} == {"allocate", "free"}
-            assert {event.kind for event in own if event.stack} == wanted[stacks]
-    done.set()
+    try:
+        for _ in range(30):
+            for stacks in wanted:                       # room for all events, however long this thread has to wait
+                with record_history(max_events=1 << 20, stacks=stacks) as recording:
+                    block = x.alloc(x.S)
+                    block.free()
+                own = [event for event in recording.events() if event.generation == block.generation]
+                assert {event.kind for event in own} == {"allocate", "free"}
+                assert {event.kind for event in own if event.stack} == wanted[stacks]
+    finally:
+        done.set()                                      # else they would go on in the tests after a failure
     assert all(thread.result() for thread in threads)
     hold.close()
 
