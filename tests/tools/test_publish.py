@@ -283,7 +283,7 @@ def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(sockets, "is_own", lambda _: True)
     own = os.geteuid()
-    monkeypatch.setattr(sockets.os, "geteuid", lambda: own + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     with pytest.raises(PermissionError, match=f"belongs to user {own}, not to user {own + 1}"):
         xlogmem.publish()
 

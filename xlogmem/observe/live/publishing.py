@@ -9,7 +9,7 @@ from pathlib import Path
 from xlogmem._base.log import logger
 from xlogmem._driver import ProcessLock
 from xlogmem.observe.live.figures import figures_of_process
-from xlogmem.observe.live.sockets import folders, peer_of, private_folder, socket_of
+from xlogmem.observe.live.sockets import folders, own_folder, peer_of, socket_of
 from xlogmem.resources.endings import at_end
 
 __all__ = ["publish", "publish_or_warn"]
@@ -114,7 +114,7 @@ def publish() -> str:
     global _publisher
     with _lock:
         if _publisher is None:
-            path = socket_of(private_folder(folders()[0], make=True), os.getpid())
+            path = socket_of(own_folder(folders()[0], make=True), os.getpid())
             _publisher = Publisher(path)
             at_end(_close)
         return str(_publisher.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlogmem.observe.live.figures import ProcessFigures
-from xlogmem.observe.live.sockets import folders, peer_of, private_folder, socket_of
+from xlogmem.observe.live.sockets import folders, own_folder, peer_of, socket_of
 
 __all__ = ["EndedError", "LiveError", "UnpublishedError", "published_under", "read"]
 
@@ -87,7 +87,7 @@ def connected(pid: int) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(PATIENCE)
         try:
-            connection.connect(str(socket_of(private_folder(folder), pid)))
+            connection.connect(str(socket_of(own_folder(folder), pid)))
         except (FileNotFoundError, ConnectionRefusedError):     # not here, or left by a process of the same number
             connection.close()
             continue
@@ -138,7 +138,7 @@ def published_under(pid: int) -> Iterator[int]:
     """The numbers of the processes that publish, among this one and those that it has started."""
     for folder in folders():
         try:
-            names = sorted(private_folder(folder).glob("*.sock"))
+            names = sorted(own_folder(folder).glob("*.sock"))
         except FileNotFoundError:
             continue
         for name in names:

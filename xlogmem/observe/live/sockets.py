@@ -6,11 +6,12 @@ import socket
 import stat
 import struct
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["LONGEST", "Peer", "folders", "peer_of", "private_folder", "socket_of"]
+from xlogmem._base.private import private_folder
+
+__all__ = ["LONGEST", "Peer", "folders", "own_folder", "peer_of", "socket_of"]
 
 LONGEST = 107                               # bytes of a socket's path, by the kernel's interface
 CREDENTIALS = struct.Struct("3i")           # struct ucred
@@ -41,30 +42,10 @@ def is_own(folder: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def private_folder(folder: Path, *, make: bool = False) -> Path:
-    """The folder, if no other user can have put anything into it.
-
-    Raises
-    ------
-    FileNotFoundError
-        It does not exist.
-    PermissionError
-        It is another user's, or others may enter it.
-    NotADirectoryError
-        It is something else.
-    """
-    if make:
-        with suppress(FileExistsError):                 # which is looked at below
-            folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(f"{folder} is not a folder: remove it")
-    if found.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}: set "
-                              "XDG_RUNTIME_DIR to a folder of your own")
-    if found.st_mode & 0o077:
-        raise PermissionError(f"other users may enter {folder}: chmod 700 {folder}")
-    return folder
+def own_folder(folder: Path, *, make: bool = False) -> Path:
+    """The folder, if no other user can have put anything into it; else `private_folder` raises."""
+    with private_folder(folder, make=make, remedy="set XDG_RUNTIME_DIR to a folder of your own") as opened:
+        return opened.path
 
 
 def socket_of(folder: Path, pid: int) -> Path:
