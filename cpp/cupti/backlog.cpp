@@ -17,6 +17,7 @@ void Backlog::feed() {
 
 void Backlog::feed(const std::vector<Noted>& all, std::size_t count) {
     for (std::size_t i = 0; i < count; i++) feed(all[i]);
+    engine_.page().fed += count;
 }
 
 Time Backlog::feed(const Noted& noted) {

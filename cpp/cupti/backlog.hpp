@@ -51,6 +51,7 @@ class Backlog {
         return filled_[count_];
     }
     void keep() {
+        engine_.page().noted++;
         if (++count_ == kMost) give();
     }
     // True if everything is fed, and the feeder has nothing to do.

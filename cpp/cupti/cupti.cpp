@@ -6,7 +6,6 @@
 #include "engine/trace.hpp"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -57,6 +56,7 @@ bool is_watching() { return watching.load(std::memory_order_relaxed); }
 
 void stop_watching(const char* where, const std::exception& error) {
     if (!watching.exchange(false)) return;
+    front().page().failed = 1;
     try {
         failure() = std::string("it ended in ") + where + ": " + error.what();
     } catch (const std::exception&) {
@@ -165,6 +165,7 @@ std::string start(const char* path) {
     cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_MODULE_LOADED);
     library_of_caller();  // the first look at a stack loads a library
     watching = true;
+    front().page().used = 1;
     return "";
 }
 
@@ -301,10 +302,32 @@ EXPORT void xcheck_audit(int wanted) {
     front().engine().audit(wanted != 0);
 }
 
-// Writes everything that the engine is fed to this file, until nullptr; 0: the file cannot be written.
-EXPORT int xcheck_record(const char* path) {
-    int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+// Writes everything that the engine is fed to this open file, and closes it at the end; -1 ends that.
+EXPORT void xcheck_record(int file) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     front().engine().record_to(file < 0 ? nullptr : std::make_shared<Trace>(file));
-    return !path || file >= 0;
+}
+
+namespace {
+
+// A process ends by C's exit() too, where Python has no say. A thread that has the lock may be the one that exits.
+void end_journal() {
+    for (int turns = 0; turns < 100 && !front().lost; turns++, usleep(1000)) {
+        std::unique_lock<xlogmem_mutex> guard(front().lock, std::try_to_lock);
+        if (guard) return front().engine().end_journal();
+    }
+}
+
+}  // namespace
+
+// Writes findings to this open file as they are made: see engine/journal.hpp.
+EXPORT void xcheck_keep_findings(int file, Journal::FramesOf frames_of) {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        pthread_atfork(nullptr, nullptr, [] { front().keep_findings(nullptr); });
+        atexit(end_journal);
+    });
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    Engine& engine = front().engine();
+    front().keep_findings(std::make_shared<Journal>(file, engine, front().handles().notes(), frames_of));
 }

@@ -18,6 +18,7 @@
 
 #include "mutex.hpp"
 #include "engine/handles.hpp"
+#include "engine/journal.hpp"
 #include "kernels/machine_code.hpp"
 #include "backlog.hpp"
 #include "codes.hpp"
@@ -102,6 +103,9 @@ class Front {
         if (!backlog.is_done()) backlog.feed();
         return engine_;
     }
+    // Without the lock, too.
+    JournalPage& page() { return engine_.page(); }
+    void keep_findings(std::shared_ptr<Journal> journal) { engine_.write_to(std::move(journal)); }
     Handles& handles() {
         engine();
         return handles_;

@@ -106,6 +106,7 @@ EXPORT CUresult cuInit(unsigned flags) {
             config.find_devices();
             if (config.devices == 0) return CUDA_ERROR_NO_DEVICE;
             driver().gate = CUDA_SUCCESS;
+            driver().engine.page().used = 1;
             return CUDA_SUCCESS;
         },
         false);

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <fcntl.h>
 #include <utility>
 
 using namespace sim;
@@ -155,13 +154,16 @@ EXPORT u64 xsim_findings(char* buffer, u64 size) {
     return give_text(findings_as_json(), buffer, size);
 }
 
-// Writes the calls of the engine to this file from here on, or, without a file, no more; 0 if the file cannot be
-// written.
-EXPORT int xsim_record(const char* path) {
-    int file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+// Writes the calls of the engine to this open file from here on, and closes it at the end; -1 ends that.
+EXPORT void xsim_record(int file) {
     Lock lock(driver().mutex);
     driver().engine.record_to(file < 0 ? nullptr : std::make_shared<check::Trace>(file));
-    return !path || file >= 0;
+}
+
+// Writes findings to this open file as they are made: see engine/journal.hpp.
+EXPORT void xsim_keep_findings(int file, check::Journal::FramesOf frames_of) {
+    Lock lock(driver().mutex);
+    keep_findings(file, frames_of);
 }
 
 EXPORT void xsim_audit(int wanted) {

@@ -4,8 +4,12 @@
 #include "engine/records.hpp"
 #include "kernels/followed.hpp"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <cstring>
 #include <unordered_map>
@@ -163,6 +167,28 @@ void report_dead(check::Kind kind) {
 std::string findings_as_json() {
     engine().decide_all_frees();
     return check::as_json(engine(), stream_notes());
+}
+
+namespace {
+
+// A process ends by C's exit() too, where Python has no say. A thread that has the lock may be the one that exits.
+void end_journal() {
+    for (int turns = 0; turns < 100; turns++, usleep(1000)) {
+        Lock lock(driver().mutex, std::try_to_lock);
+        if (lock) return engine().end_journal();
+    }
+}
+
+}  // namespace
+
+void keep_findings(int file, check::Journal::FramesOf frames_of) {
+    static const bool once = [] {
+        pthread_atfork(nullptr, nullptr, [] { engine().write_to(nullptr); });
+        atexit(end_journal);
+        return true;
+    }();
+    (void)once;
+    engine().write_to(std::make_shared<check::Journal>(file, engine(), stream_notes(), frames_of));
 }
 
 std::string omissions_as_json() { return check::omissions_as_json(engine(), stream_notes()); }

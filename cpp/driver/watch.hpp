@@ -6,6 +6,7 @@
 
 #include "device.hpp"
 
+#include "engine/journal.hpp"
 #include "kernels/first_thread.hpp"
 #include "kernels/layouts.hpp"
 
@@ -46,6 +47,8 @@ void clear_reports();
 
 std::vector<std::string> race_reports();
 std::string findings_as_json();
+// Findings go to this file as they are made. A forked child has a journal of its own, or none.
+void keep_findings(int file, check::Journal::FramesOf frames_of);
 std::string omissions_as_json();
 
 }  // namespace sim

@@ -1,7 +1,10 @@
 // The calls that a front end makes: see engine.hpp. Their effects on memory are in life.cpp.
 #include "engine.hpp"
 
+#include "journal.hpp"
 #include "trace.hpp"
+
+#include <utility>
 
 namespace check {
 
@@ -257,6 +260,21 @@ void Engine::record_to(std::shared_ptr<Trace> trace) {
     trace_ = std::move(trace);
     for (u32 number = 0; trace_ && number < names_.size(); number++) trace_->line(":name", number, names_[number]);
     if (trace_) trace_->line(":audit", declared_.audits());
+}
+
+void Engine::write_to(std::shared_ptr<Journal> journal) {
+    JournalPage* page = journal ? journal->page() : nullptr;
+    if (!page) journal = nullptr;
+    JournalPage before = *std::exchange(page_, page ? page : &no_journal_);
+    page_->used |= before.used;
+    withheld_.count_at(page ? &page->withheld : nullptr);
+    findings_.write_to(journal.get());
+    journal_ = std::move(journal);
+}
+
+void Engine::end_journal() {
+    decide_all_frees();
+    page_->ended = 1;
 }
 
 }  // namespace check

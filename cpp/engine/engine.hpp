@@ -162,6 +162,11 @@ class Engine {
     // Writes all further calls to a trace, see trace.hpp; nullptr ends that. To be called at the beginning, or not at
     // all.
     void record_to(std::shared_ptr<Trace> trace);
+    // Writes findings to the journal as they are made; nullptr ends that.
+    void write_to(std::shared_ptr<Journal> journal);
+    JournalPage& page() { return *page_; }
+    // The process ends, and no call is judged any more.
+    void end_journal();
     u64 dropped() const { return dropped_; }  // accesses for which there was no room: races with them are not seen
 
   private:
@@ -177,6 +182,9 @@ class Engine {
     std::vector<Access> found_;  // by the comparison in progress
     u64 dropped_ = 0;
     std::shared_ptr<Trace> trace_;
+    std::shared_ptr<Journal> journal_;
+    JournalPage no_journal_;
+    JournalPage* page_ = &no_journal_;
 
     Time tick(Stream& stream);
     Access access(const Stream* stream, Time time, Operation what, Role role) const;

@@ -1,6 +1,8 @@
 // One finding for each pair of places: see findings.hpp.
 #include "findings.hpp"
 
+#include "journal.hpp"
+
 namespace check {
 
 namespace {
@@ -26,10 +28,24 @@ std::size_t Findings::Hash::operator()(const Key& key) const {
 
 void Findings::add(const Finding& finding) {
     added_++;
-    keep(finding);
+    Finding made = finding;
+    made.number = ++newest_;
+    if (keep(made)) write(made);
 }
 
-void Findings::keep(const Finding& finding) {
+void Findings::keep_again(Finding& finding, bool changed) {
+    bool kept = finding.verdict != Verdict::Fine && keep(finding);
+    if (kept && changed) write(finding);
+    if (!kept && journal_ && !finding.is_aside()) journal_->drop(finding.number);
+}
+
+void Findings::write(const Finding& finding) {
+    if (!journal_) return;
+    if (!finding.is_aside()) journal_->write(finding.number, finding);
+    journal_->page()->aside = aside_.all.size();
+}
+
+bool Findings::keep(const Finding& finding) {
     bool certain = finding.certain();
     Key key{u64(finding.kind), u64(certain)};
     add_access(add_access(&key[2], finding.first), finding.second);
@@ -45,15 +61,18 @@ void Findings::keep(const Finding& finding) {
         list.kept[certain]++;
         list.places.emplace(std::move(key), list.all.size());
         list.all.push_back(finding);
+        return true;
     } else if (&list == &reported_) {
         left_out_ += finding.count;
     }
+    return false;
 }
 
 void Findings::clear() {
     reported_.clear();
     aside_.clear();
     left_out_ = 0;
+    if (journal_) journal_->clear();
 }
 
 }  // namespace check

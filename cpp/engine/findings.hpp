@@ -30,12 +30,24 @@ struct Finding {
     Operation allocated, freed;  // of the block, as far as that is known
     u32 tag = 0;  // of the block: a name
     u64 count = 1;  // of such pairs of the same two places of the program
+    u64 number = 0;  // in the journal
 
     bool certain() const { return verdict == Verdict::Certain; }
     // True if the memory is gone and its address was found in a struct: not a finding yet, since the address may stand
     // in a field that the kernel never reads. The finding is kept aside until the kernel's code, once read, shows a
     // use.
     bool is_aside() const { return gone && second.found; }
+};
+
+class Journal;
+
+// The beginning of a journal's file: see journal.hpp. PAGE in xlogmem/check/processes.py has the same fields.
+struct JournalPage {
+    u64 used = 0;  // the process has initialised the driver
+    u64 ended = 0;  // everything was judged at the end
+    u64 failed = 0;  // the check has ended early, or something could not be written
+    u64 withheld = 0, aside = 0;  // findings about which later calls, or the code of a kernel, decide
+    u64 noted = 0, fed = 0;  // operations that a front end has put off, and those of these that the engine got
 };
 
 class Findings {
@@ -45,6 +57,8 @@ class Findings {
 
     void add(const Finding& finding);
     void clear();
+    // Writes to the journal what changes from here on; nullptr ends that.
+    void write_to(Journal* journal) { journal_ = journal; }
     const std::vector<Finding>& all() const { return reported_.all; }
     const std::vector<Finding>& aside() const { return aside_.all; }
     // `change` gives the findings their verdicts anew. Findings that are fine now are dropped.
@@ -54,8 +68,9 @@ class Findings {
             std::vector<Finding> before = std::move(list->all);
             list->clear();
             for (Finding& finding : before) {
+                Verdict verdict = finding.verdict;
                 change(finding);
-                if (finding.verdict != Verdict::Fine) keep(finding);
+                keep_again(finding, finding.verdict != verdict);
             }
         }
     }
@@ -75,9 +90,13 @@ class Findings {
         void clear() { *this = {}; }
     };
     List reported_, aside_;
-    u64 left_out_ = 0, added_ = 0;
+    u64 left_out_ = 0, added_ = 0, newest_ = 0;
+    Journal* journal_ = nullptr;
 
-    void keep(const Finding& finding);
+    // True if this is not one that is there already, and there is room.
+    bool keep(const Finding& finding);
+    void keep_again(Finding& finding, bool changed);
+    void write(const Finding& finding);
 };
 
 }  // namespace check

@@ -8,9 +8,9 @@
 namespace check {
 
 bool WithheldFrees::add(const Withheld& one) {
-    if (count_ == kMost) return false;
+    if (*count_ == kMost) return false;
     by_home_[one.home].push_back(one);
-    count_++;
+    ++*count_;
     return true;
 }
 

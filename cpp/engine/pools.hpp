@@ -74,8 +74,10 @@ class WithheldFrees {
 
     // False: there are too many, and the finding is dropped.
     bool add(const Withheld& one);
-    void clear() { by_home_.clear(), count_ = 0; }
-    bool any() const { return count_; }
+    void clear() { by_home_.clear(), *count_ = 0; }
+    bool any() const { return *count_; }
+    // Keeps the number of findings at this address from here on; nullptr: in this object.
+    void count_at(u64* count) { count_ = &(*(count ? count : &own_count_) = *count_); }
     // Passes the findings of this stream that `test` says are decided to `decided`, and forgets them.
     template <class Test, class Decided>
     void decide(u64 home, Test&& test, Decided&& decided) {
@@ -84,7 +86,7 @@ class WithheldFrees {
         std::vector<Withheld> kept;
         for (Withheld& one : found->second)
             if (test(one))
-                decided(one), count_--;
+                decided(one), --*count_;
             else
                 kept.push_back(std::move(one));
         found->second = std::move(kept);
@@ -105,7 +107,8 @@ class WithheldFrees {
   private:
     std::unordered_map<u64, std::vector<Withheld>> by_home_;
     std::unordered_set<u64> ordered_;
-    std::size_t count_ = 0;
+    u64 own_count_ = 0;
+    u64* count_ = &own_count_;
 
     static u64 places(const Finding& finding);
 };

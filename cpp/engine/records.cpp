@@ -84,6 +84,10 @@ std::string as_json(const Engine& engine, const StreamNotes& notes) {
     return array_of(engine.findings().all(), Writer{engine, notes});
 }
 
+std::string as_json(const Engine& engine, const StreamNotes& notes, const Finding& finding) {
+    return Writer{engine, notes}.json_of(finding);
+}
+
 std::string omissions_as_json(const Engine& engine, const StreamNotes& notes) {
     return array_of(engine.omissions(), Writer{engine, notes});
 }

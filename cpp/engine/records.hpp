@@ -30,6 +30,9 @@ std::string pair_of(const Finding& finding);
 // An array of findings; xlogmem/check/findings.py has the fields.
 std::string as_json(const Engine& engine, const StreamNotes& notes);
 
+// One of them.
+std::string as_json(const Engine& engine, const StreamNotes& notes, const Finding& finding);
+
 // An array of an audit's omissions; xlogmem/check/audit.py has the fields.
 std::string omissions_as_json(const Engine& engine, const StreamNotes& notes);
 

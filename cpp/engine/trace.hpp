@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine.hpp"
+#include "journal.hpp"
 
 #include <map>
 #include <unistd.h>
@@ -14,7 +15,7 @@ namespace check {
 
 class Trace {
   public:
-    explicit Trace(int file) : file_(file) {}  // an open one, which is closed at the end
+    explicit Trace(int file) : output_(file) {}  // an open one, which is closed at the end
     ~Trace();
     Trace(const Trace&) = delete;
     Trace& operator=(const Trace&) = delete;
@@ -33,7 +34,7 @@ class Trace {
 
   private:
     static constexpr std::size_t kFull = 1 << 16;
-    int file_;
+    Output output_;
     pid_t process_ = getpid();
     std::string text_;
     std::map<const Graph*, u64> graphs_;

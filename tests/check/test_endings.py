@@ -11,6 +11,9 @@ import time
 import pytest
 from checked_programs import DRIVER
 
+from xlogmem._base.private import private_folder
+from xlogmem.check import processes
+
 pytestmark = pytest.mark.simulator
 
 BROKEN = DRIVER + """
@@ -44,11 +47,121 @@ def test_findings_are_reported_whatever_the_end(check, end):
     assert (run.returncode, "1 certain" in run.stderr) == (1, True), run.stderr
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_a_program_that_ends_without_its_findings_is_not_clean(check, end):
-    run = check(f"{BROKEN}\n{end}\n")
-    assert (run.returncode, "ended without its findings" in run.stderr) == (3, True), run.stderr
-    assert "no Python process" not in run.stderr
+ENDS = ["os._exit(0)", "ctypes.CDLL(None).exit(0)", "os.execv('/bin/true', ['true'])",
+        *(f"os.kill(os.getpid(), {number})" for number in (6, 9, 11, 15))]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_end_takes_a_finding_along(check, tmp_path, end):
+    run = check(f"{BROKEN}\n{end}\n", "--json", "out.json")
+    assert (run.returncode, "1 certain" in run.stderr) == (1, True), run.stderr
+    [finding] = json.loads((tmp_path / "out.json").read_text())["findings"]
+    line = BROKEN.splitlines().index("    ok(cuda.cuMemsetD8Async(p, 7, 4096, stream))") + 1
+    innermost = [finding[access]["stack"][0] for access in ("first", "second")]
+    assert [(frame["line"], frame["function"]) for frame in innermost] == [(line, "<module>")] * 2
+    assert finding["allocated"]
+    assert finding["second"]["stream"]["made"]
+
+
+@pytest.mark.parametrize(("end", "status"), [("os._exit(0)", 0), ("os.kill(os.getpid(), 9)", 3)])
+def test_a_clean_program_that_ends_early_is_judged(check, end, status):
+    """... up to its end; the report says that it had none of its own."""
+    run = check(f"{DRIVER}\np = ok(cuda.cuMemAlloc(4096))\n{end}\n")
+    assert (run.returncode, "was ended by a signal, a crash, os._exit or exec" in run.stderr) == (status, True)
+    assert "0 certain" in run.stderr
+
+
+@pytest.mark.parametrize("end", ENDS[:1] + ENDS[-1:])
+def test_ignored_findings_of_a_process_that_was_ended_are_left_out(check, end):
+    ignoring = "    with xlogmem.check.ignore('both write the same'):\n        ok(cuda.cuMemset"
+    body = BROKEN.replace("    ok(cuda.cuMemset", ignoring)
+    run = check(f"import xlogmem.check\n{body}\n{end}\n")
+    assert "0 certain, 0 possible, 1 suppressed" in run.stderr, run.stderr
+    assert "nothing to ignore" not in run.stderr
+
+
+WORKERS = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+def work(end):
+    exec(BROKEN, names := {})
+    exec(end, names)
+
+if __name__ == "__main__":
+    how, end = sys.argv[1:]
+    context = multiprocessing.get_context(how)
+    if end == "terminate":
+        with context.Pool(1) as pool:
+            pool.map(work, [""])
+    elif end == "futures":
+        with ProcessPoolExecutor(1, context) as pool:
+            try:
+                pool.submit(work, "os.abort()").result()
+            except BrokenProcessPool:
+                pass
+    else:
+        process = context.Process(target=work, args=(end,))
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("end", ["terminate", "futures", "os._exit(0)", "os.kill(os.getpid(), 11)"])
+def test_no_end_of_a_worker_takes_a_finding_along(check, tmp_path, clean_environment, how, end):
+    (tmp_path / "program.py").write_text(f"BROKEN = {BROKEN!r}\n{WORKERS}")
+    command = [sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--", sys.executable, "program.py", how, end]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=100)
+    assert (run.returncode, "1 certain" in run.stderr) == (1, True), run.stderr
+
+
+@pytest.mark.parametrize("command", [["/bin/true"], [sys.executable, "-I", "-c", ""], [sys.executable, "-c", ""]])
+def test_a_check_of_nothing_is_not_clean(tmp_path, clean_environment, command):
+    for options, status in ([], 3), (["--allow-none"], 0):
+        run = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", *options, "--", *command],
+                             capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=100)
+        assert (run.returncode, "nothing was checked" in run.stderr) == (status, True), run.stderr
+
+
+def test_a_process_that_goes_on_is_named(check):
+    run = check("import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n"
+                + "".join(f"    {line}\n" for line in DRIVER.splitlines()) + "    time.sleep(20)\ntime.sleep(1)\n")
+    assert run.returncode == 3, run.stderr
+    assert "still runs: the check has its findings so far, and no later ones" in run.stderr
+
+
+def journal_of(*counts, lines=b""):
+    """A journal of a process that does not run, with this page."""
+    return processes.PAGE.pack(*counts).ljust(processes.BEGIN, b"\0") + lines
+
+
+@pytest.mark.parametrize(("counts", "what"), [
+    ((1, 0, 1, 0, 0, 0, 0), "its last findings were"), ((1, 0, 0, 2, 1, 0, 0), "3 findings were"),
+    ((1, 0, 0, 0, 0, 700, 512), "188 calls were")])
+def test_what_was_not_judged_is_lost(tmp_path, counts, what):
+    with private_folder(tmp_path / "own", make=True) as folder:
+        (folder.path / "4194305.journal").write_bytes(journal_of(*counts))      # above the largest number of a process
+        [account] = processes.accounts(folder)
+    assert (account.used, account.lost.startswith("process 4194305 was lost"), what in account.lost) == (True,) * 3
+
+
+def test_the_last_line_of_a_finding_counts(tmp_path):
+    """... and one that was cut off does not."""
+    end = {"name": "x", "site": 1, "captured": 0, "role": "write", "library": "",
+           "stream": {"number": 1, "kind": "made", "site": 0}}
+    finding = {"kind": "race", "pair": "write/write", "certain": True, "of_driver": False, "first": end, "second": end,
+               "begin": 0, "end": 1, "tag": "", "count": 1,
+               "block": {"begin": 0, "end": 1, "generation": 0, "allocated": 0, "freed": 0}}
+    said = [{"stack": 1, "frames": [["file.py", 7, "f"]]}, {"number": 1, "finding": finding},
+            {"number": 2, "finding": finding}, {"number": 1, "finding": finding | {"certain": False}},
+            {"number": 2, "finding": None}]
+    lines = b"".join(json.dumps(one).encode() + b"\n" for one in said)
+    for more, expected in ((b'{"number": 1, "fin', [False]), (b'{"cleared": true}\n', [])):
+        document = processes.document_of(17, (lines + more).splitlines(keepends=True))
+        assert [one["certain"] for one in document["findings"]] == expected
+    assert processes.page_of(b"") == (0,) * 7
 
 
 def test_an_interrupt_is_the_programs(tmp_path, clean_environment, command):

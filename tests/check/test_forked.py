@@ -2,10 +2,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import time
 
 import pytest
+
+from xlogmem._base.private import private_folder
+from xlogmem.check import processes, start
+from xlogmem.check.front_ends import Report
 
 pytestmark = pytest.mark.simulator
 
@@ -94,18 +101,61 @@ def test_each_process_has_a_recording_of_its_own(check, tmp_path, how, order):
     assert all(text.count("\n:name 0 ") == 1 for text in recordings if "\n:" in text)
 
 
+class FrontEnd:
+    """One that has found nothing."""
+
+    def stop(self) -> None: ...
+    def report(self) -> Report: return Report([], [], [])
+    def record(self, file: int | None) -> None: ...
+
+
 def test_a_process_that_outlives_the_report_says_nothing(tmp_path):
-    """... and leaves no half of a file."""
-    from xlogmem.check import start
-    from xlogmem.check.front_ends import Report
-
-    class FrontEnd:
-        def stop(self) -> None: ...
-        def report(self) -> Report: return Report([], [], [])
-        def record(self, file: str | None) -> None: ...
-
-    start.write(FrontEnd(), tmp_path / "gone")
-    (tmp_path / "there").mkdir()
-    start.write(FrontEnd(), tmp_path / "there")
+    """... and leaves no half of a file, nor anything in a folder that took the place of the check's."""
+    with private_folder(tmp_path / "gone", make=True) as folder:
+        (tmp_path / "gone").rmdir()
+        (tmp_path / "gone").mkdir()
+        start.write(FrontEnd(), folder, "17")
+    assert list((tmp_path / "gone").iterdir()) == []
+    with private_folder(tmp_path / "there", make=True) as folder:
+        start.write(FrontEnd(), folder, "17")
     [file] = (tmp_path / "there").iterdir()
-    assert json.loads(file.read_text())["process"] == int(file.stem)
+    assert (file.name, json.loads(file.read_text())["findings"]) == ("17.json", [])
+
+
+@pytest.mark.parametrize("name", ["17.journal", "17.json", "17.trace"])
+def test_what_another_process_laid_in_the_folder_is_not_followed(tmp_path, name):
+    (tmp_path / "victim").write_text("precious")
+    with private_folder(tmp_path / "folder", make=True) as folder:
+        (folder.path / name).symlink_to(tmp_path / "victim")
+        processes.new_journal(folder, 17)
+        start.write(FrontEnd(), folder, "17")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_process_that_outlives_the_check_finds_its_folder_gone(tmp_path, clean_environment):
+    """... though a folder with the same name, and links in it, took its place."""
+    late = (f"import os, pathlib, time\nhere = pathlib.Path({str(tmp_path)!r})\n"
+            "(here / 'late').write_text(f'{os.getpid()} {os.environ[\"XLOGMEM_CHECK\"]}')\n"
+            "while not (here / 'go').exists(): time.sleep(0.01)\n")
+    (tmp_path / "program.py").write_text(
+        f"import pathlib, subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {late!r}], "
+        f"start_new_session=True)\nwhile not pathlib.Path({str(tmp_path / 'late')!r}).exists(): time.sleep(0.01)\n"
+        "time.sleep(0.1)\n")
+    done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--allow-none", "--", sys.executable,
+                           "program.py"], cwd=tmp_path, env=clean_environment, timeout=60, stderr=subprocess.DEVNULL)
+    process, folder = (tmp_path / "late").read_text().split()
+    assert (done.returncode, os.path.exists(folder)) == (0, False)
+    (tmp_path / "victim").write_text("precious")
+    os.mkdir(folder, 0o700)
+    try:
+        for name in (f"{process}.json", f"{process}.json.{process}.part", f"{process}.part"):
+            os.symlink(tmp_path / "victim", os.path.join(folder, name))
+        names = sorted(os.listdir(folder))
+        (tmp_path / "go").touch()
+        until = time.monotonic() + 30
+        while processes.is_alive(int(process)) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert sorted(os.listdir(folder)) == names
+        assert (tmp_path / "victim").read_text() == "precious"
+    finally:
+        shutil.rmtree(folder)

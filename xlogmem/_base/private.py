@@ -78,6 +78,25 @@ class Folder:
                 self.remove(part)
             raise
 
+    def names(self) -> list[str]:
+        """The names of what is in the folder."""
+        return os.listdir(self.descriptor)
+
+    def has(self, name: str) -> bool:
+        """True if there is something of that name."""
+        return name in self.names()
+
+    def read(self, name: str) -> bytes:
+        """The content of a file, which is not a link.
+
+        Raises
+        ------
+        OSError
+            It cannot be read.
+        """
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor), "rb") as file:
+            return file.read()
+
     def remove(self, name: str) -> None:
         """Remove a file, or a link itself, if there is one of that name."""
         with suppress(FileNotFoundError):

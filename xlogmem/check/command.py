@@ -1,7 +1,6 @@
 """Running a program under the check, and collecting its findings."""
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from xlogmem import sim
-from xlogmem.check import audit, gpu, ignored, outputs
+from xlogmem._base.private import Folder, private_folder
+from xlogmem.check import audit, gpu, ignored, outputs, processes
 from xlogmem.check.findings import Finding, merged
 
 __all__ = ["CERTAIN", "PROGRAM_FAILED", "WRONG_USAGE", "Outcome", "environment", "run"]
@@ -25,8 +25,8 @@ class Outcome:
     """Result of a program under the check."""
 
     status: int                             # of the program; negative: the signal that ended it
-    processes: int                          # that were checked
-    lost: bool                              # the program ended without its findings: os._exit, or a signal
+    used: bool                              # one of them made a call of the driver
+    lost: list[str]                         # what was not judged, a sentence for each process
     findings: list[Finding]
     notes: dict[str, int]                   # what the findings may lack, in how many processes
     omissions: list[dict[str, Any]]         # of an audit
@@ -45,25 +45,32 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
         There is no such program.
     """
     # A process that outlives the program may write to the folder while it is removed.
-    with tempfile.TemporaryDirectory(prefix="xlogmem-check-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="xlogmem-check-", ignore_cleanup_errors=True) as folder, \
+            private_folder(folder) as opened:
         path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
         variables = os.environ | environment | {"XLOGMEM_CHECK": folder, "PYTHONPATH": path}
         if record:
             variables["XLOGMEM_CHECK_RECORD"] = "1"
         program = subprocess.Popen(command, env=variables)
         status = waited_for(program)
-        unrecorded = outputs.written(record, lambda file: copy_traces(Path(folder), file)) if record else ""
-        begun, ended = (Path(folder, f"{program.pid}.{what}").exists() for what in ("begun", "json"))
-        documents = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
-    notes = Counter(note for document in documents for note in document["notes"])
-    return Outcome(status, len(documents), begun and not ended, merged(documents), dict(notes), audit.merged(documents),
-                   ignored.merged(documents), sum(document["left_out"] for document in documents), unrecorded)
+        found = processes.accounts(opened)
+        unrecorded = outputs.written(record, lambda file: copy_traces(opened, file)) if record else ""
+    documents = [one.document for one in found]
+    notes = Counter(note for one in found for note in [*one.document["notes"], *one.notes])
+    lost = [one.lost for one in found if one.lost]
+    return Outcome(status, any(one.used for one in found), lost, merged(documents), dict(notes),
+                   audit.merged(documents), ignored.merged(documents),
+                   sum(document["left_out"] for document in documents), unrecorded)
 
 
-def copy_traces(folder: Path, file: IO[str]) -> None:
-    """Copy the traces of all processes, one after the other."""
-    for trace in sorted(folder.glob("*.trace")):
-        file.write(f"== process {trace.stem}\n{trace.read_text('utf-8', 'surrogateescape')}")
+def copy_traces(folder: Folder, file: IO[str]) -> None:
+    """Copy the traces of all processes, one after the other, each with its places."""
+    names = folder.names()
+    for process in sorted(name.removesuffix(".trace") for name in names if name.endswith(".trace")):
+        file.write(f"== process {process}\n")
+        for part in (f"{process}.trace", f"{process}.places"):
+            if part in names:
+                file.write(folder.read(part).decode("utf-8", "surrogateescape"))
 
 
 def waited_for(program: subprocess.Popen[bytes]) -> int:

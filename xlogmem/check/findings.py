@@ -1,6 +1,7 @@
 """Findings as records, with their places in the program."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -92,24 +93,24 @@ class Finding:
                 self.second.name)
 
 
-def resolved(record: dict[str, Any]) -> Finding:
-    """Return a record of the engine as a finding with frames instead of numbers, in the process that has the frames."""
+def stack_of(number: int) -> tuple[Frame, ...]:
+    """Return the frames of a place, in the process that has them."""
+    return tuple(frames_at(number))
+
+
+def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]] = stack_of) -> Finding:
+    """Return a record of the engine as a finding with frames instead of numbers."""
+    def access_of(record: dict[str, Any]) -> Access:
+        stream = record["stream"]
+        made = Stream(stream["number"], stream["kind"], stack_of(stream["site"]), record["library"])
+        return Access(record["name"], record["role"], made, stack_of(record["captured"] or record["site"]))
+
     block = record["block"]
     return Finding(
         record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
         record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
         record["of_driver"],
         stack_of(block["allocated"]), stack_of(block["freed"]), record["count"])
-
-
-def access_of(record: dict[str, Any]) -> Access:
-    stream = record["stream"]
-    made = Stream(stream["number"], stream["kind"], stack_of(stream["site"]), record["library"])
-    return Access(record["name"], record["role"], made, stack_of(record["captured"] or record["site"]))
-
-
-def stack_of(number: int) -> tuple[Frame, ...]:
-    return tuple(frames_at(number))
 
 
 def from_json(record: dict[str, Any]) -> Finding:

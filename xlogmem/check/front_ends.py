@@ -41,8 +41,11 @@ class FrontEnd(Protocol):
     def audit(self, wanted: bool) -> None:
         """Turn the noting of omissions on or off."""
 
-    def record(self, file: str | None) -> None:
-        """Write the engine's input to this file, from here on until None."""
+    def record(self, file: int | None) -> None:
+        """Write the engine's input to this open file, from here on until None."""
+
+    def keep_findings(self, file: int) -> None:
+        """Write findings to this open file as they are made: see cpp/engine/journal.hpp."""
 
     def is_lost(self) -> bool:
         """True if this is a forked child whose parent had initialised the driver: the child has none."""
@@ -75,8 +78,11 @@ class Simulated:
     def audit(self, wanted: bool) -> None:
         self._simulator.audit(wanted)
 
-    def record(self, file: str | None) -> None:
+    def record(self, file: int | None) -> None:
         self._simulator.record(file)
+
+    def keep_findings(self, file: int) -> None:
+        self._simulator.keep_findings(file, sites.address_of_text())
 
     def is_lost(self) -> bool:
         return self._simulator.is_lost()
@@ -132,9 +138,11 @@ class Real:
     def audit(self, wanted: bool) -> None:
         self._library.xcheck_audit(wanted)
 
-    def record(self, file: str | None) -> None:
-        if not self._library.xcheck_record(None if file is None else os.fsencode(file)):
-            raise OSError(f"cannot write {file}")
+    def record(self, file: int | None) -> None:
+        self._library.xcheck_record(-1 if file is None else file)
+
+    def keep_findings(self, file: int) -> None:
+        self._library.xcheck_keep_findings(file, sites.address_of_text())
 
 
 def begin() -> FrontEnd:

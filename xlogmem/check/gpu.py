@@ -87,7 +87,8 @@ def library() -> ctypes.CDLL:
     loaded.xcheck_report.restype = ctypes.c_void_p
     loaded.xcheck_failure.restype = ctypes.c_char_p
     loaded.xcheck_hooks.restype = ctypes.c_void_p
-    loaded.xcheck_record.argtypes = [ctypes.c_char_p]
+    loaded.xcheck_record.argtypes = [ctypes.c_int]
+    loaded.xcheck_keep_findings.argtypes = [ctypes.c_int, ctypes.c_void_p]
     for function in (loaded.xcheck_free, loaded.xcheck_find_sites):
         function.argtypes = [ctypes.c_void_p]
         function.restype = None

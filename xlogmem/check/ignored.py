@@ -10,7 +10,7 @@ import contextlib
 import functools
 import linecache
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,15 @@ class Ignored:
 
 
 _entered: dict[tuple[str, int], Ignored] = {}
+_told: Callable[[Ignored], None] | None = None
+
+
+def tell(told: Callable[[Ignored], None]) -> None:
+    """Call this with each block that is entered for the first time, and now with those that were entered before."""
+    global _told
+    _told = told
+    for block in list(_entered.values()):
+        told(block)
 
 
 class ignore:                                           # as Python's own context managers are called
@@ -59,7 +68,9 @@ class ignore:                                           # as Python's own contex
             frame = frame.f_back
         place = frame.f_code.co_filename, frame.f_lineno
         if place not in _entered:
-            _entered[place] = Ignored(self.reason, place[0], *lines_of_block(*place))
+            _entered[place] = block = Ignored(self.reason, place[0], *lines_of_block(*place))
+            if _told is not None:
+                _told(block)
 
     def __exit__(self, *error: object) -> None:
         pass
@@ -78,11 +89,13 @@ def lines_of_block(file: str, line: int) -> tuple[int, int]:
     return max(around, default=(line, line))
 
 
-def left_out(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
-    """Return the findings that no block ignores, and the number of findings left out."""
+def left_out(findings: Iterable[Finding], blocks: Iterable[Ignored] | None = None) -> tuple[list[Finding], int]:
+    """Return the findings that no block ignores, and the number of findings left out.  Without `blocks`: those that
+    this process has entered."""
     kept, count = [], 0
+    entered = list(_entered.values() if blocks is None else blocks)
     for finding in findings:
-        fitting = next((one for one in _entered.values() if one.fits(finding)), None)
+        fitting = next((one for one in entered if one.fits(finding)), None)
         if fitting is None:
             kept.append(finding)
         else:
@@ -91,9 +104,10 @@ def left_out(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
     return kept, count
 
 
-def as_json() -> list[dict[str, Any]]:
-    """Return the blocks that were entered so far."""
-    return [{"reason": one.reason, "place": f"{one.file}:{one.first}", "used": one.used} for one in _entered.values()]
+def as_json(blocks: Iterable[Ignored] | None = None) -> list[dict[str, Any]]:
+    """Return these blocks, or those that were entered so far."""
+    return [{"reason": one.reason, "place": f"{one.file}:{one.first}", "used": one.used}
+            for one in (_entered.values() if blocks is None else blocks)]
 
 
 def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,9 +13,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -115,6 +117,48 @@ inline bool works() {
                 offset_of(frame, code) == PyFrame_GetLasti(expected);
     Py_DECREF(code);
     return same;
+}
+
+// -- text, for which the GIL is not needed: code objects that are kept do not change, and neither do their strings ----
+
+inline void add_escaped(std::string& text, unsigned unit) {
+    char escape[16];
+    snprintf(escape, sizeof escape, "\\u%04x", unit);
+    text += escape;
+}
+
+// The string as JSON, in ASCII.
+inline void add_quoted(std::string& text, PyObject* string) {
+    const int kind = int(PyUnicode_KIND(string));
+    const void* data = PyUnicode_DATA(string);
+    text += '"';
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(string); i++) {
+        Py_UCS4 letter = PyUnicode_READ(kind, data, i);
+        if (letter >= 0x10000) {
+            add_escaped(text, 0xD800 + ((letter - 0x10000) >> 10));
+            add_escaped(text, 0xDC00 + (letter & 0x3FF));
+        } else if (letter < ' ' || letter > '~' || letter == '"' || letter == '\\') {
+            add_escaped(text, letter);
+        } else {
+            text += char(letter);
+        }
+    }
+    text += '"';
+}
+
+// `[file, line, function]` for each frame, the innermost first.
+inline std::string text_of(const Stack& stack) {
+    std::string text = "[";
+    for (int i = 0; i < stack.depth; i++) {
+        PyCodeObject* code = stack.places[i].code;
+        int line = PyCode_Addr2Line(code, stack.places[i].instruction);
+        text += i ? ", [" : "[";
+        add_quoted(text, code->co_filename);
+        text += ", " + std::to_string(line > 0 ? line : code->co_firstlineno) + ", ";
+        add_quoted(text, code->co_qualname);
+        text += "]";
+    }
+    return text + "]";
 }
 
 // All stacks that were seen, by their numbers; 0 stands for none. They are kept until the process ends, and their code

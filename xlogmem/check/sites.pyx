@@ -5,12 +5,12 @@
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libcpp.string cimport string
 
 from xlogmem._base.labels cimport line_of
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 
-from json.encoder import encode_basestring_ascii as quoted
 from time import perf_counter_ns
 
 from xlogmem.check.frames import Frame
@@ -29,6 +29,7 @@ cdef extern from "sites.hpp" namespace "check" nogil:
         uint32_t of_caller()
         size_t size()
         Stack at(uint32_t number) except +
+    string text_of(const Stack& stack) except +
 
 
 cdef extern from *:
@@ -40,8 +41,12 @@ cdef extern from *:
     extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_of_caller() {
         return xlogmem_sites().of_caller();
     }
+    extern "C" __attribute__((visibility("default"))) char* xlogmem_text_of_site(uint32_t number) {
+        return strdup(check::text_of(xlogmem_sites().at(number)).c_str());
+    }
     """
     Sites& xlogmem_sites() nogil
+    char* xlogmem_text_of_site(uint32_t number) nogil
     uint32_t xlogmem_site_of_caller() nogil
 
 
@@ -87,14 +92,13 @@ def frames_at(uint32_t number):
 def json_of(uint32_t number):
     """Return the same as JSON, `[file, line, function]` for each frame.  No code of Python runs meanwhile, nor a
     handler of a signal."""
-    cdef Stack stack = xlogmem_sites().at(number)
-    cdef list frames = [json_of_frame(<object>stack.places[i].code, stack.places[i].instruction)
-                        for i in range(stack.depth)]
-    return "[" + ", ".join(frames) + "]"
+    return text_of(xlogmem_sites().at(number)).decode("ascii")
 
 
-cdef str json_of_frame(object code, int instruction):
-    return f"[{quoted(code.co_filename)}, {line_of(code, instruction)}, {quoted(code.co_qualname)}]"
+def address_of_text():
+    """The address of ``char* text_of_site(uint32_t)``: the same as `json_of`, to be freed with `free()`, for any thread,
+    with the GIL or without it."""
+    return <uintptr_t><void*>xlogmem_text_of_site
 
 
 cdef object frame_of(object code, int instruction):

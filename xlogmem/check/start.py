@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import asdict
 
+from xlogmem._base.private import Folder, private_folder
 from xlogmem.blocks import report_to_check
-from xlogmem.check import audit, findings, front_ends, ignored, sites
+from xlogmem.check import audit, findings, front_ends, ignored, processes, sites
 from xlogmem.check.frames import place_in
 from xlogmem.check.front_ends import FrontEnd, Report
 
@@ -25,8 +26,7 @@ def begin(folder: str) -> None:
     """
     front_end = watch()
     with suppress(FileNotFoundError):                   # the program has ended, and this process goes on
-        Path(folder, f"{os.getpid()}.begun").touch()
-    Ending(front_end, Path(folder))
+        Ending(front_end, private_folder(folder))
 
 
 def watch() -> FrontEnd:
@@ -60,25 +60,33 @@ class Ending:
 
     LAST = -1000                                        # of the priorities in multiprocessing
 
-    def __init__(self, front_end: FrontEnd, folder: Path) -> None:
-        self.front_end, self.folder, self.process = front_end, folder, os.getpid()
-        self.record()
+    def __init__(self, front_end: FrontEnd, folder: Folder) -> None:
+        self.front_end, self.folder = front_end, folder
+        self.account()
         atexit.register(self.write)
         os.register_at_fork(after_in_child=self.after_fork)
 
     def after_fork(self) -> None:
         if self.front_end.is_lost():
             return
-        self.process = os.getpid()
-        self.record()
+        with suppress(OSError):                         # the check has ended meanwhile
+            self.account()
         workers = sys.modules.get("multiprocessing.util")
         if workers is not None:
             workers.register_after_fork(self, Ending.in_worker)
 
-    def record(self) -> None:
-        """Record a trace of this process, which no other process writes to."""
+    def account(self) -> None:
+        """Make the journal and the trace of this process, which no other process writes to."""
+        self.process = os.getpid()
+        self.name, journal = processes.new_journal(self.folder, self.process)
+        self.front_end.keep_findings(journal)
+        ignored.tell(self.entered)
         if "XLOGMEM_CHECK_RECORD" in os.environ:
-            self.front_end.record(str(self.folder / f"{self.process}.trace"))
+            self.front_end.record(self.folder.new_file(f"{self.name}.trace", os.O_WRONLY | os.O_APPEND))
+
+    def entered(self, block: ignored.Ignored) -> None:
+        if os.getpid() == self.process:
+            processes.note(self.folder, self.name, {"ignored": asdict(block) | {"used": 0}})
 
     def in_worker(self) -> None:
         from multiprocessing.util import Finalize
@@ -88,15 +96,14 @@ class Ending:
     def write(self) -> None:
         """Write one file for each process; a child whose parent had the driver has nothing to write."""
         if os.getpid() == self.process:
-            write(self.front_end, self.folder)
+            write(self.front_end, self.folder, self.name)
 
 
-def write(front_end: FrontEnd, folder: Path) -> None:
-    process = os.getpid()
+def write(front_end: FrontEnd, folder: Folder, name: str) -> None:
     front_end.stop()
     report = front_end.report()
     kept, count = ignored.left_out(found(report))
-    document = {"process": process, "notes": report.notes,
+    document = {"process": os.getpid(), "notes": report.notes,
                 "findings": [one.as_json() for one in kept],
                 "omissions": [audit.resolved(one) for one in report.omissions],
                 "ignored": ignored.as_json(), "left_out": count}
@@ -104,9 +111,8 @@ def write(front_end: FrontEnd, folder: Path) -> None:
     # A process may outlive the program, as the resource tracker of multiprocessing does: the report is out, and the
     # folder gone.
     with suppress(FileNotFoundError):
-        trace, part = folder / f"{process}.trace", folder / f"{process}.part"
-        part.write_text(json.dumps(document))
-        part.rename(part.with_suffix(".json"))
-        if trace.exists():
-            with trace.open("a", encoding="utf-8", errors="surrogateescape") as file:
-                file.writelines(f"# place {line}\n" for line in places())
+        if folder.has(f"{name}.trace"):
+            with folder.replacing(f"{name}.places") as file:
+                file.writelines(f"# place {line}\n".encode(errors="surrogateescape") for line in places())
+        with folder.replacing(f"{name}.json") as file:
+            file.write(json.dumps(document).encode())

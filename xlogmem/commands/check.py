@@ -25,14 +25,15 @@ __all__ = ["check"]
               help="Leave out what this TOML file lists; see docs/check.md.")
 @click.option("--record", "record_file", type=click.Path(dir_okay=False),
               help="Write the calls that were judged to this file; see docs/check.md.")
+@click.option("--allow-none", is_flag=True, help="A command in which nothing is checked is not a failure.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: str | None, possible: bool, strict: bool,
-          suppress_file: str | None, record_file: str | None, command: tuple[str, ...]) -> None:
+          suppress_file: str | None, record_file: str | None, allow_none: bool, command: tuple[str, ...]) -> None:
     """Find missing waits between streams in any CUDA Python program.
 
     `xlogmem check -- python program.py` runs the program on a GPU or, where there is none, on the simulated driver, on
     which no kernel computes anything.  Exit status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the
-    program itself failed, or ended without its findings.
+    program itself failed, nothing was checked, or a process was lost before everything was judged.
     """
     try:
         outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, list(command))
@@ -54,10 +55,11 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for block in outcome.ignored:
         if not block["used"]:
             say(f"nothing to ignore at {block['place']} ({block['reason']})")
-    if not outcome.processes and not outcome.lost:
-        say("no Python process was checked: is the command a Python program?")
-    for note in outcome.notes:
+    for note in [*outcome.notes, *outcome.lost]:
         say(note)
+    if not outcome.used:
+        say("nothing was checked: no Python process made a call of the driver.  Is the command a Python program, which "
+            "runs without the options -I, -E and -S of Python?")
     say(f"{report.summary(findings, suppressed)}, on {driver}")
     documents = [(json_file, {"status": outcome.status, "notes": outcome.notes,
                               "findings": [one.as_json() for one in findings], "omissions": outcome.omissions}),
@@ -68,10 +70,9 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         say(failure)
     if any(one.certain or strict for one in findings):
         sys.exit(runner.CERTAIN)
-    if outcome.lost:
-        say("the program ended without its findings: by os._exit, or a signal")
-    if outcome.status or outcome.lost:
+    if outcome.status:
         say(f"the program ended with status {outcome.status}")
+    if outcome.status or outcome.lost or (not outcome.used and not allow_none):
         sys.exit(runner.PROGRAM_FAILED)
     if failures:
         sys.exit(runner.WRONG_USAGE)

@@ -75,7 +75,8 @@ class Simulator:
             "wrong_settings": (u64, [text, u64]),
             "findings": (u64, [text, u64]),
             "hooks": (u64, []),
-            "record": (ctypes.c_int, [text]),
+            "record": (None, [ctypes.c_int]),
+            "keep_findings": (None, [ctypes.c_int, ctypes.c_void_p]),
             "audit": (None, [ctypes.c_int]),
             "omissions": (u64, [text, u64]),
             "find_sites": (None, [ctypes.c_void_p]),
@@ -164,11 +165,15 @@ class Simulator:
         """The address of the table of cpp/engine/hooks.hpp: what a runtime reports to the check."""
         return self._call("hooks")
 
-    def record(self, file: str | None) -> None:
-        """Write all that the engine is fed to this file, until `record(None)`: cpp/engine/trace.hpp.  It has
-        to begin before the first call of the driver."""
-        if not self._call("record", None if file is None else os.fsencode(file)):
-            raise OSError(f"{file} cannot be written")
+    def record(self, file: int | None) -> None:
+        """Write all that the engine is fed to this open file, until `record(None)`: cpp/engine/trace.hpp.  It has
+        to begin before the first call of the driver.  The file is closed at the end."""
+        self._call("record", -1 if file is None else file)
+
+    def keep_findings(self, file: int, frames_of: int) -> None:
+        """Write findings to this open file as they are made: cpp/engine/journal.hpp.  `frames_of` is the address of the
+        function for the frames of a place.  The file is closed at the end."""
+        self._call("keep_findings", file, frames_of)
 
     def audit(self, wanted: bool = True) -> None:
         """Turn the noting of `omissions` on or off: launches that name tracked memory outside any `use`, and more."""

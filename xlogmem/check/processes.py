@@ -1,0 +1,142 @@
+"""The processes of a check, and the files in its folder by which each accounts for itself.
+
+Each process, and each program that takes the place of another one in a process (`exec`), has a name: the process's
+number, with a second number where there was one of that name.  Its files have this name and an ending:
+
+    .journal    from the beginning on, findings as they are made: cpp/engine/journal.hpp
+    .json       at an orderly end, the findings in place of those of the journal, and what they may lack
+    .trace      of `--record`
+"""
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import struct
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xlogmem._base.private import Folder
+from xlogmem.check import ignored
+from xlogmem.check.findings import resolved
+from xlogmem.check.frames import Frame
+
+__all__ = ["Account", "accounts", "new_journal", "note"]
+
+PAGE = struct.Struct("=7Q")                             # JournalPage of cpp/engine/findings.hpp
+BEGIN = 4096                                            # Journal::kPage: the lines are behind the page
+PATIENCE = 5.0                                          # seconds for processes that end with the program
+
+
+def new_journal(folder: Folder, process: int) -> tuple[str, int]:
+    """Make the journal of a process that begins; returns the name of the process and a descriptor."""
+    for number in itertools.count():
+        name = f"{process}-{number}" if number else str(process)
+        with suppress(FileExistsError):
+            return name, folder.new_file(f"{name}.journal", os.O_RDWR | os.O_APPEND)
+    raise AssertionError
+
+
+def note(folder: Folder, name: str, line: dict[str, Any]) -> None:
+    """Add a line to the journal of this process."""
+    if not folder.is_open():
+        return
+    with suppress(OSError):                             # it has outlived the check
+        file = os.open(f"{name}.journal", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+                       dir_fd=folder.descriptor)
+        with open(file, "wb", buffering=0) as opened:
+            opened.write(json.dumps(line).encode() + b"\n")
+
+
+@dataclass
+class Account:
+    """What a process has left."""
+
+    process: int
+    document: dict[str, Any]                            # as `start.write` makes it
+    used: bool                                          # it has initialised the driver
+    lost: str = ""                                      # what of it was not judged, as a sentence
+    notes: list[str] = field(default_factory=list)
+
+
+def accounts(folder: Folder) -> list[Account]:
+    """Read the files of all processes, when the program has ended."""
+    names = sorted(name.removesuffix(".journal") for name in folder.names() if name.endswith(".journal"))
+    until = time.monotonic() + PATIENCE
+    while any(is_open(folder, name) for name in names) and time.monotonic() < until:
+        time.sleep(0.01)
+    return [account for name in names if (account := account_of(folder, name)) is not None]
+
+
+def is_open(folder: Folder, name: str) -> bool:
+    """True if this process has used the driver, and goes on."""
+    return (not folder.has(f"{name}.json") and page_of(folder.read(f"{name}.journal"))[0] > 0
+            and is_alive(process_of(name)))
+
+
+def process_of(name: str) -> int:
+    return int(name.split("-")[0])
+
+
+def page_of(journal: bytes) -> tuple[int, ...]:
+    """The page; of zeros where the process ended before it could make one."""
+    return PAGE.unpack_from(journal.ljust(PAGE.size, b"\0"))
+
+
+def is_alive(process: int) -> bool:
+    with suppress(OSError):
+        state = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return state not in ("Z", "X")
+    return False
+
+
+def account_of(folder: Folder, name: str) -> Account | None:
+    """None for a process that has left nothing, and had nothing to leave."""
+    journal = folder.read(f"{name}.journal")
+    used, ended, failed, withheld, aside, noted, fed = page_of(journal)
+    process = process_of(name)
+    if folder.has(f"{name}.json"):
+        document = json.loads(folder.read(f"{name}.json"))
+        lost = f"process {process} was not judged to its end" if failed else ""
+        return Account(process, document, bool(used), lost)
+    if not used:
+        return None
+    account = Account(process, document_of(process, journal[BEGIN:].splitlines(keepends=True)), True)
+    open_ends = [f"{count} {what}" for count, what in ((noted - fed, "calls"), (withheld + aside, "findings")) if count]
+    if is_alive(process) and not ended:
+        account.lost = f"process {process} still runs: the check has its findings so far, and no later ones"
+    elif failed or open_ends:
+        account.lost = (f"process {process} was lost: a signal, a crash, os._exit or exec ended it, and "
+                        f"{' and '.join(open_ends) or 'its last findings'} were not judged")
+    elif not ended:
+        account.notes.append(f"process {process} was ended by a signal, a crash, os._exit or exec: its calls are "
+                             "judged, and its audit and notes are missing")
+    return account
+
+
+def document_of(process: int, lines: Iterable[bytes]) -> dict[str, Any]:
+    """Return the findings of a journal as the process itself would have written them."""
+    records: dict[int, dict[str, Any]] = {}
+    stacks: dict[int, tuple[Frame, ...]] = {}
+    blocks: list[dict[str, Any]] = []
+    for line in lines:
+        if not line.endswith(b"\n"):                    # the end came while it was written
+            break
+        said = json.loads(line.decode(errors="replace"))    # names of kernels are bytes
+        if "stack" in said:
+            stacks[said["stack"]] = tuple(Frame(*frame) for frame in said["frames"])
+        elif "number" in said:
+            records[said["number"]] = said["finding"]
+        elif "ignored" in said:
+            blocks.append(said["ignored"])
+        else:
+            records.clear()
+    found = [resolved(record, lambda number: stacks.get(number, ())) for record in records.values() if record]
+    entered = [ignored.Ignored(**block) for block in blocks]
+    kept, count = ignored.left_out(found, entered)
+    return {"process": process, "notes": [], "findings": [one.as_json() for one in kept], "omissions": [],
+            "ignored": ignored.as_json(entered), "left_out": count}
