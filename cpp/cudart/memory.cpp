@@ -1,8 +1,6 @@
 // Allocations, copies, fills.
 #include "runtime.hpp"
 
-#include <cstring>
-
 using namespace cudart;
 
 RUNTIME Error cudaMalloc(CUdeviceptr* address, size_t bytes) {
@@ -45,14 +43,13 @@ struct Attributes {
     void* host_pointer;  // in CUDA 13 more follows, which is reserved
 };
 
-// cudaMemcpyKind.
-enum Way { HostToHost, HostToDevice, DeviceToHost, DeviceToDevice };
+// cudaMemcpyKind. From host to host, and where the kind is not said, the driver looks where the addresses are.
+enum Way { HostToDevice = 1, DeviceToHost, DeviceToDevice };
 
 CUdeviceptr number(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
 CUresult copy(void* to, const void* from, size_t bytes, int way) {
     switch (way) {
-        case HostToHost: memcpy(to, from, bytes); return CUDA_SUCCESS;
         case HostToDevice: return cuMemcpyHtoD_v2(number(to), from, bytes);
         case DeviceToHost: return cuMemcpyDtoH_v2(to, number(from), bytes);
         case DeviceToDevice: return cuMemcpyDtoD_v2(number(to), number(from), bytes);
@@ -62,7 +59,6 @@ CUresult copy(void* to, const void* from, size_t bytes, int way) {
 
 CUresult copy_async(void* to, const void* from, size_t bytes, int way, CUstream stream) {
     switch (way) {
-        case HostToHost: memcpy(to, from, bytes); return CUDA_SUCCESS;
         case HostToDevice: return cuMemcpyHtoDAsync_v2(number(to), from, bytes, stream);
         case DeviceToHost: return cuMemcpyDtoHAsync_v2(to, number(from), bytes, stream);
         case DeviceToDevice: return cuMemcpyDtoDAsync_v2(number(to), number(from), bytes, stream);

@@ -29,18 +29,6 @@ CUresult query(Lock& lock, Stream* stream) {
     return CUDA_SUCCESS;
 }
 
-// A stream that waits, or that the host waits for, up to everything queued before now. The legacy default stream's
-// "everything" includes the blocking streams: an empty operation on it collects them.
-CUresult synchronize_stream(Lock& lock, Stream* stream) {
-    if (stream->is_legacy()) {
-        Work work;
-        work.name = "synchronize";
-        REFUSE_IF(submit(lock, stream, std::move(work)));
-    }
-    synchronize(lock, stream);
-    return CUDA_SUCCESS;
-}
-
 CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture || event->captured) return wait_in_capture(stream, event, flags & CU_EVENT_WAIT_EXTERNAL);

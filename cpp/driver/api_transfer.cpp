@@ -3,11 +3,11 @@
 // When a call returns, the host has waited as CUDA promises ("API synchronization behavior",
 // docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html), and not longer, although hardware often waits longer:
 // a program that needs more has to be found.
-//   - To pageable host memory: until the copy is done, in the Async forms too. From pageable memory to the device:
-//     until the bytes are staged; the transfer may be under way still, in the forms without a stream too, so these
-//     forms are not ordered before the work of a non-blocking stream.
-//   - The forms without a stream wait where one side is page-locked or managed, or both are the host's; the Async
-//     forms do not.
+//   - To pageable host memory, and from host to host: until the copy is done, in the Async forms too.
+//   - From pageable memory to the device: until the bytes are staged. The transfer may be under way still, so it is not
+//     ordered before the work of a non-blocking stream. The forms without a stream synchronize the stream before they
+//     begin.
+//   - The forms without a stream wait where one side is page-locked or managed; the Async forms do not.
 //   - Device to device, and a fill of device memory: for nothing.
 // Page-locked memory is read and written when the operation runs. Host memory is not watched for races.
 #include "calls.hpp"
@@ -26,12 +26,14 @@ enum class Peers { Checked, Any };  // cuMemcpyPeerAsync finds a way between any
 
 bool in_arena(u64 address) { return memory().in_arena(address); }
 
-// True if this copy returns only when it is done. `pageable`: neither the device's memory nor page-locked.
-bool waits_for_copy(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
-    if (target_pageable) return true;
-    if (sync == Sync::No) return false;
+enum class Wait { Nothing, Before, Copy };  // for what the host waits: nothing, what was queued before, the copy
+
+// `pageable`: neither the device's memory nor page-locked.
+Wait wait_of(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
     bool to_device = in_arena(target), from_device = in_arena(source);
-    return !(to_device && (from_device || source_pageable));
+    if (target_pageable || !(to_device || from_device)) return Wait::Copy;
+    if (sync == Sync::No || (to_device && from_device)) return Wait::Nothing;
+    return to_device && source_pageable ? Wait::Before : Wait::Copy;
 }
 
 CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
@@ -48,12 +50,13 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     if (peers == Peers::Checked &&
         !(can_access(stream->context, source, Use::Read) && can_access(stream->context, target, Use::Write)))
         return CUDA_ERROR_INVALID_VALUE;
-    bool waits = waits_for_copy(target, source, !device_target, !device_source, sync);
+    Wait wait = wait_of(target, source, !device_target, !device_source, sync);
     if (sync == Sync::Yes) REFUSE_IF(check_unsafe_call());
-    if (waits && stream->capture) return check_not_capturing(stream);
+    if (wait != Wait::Nothing && stream->capture) return check_not_capturing(stream);
+    if (wait == Wait::Before) REFUSE_IF(synchronize_stream(lock, stream));
     Work work;
     work.name = this_thread().call;
-    if (device_source || waits) {
+    if (device_source || wait == Wait::Copy) {
         work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
     } else {
         const u8* start = reinterpret_cast<const u8*>(source);
@@ -64,7 +67,7 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     work.touches(target, bytes, Use::Write);
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
-    if (waits) synchronize(lock, position, queued(stream));
+    if (wait == Wait::Copy) synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
 }
 

@@ -211,6 +211,9 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 void host_learns(const check::Clock& clock);
 void synchronize(Lock& lock, Position position, const check::Clock& clock);
 void synchronize(Lock& lock, Stream* stream);  // with all that is queued on it
+// The same, refused where the legacy stream may not be used. The legacy stream's "all" includes the blocking streams: an
+// empty operation on it collects them.
+CUresult synchronize_stream(Lock& lock, Stream* stream);
 void synchronize_context(Lock& lock, Context* context);
 
 // schedule.cpp

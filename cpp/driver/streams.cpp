@@ -316,6 +316,16 @@ void synchronize(Lock& lock, Position position, const check::Clock& clock) {
     trim_to_thresholds();
 }
 
+CUresult synchronize_stream(Lock& lock, Stream* stream) {
+    if (stream->is_legacy()) {
+        Work work;
+        work.name = "synchronize";
+        REFUSE_IF(submit(lock, stream, std::move(work)));
+    }
+    synchronize(lock, stream);
+    return CUDA_SUCCESS;
+}
+
 void synchronize_context(Lock& lock, Context* context) {
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* stream = driver().streams[i];

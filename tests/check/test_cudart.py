@@ -22,6 +22,8 @@ int cudaEventCreate(void**);
 int cudaEventRecord(void*, void*);
 int cudaStreamWaitEvent(void*, void*, unsigned);
 int cudaMemsetAsync(void*, int, size_t, void*);
+int cudaMemcpy(void*, const void*, size_t, int);
+int cudaMemcpyAsync(void*, const void*, size_t, int, void*);
 int cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, void*);
 int cudaDeviceSynchronize();
 const char* cudaGetErrorName(int);
@@ -99,12 +101,29 @@ extern "C" long capture() {
     ok(cudaGraphGetNodes(graph, nullptr, &nodes));
     return failures || !number ? -1 : 100 * before + 10 * within + long(nodes);
 }
+
+// Two blocking streams fill the same memory; between the fills is a copy of the host's own memory, or none.
+extern "C" long copy(int copies) {
+    void *a, *b, *p;
+    static char from[4] = "abc", to[4];
+    ok(cudaStreamCreateWithFlags(&a, 0));
+    ok(cudaStreamCreateWithFlags(&b, 0));
+    ok(cudaMalloc(&p, 64));
+    ok(cudaMemsetAsync(p, 0, 64, a));
+    if (copies) ok(cudaMemcpy(to, from, 4, 0));
+    ok(cudaMemsetAsync(p, 1, 64, b));
+    int refused = cudaMemcpyAsync(to, from, 4, 0, &failures);
+    return failures || (copies && to[2] != 'c') ? -1 : refused;
+}
 """
 PROGRAM = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 library.run.restype = ctypes.c_char_p
-print(library.capture() if "capture" in sys.argv else library.run("fixed" in sys.argv))
+if "copy" in sys.argv:
+    print(library.copy("fixed" in sys.argv))
+else:
+    print(library.capture() if "capture" in sys.argv else library.run("fixed" in sys.argv))
 """
 
 
@@ -129,3 +148,11 @@ def test_a_missing_wait_and_its_repair(checked, library):
 def test_what_a_program_sees_of_a_capture(checked, library):
     run = checked(PROGRAM, library, "capture")
     assert run.stdout == "13\n", run.stderr
+
+
+def test_a_copy_of_the_hosts_own_memory_is_a_call_of_the_driver(checked, library):
+    """It waits as the driver's, and a stream that does not exist is refused."""
+    run = checked(PROGRAM, library, "copy")
+    assert (run.stdout, run.pairs) == ("400\n", [("write/write", True)]), run.stderr
+    run = checked(PROGRAM, library, "copy", "fixed")
+    assert (run.stdout, run.pairs) == ("400\n", []), run.stderr

@@ -48,6 +48,11 @@ CALLS = {
     "DtoHAsync, pageable": (
         lambda p, q, h, a: driver.cuMemcpyDtoHAsync(ctypes.addressof(PAGEABLE), p, NBYTES, a), True),
     "DtoHAsync, page-locked": (lambda p, q, h, a: driver.cuMemcpyDtoHAsync(h, p, NBYTES, a), False),
+    "unified, asynchronous, host to host": (
+        lambda p, q, h, a: (driver.cuMemsetD8Async(p, 1, NBYTES, a),
+                            driver.cuMemcpyAsync(h, ctypes.addressof(PAGEABLE), NBYTES, a))[1], True),
+    "unified, asynchronous, page-locked to page-locked": (
+        lambda p, q, h, a: (driver.cuMemsetD8Async(p, 1, NBYTES, a), driver.cuMemcpyAsync(h, h, NBYTES, a))[1], True),
     "DtoDAsync": (lambda p, q, h, a: driver.cuMemcpyDtoDAsync(p, q, NBYTES, a), False),
     "memset": (lambda p, q, h, a: driver.cuMemsetD8(p, 1, NBYTES), False),
     "memset, asynchronous": (lambda p, q, h, a: driver.cuMemsetD8Async(p, 1, NBYTES, a), False),
@@ -88,6 +93,21 @@ def test_a_fill_waits_where_the_host_can_look(simulator, memory, place):
     assert simulator.pending_operations() == 1
     if place == "managed":
         ok(driver.cuMemFree(target))
+
+
+@pytest.mark.parametrize("copy", [driver.cuMemcpyHtoD, driver.cuMemcpy])
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_upload_from_pageable_memory_waits_for_what_was_queued_before(scheduled, memory, copy, waits):
+    """By the form without a stream, for the legacy stream and the blocking ones; the form with a stream does not wait."""
+    p, q, _ = memory
+    fill(p, 1, 0)
+    fill(p, 2, stream(0))
+    if waits:
+        ok(copy(q, ctypes.addressof(PAGEABLE), NBYTES))
+    else:
+        ok(driver.cuMemcpyHtoDAsync(q, ctypes.addressof(PAGEABLE), NBYTES, 0))
+    fill(p, 3, stream())
+    assert bool(scheduled.races()) is not waits
 
 
 def test_an_upload_is_staged(scheduled, memory):
