@@ -1,10 +1,7 @@
-// Errors, devices, contexts, pools.
+// Devices, contexts, pools.
 #include "runtime.hpp"
 
-#include <cctype>
-#include <cstring>
 #include <mutex>
-#include <string>
 
 namespace cudart {
 
@@ -54,27 +51,6 @@ RUNTIME Error cudaGetLastError() {
     return error;
 }
 RUNTIME Error cudaPeekAtLastError() { return last; }
-
-RUNTIME const char* cudaGetErrorString(Error error) {
-    const char* text = nullptr;
-    cuGetErrorString(CUresult(error), &text);
-    return text ? text : "unrecognized error code";
-}
-
-// As the runtime writes them: CUDA_ERROR_INVALID_VALUE is cudaErrorInvalidValue.
-RUNTIME const char* cudaGetErrorName(Error error) {
-    static thread_local std::string name;
-    const char* text = nullptr;
-    cuGetErrorName(CUresult(error), &text);
-    if (!error) return "cudaSuccess";
-    if (error == CUDA_ERROR_OUT_OF_MEMORY) return "cudaErrorMemoryAllocation";
-    if (!text || strncmp(text, "CUDA_ERROR_", 11)) return "unrecognized error code";
-    name = "cudaError";
-    bool upper = true;
-    for (const char* c = text + 11; *c; upper = *c++ == '_')
-        if (*c != '_') name += upper ? *c : char(tolower(*c));
-    return name.c_str();
-}
 
 RUNTIME Error cudaRuntimeGetVersion(int* version) {
     *version = CUDART_VERSION;

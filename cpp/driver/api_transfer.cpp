@@ -56,14 +56,16 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     if (wait == Wait::Before) REFUSE_IF(synchronize_stream(lock, stream));
     Work work;
     work.name = this_thread().call;
-    if (device_source || wait == Wait::Copy) {
+    // A node of a graph reads pageable memory too at each launch.
+    bool staged_now = !device_source && wait != Wait::Copy && !stream->capture;
+    if (!staged_now) {
         work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
     } else {
         const u8* start = reinterpret_cast<const u8*>(source);
         auto staged = std::make_shared<std::vector<u8>>(start, start + bytes);
         work.run = [target, staged] { memcpy(memory().view(target), staged->data(), staged->size()); };
     }
-    work.touches(source, bytes, Use::Read);
+    if (!staged_now) work.touches(source, bytes, Use::Read);
     work.touches(target, bytes, Use::Write);
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));

@@ -62,10 +62,12 @@ bool is_pinned(u64 address) {
 }
 
 bool is_mapped(u64 address, u64 bytes) {
-    u64 page = u64(sysconf(_SC_PAGESIZE));
-    unsigned char resident;
-    for (u64 byte : {address, address + bytes - 1})
-        if (mincore(reinterpret_cast<void*>(byte & ~(page - 1)), 1, &resident)) return false;
+    constexpr u64 kPages = 4096;
+    u64 page = u64(sysconf(_SC_PAGESIZE)), end = address + bytes;
+    unsigned char resident[kPages];
+    if (end < address) return false;
+    for (u64 at = address & ~(page - 1); at < end; at += kPages * page)
+        if (mincore(reinterpret_cast<void*>(at), std::min(end - at, kPages * page), resident)) return false;
     return true;
 }
 

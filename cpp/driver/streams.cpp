@@ -251,7 +251,38 @@ void wait_for(Lock& lock, Stream* stream, Position position) {
     push(stream, std::move(wait));
 }
 
+namespace {
+
+struct HostMemory {
+    u64 address, bytes;
+    bool pinned;
+};
+
+// Host memory that the operation reaches is looked at when the operation runs: as a node of a graph it may run long
+// after the program has given the memory back.
+void look_at_host_memory(Work& work) {
+    std::vector<HostMemory> reached;
+    for (unsigned i = 0; i < work.range_count; i++) {
+        const Range& range = work.ranges[i];
+        if (!memory().in_arena(range.address))
+            reached.push_back({range.address, range.bytes, is_pinned(range.address)});
+    }
+    if (reached.empty() || !work.run) return;
+    work.run = [run = std::move(work.run), name = work.name, reached = std::move(reached)] {
+        for (const HostMemory& one : reached) {
+            if (one.pinned ? is_pinned(one.address) : is_mapped(one.address, one.bytes)) continue;
+            log_line("%s ran after the program gave its host memory back: bytes [0x%llx,0x%llx)", name,
+                     (unsigned long long)one.address, (unsigned long long)(one.address + one.bytes));
+            return fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+        run();
+    };
+}
+
+}  // namespace
+
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position) {
+    look_at_host_memory(work);
     Work touched;  // without what it runs, which is moved away before
     touched.name = work.name;
     touched.ranges = work.ranges;

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 
 import pytest
 from cuda.bindings import driver
@@ -9,7 +10,7 @@ from sim_support import HOST_FUNCTION, alloc, code, fill, free, ok, stream, sync
 
 pytestmark = pytest.mark.simulator
 RELAXED = driver.CUstreamCaptureMode(2)
-INVALID_VALUE, ILLEGAL_STATE, UPDATE_FAILURE = 1, 401, 910
+INVALID_VALUE, ILLEGAL_STATE, ILLEGAL_ADDRESS, UPDATE_FAILURE = 1, 401, 700, 910
 MOVE = 1
 
 
@@ -73,6 +74,45 @@ def test_an_update_replaces_the_work(simulator):
     assert (simulator.peek(p, 64), simulator.peek(q, 64)) == (b"\xcd" * 64, b"\x02" * 64)
     free(p, a)
     free(q, a)
+
+
+def mapped(nbytes):
+    """Pageable memory, and what gives it back."""
+    memory = mmap.mmap(-1, nbytes)
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)), memory.close
+
+
+def page_locked(nbytes):
+    address = int(ok(driver.cuMemHostAlloc(nbytes, 0)))
+    return address, lambda: ok(driver.cuMemFreeHost(address))
+
+
+def registered(nbytes):
+    memory = (ctypes.c_char * nbytes)()
+    ok(driver.cuMemHostRegister(ctypes.addressof(memory), nbytes, 0))
+    return ctypes.addressof(memory), lambda: memory and ok(driver.cuMemHostUnregister(ctypes.addressof(memory)))
+
+
+@pytest.mark.parametrize("lent", [True, False])
+@pytest.mark.parametrize("memory", [mapped, page_locked, registered])
+@pytest.mark.parametrize("nbytes", [64, 64 << 20])
+def test_a_graph_reads_host_memory_at_each_launch(simulator, memory, nbytes, lent):
+    """Memory that the program has given back is an illegal address, as on a GPU, and not the end of the process."""
+    a = stream()
+    p = alloc(a, nbytes)
+    address, give_back = memory(nbytes)
+    ok(driver.cuStreamBeginCapture(a, RELAXED))
+    ok(driver.cuMemcpyHtoDAsync(p, address, nbytes, a))
+    execution = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(a)), 0))
+    ctypes.memset(address, 7, nbytes)
+    if not lent:
+        give_back()
+    ok(driver.cuGraphLaunch(execution, a))
+    assert code(driver.cuStreamSynchronize(a)) == (0 if lent else ILLEGAL_ADDRESS)
+    if lent:
+        assert simulator.peek(p, nbytes) == b"\x07" * nbytes
+        give_back()
+        free(p, a)
 
 
 class Objects:

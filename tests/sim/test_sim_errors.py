@@ -1,0 +1,47 @@
+"""The names and texts of error codes: each code of cuda.h has both, and the simulated runtime writes those of NVIDIA's."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from cuda.bindings import driver
+from sim_support import python
+
+import xlogmem.check.cudart
+
+pytestmark = pytest.mark.simulator
+NAMES = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+for call in (library.cudaGetErrorName, library.cudaGetErrorString):
+    call.restype = ctypes.c_char_p
+    print([call(code) for code in range(-1, 10_001)])
+"""
+
+
+def test_every_code_of_the_driver_has_a_name_and_a_text(simulator):
+    for code in driver.CUresult:
+        assert driver.cuGetErrorName(code) == (driver.CUresult.CUDA_SUCCESS, code.name.encode())
+        result, text = driver.cuGetErrorString(code)
+        assert result == driver.CUresult.CUDA_SUCCESS and text
+
+
+def test_a_code_that_cuda_does_not_have_has_neither(simulator):
+    library = ctypes.CDLL("libcuda.so.1")
+    for call in (library.cuGetErrorName, library.cuGetErrorString):
+        text = ctypes.c_char_p(b"before")
+        assert call(12345, ctypes.byref(text)) == 1 and text.value is None
+
+
+def test_the_simulated_runtime_writes_what_nvidias_runtime_writes():
+    try:
+        wheel = distribution("nvidia-cuda-runtime-cu12")
+    except PackageNotFoundError:
+        pytest.skip("NVIDIA's runtime is not installed")
+    theirs = next(Path(wheel.locate_file(file)) for file in wheel.files or () if file.name == "libcudart.so.12")
+    ours = xlogmem.check.cudart._path(12)
+    simulated = f"from xlogmem import sim; sim.install()\n{NAMES}"
+    assert python("-c", simulated, ours).stdout == python("-c", NAMES, str(theirs)).stdout
