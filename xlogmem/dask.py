@@ -22,6 +22,7 @@ except ImportError as _error:
 
 import xlogmem
 from xlogmem._base.log import logger
+from xlogmem._base.texts import printable
 from xlogmem._devices import device_ids
 from xlogmem._driver import ProcessLock
 from xlogmem.allocators import LIBRARIES, enabled_libraries
@@ -144,7 +145,8 @@ class XlogmemPlugin(WorkerPlugin):
             except BaseException as failure:
                 if former:                              # for which this one stands from now on, with Dask
                     _wants[worker.id, self] = kept
-                    logger().error("XlogmemPlugin was not set up; this worker goes on with what it has: %s", failure)
+                    logger().error("XlogmemPlugin was not set up; this worker goes on with what it has: %s",
+                                   printable(str(failure)))
                 raise
             finally:
                 _end_unwanted()
@@ -247,7 +249,8 @@ def _end_unwanted() -> None:
         try:
             _end(kind, which)
         except (ImportError, RuntimeError, ValueError) as failure:
-            logger().warning("%s %s stays enabled on this worker: %s", kind, which, failure)
+            logger().warning("%s %s stays enabled on this worker: %s", kind, printable(str(which)),
+                             printable(str(failure)))
         else:
             _begun.discard((kind, which))
 

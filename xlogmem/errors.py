@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from xlogmem._base.texts import printable
+
 __all__ = [
     "BlockingStreamWarning",
     "DeviceLostError",
@@ -92,7 +94,7 @@ class OutOfBudgetError(XlogmemError, MemoryError):
     def __init__(self, requested: int, remaining: int, current: int, limit: int, *, pending: int = 0,
                  holders: Iterable[tuple[str | None, int]] = (), what: str = "") -> None:
         self.holders = list(holders)
-        largest = ", ".join(f"{tag if tag is not None else 'memory without a tag'}: {nbytes}"
+        largest = ", ".join(f"{printable(tag) if tag is not None else 'memory without a tag'}: {nbytes}"
                             for tag, nbytes in self.holders)
         super().__init__(f"out of budget: requested {requested} bytes, remaining {remaining} bytes "
                          f"(current {current}, limit {limit})" + (f" while {what}" if what else "")

@@ -13,6 +13,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from xlogmem._base.cpp cimport make_new, vector
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import parse_number
 
 __all__ = ["Stack", "label_count"]
@@ -56,7 +57,7 @@ cdef class Stack:
                 for i in range(self.places.size())]
 
     def __str__(self):
-        return "\n".join(f"  {code.co_filename}:{line} in {code.co_qualname}" for code, line in self.frames())
+        return "\n".join(printable(f"  {code.co_filename}:{line} in {code.co_qualname}") for code, line in self.frames())
 
     def __repr__(self):
         return f"<{type(self).__name__} of {self.places.size()} frames>"

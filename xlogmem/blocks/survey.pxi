@@ -4,7 +4,7 @@ import enum
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._base.tags import shown
+from xlogmem._base.texts import printable, shown
 from xlogmem.errors import UseAfterFreeError
 from xlogmem.resources.layers import find_layer
 from xlogmem._base.cpp cimport vector
@@ -118,7 +118,7 @@ cdef str described(Core core, uint64_t generation, str name):
 
 
 cdef str words_of(size_t nbytes, object tag, object stream):
-    return f"{nbytes} bytes" + (f", tag {tag!r}" if tag is not None else "") + (
+    return f"{nbytes} bytes" + (f", tag {shown(tag)}" if tag is not None else "") + (
         f", allocated on stream {stream}" if stream is not None else ", adopted without a stream")
 
 
@@ -163,7 +163,7 @@ cdef list rows_by_line(Core core, object known):
     for _, nbytes, tag, generation, *_ in blocks:
         event = begun.get(generation)
         line = event.place if event is not None else None
-        name = shown(tag) + (f", {line}" if line is not None else "")
+        name = shown(tag) + (printable(f", {line}") if line is not None else "")
         total, count = rows.get(name, (0, 0))
         rows[name] = total + nbytes, count + 1
     return sorted([(name, *row) for name, row in rows.items()], key=lambda row: -row[1])

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Stream, stack_of
 from xlogmem.check.frames import Frame, place_in
@@ -55,4 +56,4 @@ def as_text(record: dict[str, Any]) -> str:
     lines += [f"  {'memory':8}{format_bytes(record['bytes'])}{tag}", f"  {'repair':8}{repair}"]
     if record["count"] > 1:
         lines.append(f"  {record['count']} times")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -5,6 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
+from xlogmem._base.texts import printable
 from xlogmem.check import ignored, start
 from xlogmem.check.findings import Finding
 from xlogmem.check.report import as_text, summary
@@ -56,8 +57,9 @@ class Checks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for block in ignored.as_json():
             if not block["used"]:
-                terminalreporter.write_line(f"xlogmem check: nothing to ignore at {block['place']} ({block['reason']})")
+                terminalreporter.write_line(printable(
+                    f"xlogmem check: nothing to ignore at {block['place']} ({block['reason']})"))
         for note in self.front_end.report().notes:
-            terminalreporter.write_line(f"xlogmem check: {note}")
+            terminalreporter.write_line(printable(f"xlogmem check: {note}"))
         terminalreporter.write_line(
             f"xlogmem check: {summary(self.total, self.left_out)}, on {self.front_end.name}")

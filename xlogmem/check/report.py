@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Finding
 from xlogmem.check.frames import Frame, place_in
@@ -83,7 +84,7 @@ def as_text(finding: Finding) -> str:
         lines.append(f"  {'repair':8}{repair}")
     if finding.count > 1:
         lines.append(f"  {finding.count} times")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def place_of(stack: tuple[Frame, ...]) -> str:

@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from xlogmem._base.texts import printable
 from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
 
@@ -41,7 +42,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         environment, driver = runner.environment(on_gpu, pools)
         outcome = runner.run(list(command), environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(printable(str(error))) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)
     suppressed += outcome.left_out
     for finding in findings:
@@ -79,4 +80,4 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
 
 
 def say(text: str) -> None:
-    click.echo(f"xlogmem check: {text}", err=True)
+    click.echo(printable(f"xlogmem check: {text}"), err=True)

@@ -17,6 +17,7 @@ from rich.table import Table
 
 import xlogmem
 from xlogmem import _driver
+from xlogmem._base.texts import printable
 from xlogmem.commands.check import check
 from xlogmem.commands.demo import demo
 from xlogmem.commands.top import top
@@ -48,7 +49,7 @@ class Commands(click.Group):
                 return entry.load()  # type: ignore[no-any-return]
             except Exception as error:      # of any kind: other packages raise it
                 return unavailable(name, "Cannot be imported.",
-                                   f"{entry.value} cannot be imported: {type(error).__name__}: {error}")
+                                   printable(f"{entry.value} cannot be imported: {type(error).__name__}: {error}"))
         if name in BENCH:
             return unavailable(name, "Not installed: xlogmem-bench.", MISSING)
         return None

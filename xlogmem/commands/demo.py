@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from xlogmem._base.texts import printable
 from xlogmem.commands.start import start_driver
 from xlogmem.errors import XlogmemError
 from xlogmem.observe.history import record_history
@@ -43,7 +44,7 @@ def demo(rounds: int, policy: str | None, as_json: bool, history: str | None) ->
         with recorded(history, "with"):
             protected = pipeline.run(protected=True)
     except (XlogmemError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     if as_json:
         click.echo(json.dumps(figures(pipeline, without, protected)))
     else:

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from xlogmem._base.texts import printable
 from xlogmem.observe.live.reading import LiveError
 from xlogmem.observe.live.watching import JsonLines, Screen, Shown, Texts, follow, run
 
@@ -41,9 +42,9 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
         else:
             watch(pid, command, Texts(Console(stderr=True)), interval, once, Console(stderr=True))
     except LiveError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     except OSError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(printable(str(error))) from error
     except KeyboardInterrupt:                           # the way to leave a process that goes on
         return
 

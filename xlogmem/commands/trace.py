@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from xlogmem._base.texts import printable
 from xlogmem.observe.history import perfetto, timeline, torch
 from xlogmem.observe.history.files import History, HistoryError, read
 
@@ -36,7 +37,7 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
         if torch_file:
             Path(torch_file).write_bytes(torch.dumped(events))
     except (HistoryError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     if not (html_file or perfetto_file or torch_file):
         Console().print(table_of(events))
     if events.dropped:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import xlogmem
 from xlogmem._base.log import logger
-from xlogmem._base.tags import encodable
+from xlogmem._base.texts import encodable, printable
 from xlogmem._driver import ProcessLock
 from xlogmem.launch import LaunchRecorder
 from xlogmem.observe import _history
@@ -188,7 +188,7 @@ def record_or_warn() -> None:
     try:
         record_nvtx()
     except Exception as error:
-        logger().warning("XLOGMEM_NVTX: %s", error)
+        logger().warning("XLOGMEM_NVTX: %s", printable(str(error)))
 
 
 def with_ranges(use: Callable[..., LaunchRecorder], domain: Any) -> Callable[..., NamedUse]:

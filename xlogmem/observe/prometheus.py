@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import SupportsIndex
 
-from xlogmem._base.tags import encodable
+from xlogmem._base.texts import encodable
 from xlogmem._base.units import parse_number
 from xlogmem.observe.live.figures import RuntimeFigures, figures_of
 from xlogmem.runtime import existing_runtimes

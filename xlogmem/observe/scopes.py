@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from xlogmem._base.texts import shown
 from xlogmem.blocks import OpenScope, PeakSpan, enter_scope, leave_scope, live_by_tag
 from xlogmem.runtime import DeviceRuntime, existing_runtime
 
@@ -72,7 +73,7 @@ class scope:                                # in the style of a function, as con
 
     def __enter__(self) -> scope:
         if self._opened is not None:
-            raise RuntimeError(f"the scope {self.tag!r} is open already: make a new one")
+            raise RuntimeError(f"the scope {shown(self.tag)} is open already: make a new one")
         runtime = self._runtime if self._runtime is not None else existing_runtime(0)
         if runtime is not None:
             self._counted = runtime, PeakSpan(runtime)
@@ -84,7 +85,7 @@ class scope:                                # in the style of a function, as con
     def __exit__(self, kind: type[BaseException] | None, exception: BaseException | None,
                  traceback: TracebackType | None) -> None:
         if self._opened is None:
-            raise RuntimeError(f"the scope {self.tag!r} is not open")
+            raise RuntimeError(f"the scope {shown(self.tag)} is not open")
         leave_scope(self._opened)
         self._opened = None
         if self._end_range is not None:
@@ -98,4 +99,4 @@ class scope:                                # in the style of a function, as con
             self.bytes_by_tag = {tag: nbytes for tag, nbytes, _ in live_by_tag(runtime)}
 
     def __repr__(self) -> str:
-        return f"<scope {self.tag!r}{' open' if self._opened is not None else ''}>"
+        return f"<scope {shown(self.tag)}{' open' if self._opened is not None else ''}>"

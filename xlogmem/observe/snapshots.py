@@ -11,7 +11,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 from xlogmem import blocks
-from xlogmem._base.tags import shown
+from xlogmem._base.texts import shown
 from xlogmem._base.units import format_bytes
 from xlogmem.blocks import Core, survey
 from xlogmem.resources import PoolMemoryResource

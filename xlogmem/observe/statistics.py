@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import parse_device_id
 from xlogmem._driver import ProcessLock
 from xlogmem.resources import Statistics, StatisticsResourceAdaptor
@@ -194,7 +195,8 @@ class ProfilerRecords:
                   "  memory_total - all that was allocated inside, in bytes",
                   "", f"Ordered by: {ordered_by}", "",
                   "ncalls     memory_peak    memory_total  filename:lineno(function)"]
-        return "\n".join(lines + [f"{record.num_calls:6,d} {record.memory_peak:15,d} {record.memory_total:15,d}  {name}"
+        return "\n".join(lines + [f"{record.num_calls:6,d} {record.memory_peak:15,d} {record.memory_total:15,d}  "
+                                  f"{printable(name)}"
                                   for name, record in rows])
 
     def __str__(self) -> str:

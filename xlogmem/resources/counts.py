@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xlogmem._base.log import logger
+from xlogmem._base.texts import shown
 from xlogmem._base.units import format_bytes
 from xlogmem.resources.endings import at_end
 
@@ -64,7 +65,7 @@ class Outstanding:
     stack: Any
 
     def __str__(self) -> str:
-        facts = [f"tag {self.tag!r}"] if self.tag is not None else []
+        facts = [f"tag {shown(self.tag)}"] if self.tag is not None else []
         facts += [f"generation {self.generation}"] if self.generation is not None else []
         facts += [f"stream {self.stream}"]
         return f"{self.ptr:#x}: {self.nbytes} B ({', '.join(facts)})"

@@ -30,6 +30,7 @@ import weakref
 
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes, parse_bytes
 
 __all__ = ["LimitingResourceAdaptor"]
@@ -250,6 +251,6 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
         """The figures as text, for a person to read."""
         rows = [f"{self!r}", f"  limit           {format_bytes(self.limit):>12}",
                 f"  counted         {format_bytes(self.current_bytes):>12}, of live blocks and pending frees"]
-        rows += [f"    {format_bytes(nbytes):>12}  {tag if tag is not None else 'without a tag'}"
+        rows += [f"    {format_bytes(nbytes):>12}  {printable(tag) if tag is not None else 'without a tag'}"
                  for tag, nbytes in list(self.holders().items())[:HOLDERS]]
         return "\n".join(rows)

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xlogmem._base.texts import printable
+
 __all__ = ["GuardViolation"]
 
 
@@ -49,5 +51,6 @@ class GuardViolation:
         stacks = "".join(f"\n{title}:\n{stack}" for title, stack in (
             ("allocated at", self.allocated_at), ("freed at", self.freed_at), ("freed again at", self.freed_again_at))
             if stack is not None)
-        return (f"{self.kind} of {self.tag or 'memory without a tag'}, generation {self.generation}, {self.nbytes} "
-                f"bytes at {self.ptr:#x}{where}{stacks}")
+        tag = printable(self.tag) if self.tag else "memory without a tag"
+        return (f"{self.kind} of {tag}, generation {self.generation}, {self.nbytes} bytes at {self.ptr:#x}{where}"
+                f"{stacks}")

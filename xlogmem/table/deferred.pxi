@@ -7,6 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
 from xlogmem._base.log import logger
+from xlogmem._base.texts import printable
 from xlogmem._base.cpp cimport atomic, make_new, vector
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
@@ -62,7 +63,7 @@ cdef int run_deferred(void* _) noexcept:
         del hold
         hold = following
     for i in range(log_lines.size()):
-        logger().error("%s", log_lines[i].text.decode(errors="replace"))
+        logger().error("%s", printable(log_lines[i].text.decode(errors="replace")))
     if left_out:
         logger().error("and %d more", left_out)
     return 0

@@ -13,6 +13,7 @@ from rich.progress import Progress, TextColumn
 
 import xlogmem
 from xlogmem import _driver
+from xlogmem._base.texts import printable
 from xlogmem.commands.start import start_driver
 from xlogmem.errors import XlogmemError
 
@@ -80,7 +81,7 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
             results.plot(document, name)
         agree = before is None or results.print_agreement(document, before, console)
     except (XlogmemError, RuntimeError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     if not agree:
         raise SystemExit(1)
 
@@ -106,13 +107,13 @@ def run_bench(settings: Settings) -> dict[str, Any]:
         def show(event: dict[str, Any]) -> None:
             if event["kind"] == "facts" and event["process"] == 0:
                 for name, reason in event["missing"].items():
-                    bar.console.print(f"without {name}: {reason}", markup=False, highlight=False)
+                    bar.console.print(printable(f"without {name}: {reason}"), markup=False, highlight=False)
             elif event["kind"] == "case":
                 done.add((event["process"], event["case"]))
                 bar.update(task, completed=len(done) - 1, now=escape(event["case"]))
             elif event["kind"] in ("failure", "died"):
-                bar.console.print(f"{event.get('candidate', event['kind'])}: {event['text']}", markup=False,
-                                  highlight=False)
+                bar.console.print(printable(f"{event.get('candidate', event['kind'])}: {event['text']}"),
+                                  markup=False, highlight=False)
 
         raw = processes.run(settings, show)
         bar.update(task, completed=len(names) * settings.processes, now="")
@@ -156,4 +157,4 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
         if plot_file:
             chart.plot(rows, plot_file)
     except (LogError, XlogmemError, RuntimeError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error

@@ -19,7 +19,8 @@ def _begin() -> None:
     try:
         from xlogmem.check import start
     except ImportError as error:
-        print(f"xlogmem check: {sys.executable} has no xlogmem, and is not checked ({error})", file=sys.stderr)
+        text = f"xlogmem check: {sys.executable!r} has no xlogmem, and is not checked ({str(error)!r})"
+        print(text.replace("##", "#\\x23"), file=sys.stderr)                # `printable` is in xlogmem
     else:
         start.begin(os.environ["XLOGMEM_CHECK"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from xlogmem._base.texts import printable
 from xlogmem.check import cudart
 from xlogmem.check.neighbours import tables
 
@@ -27,5 +28,5 @@ def prepare(module: ModuleType) -> None:
         if hasattr(_cupy_table, name):
             setattr(module, name, getattr(_cupy_table, name))
     if other:
-        print(f"xlogmem check: in this release of CuPy, {', '.join(sorted(other))} have other signatures: what "
-              "uses them does not work without a GPU", file=sys.stderr)
+        print(printable(f"xlogmem check: in this release of CuPy, {', '.join(sorted(other))} have other signatures: "
+                        "what uses them does not work without a GPU"), file=sys.stderr)

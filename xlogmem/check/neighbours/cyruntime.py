@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from types import ModuleType
 
+from xlogmem._base.texts import printable
 from xlogmem.check import cudart
 from xlogmem.check.neighbours import tables
 from xlogmem.check.neighbours.signatures import SIGNATURES
@@ -39,5 +40,5 @@ def prepare(module: ModuleType) -> None:
         assert address
         tables.replace(module, name, address)
     if other:
-        print(f"xlogmem check: in this release of cuda-bindings, {', '.join(other)} have other signatures: they do not "
-              "work without a GPU", file=sys.stderr)
+        print(printable(f"xlogmem check: in this release of cuda-bindings, {', '.join(other)} have other signatures: "
+                        "they do not work without a GPU"), file=sys.stderr)

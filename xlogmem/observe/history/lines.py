@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from xlogmem._base.texts import printable, shown
 from xlogmem._base.units import format_bytes, format_duration
 from xlogmem.observe.history.events import Event
 from xlogmem.observe.history.files import History
@@ -29,10 +30,11 @@ def _sentence(event: Event, now: int) -> str:
     said = {"allocate": "allocated", "adopt": "adopted", "free": "freed", "release": "released",
             "evict": "lost its memory, which the resource handed out again"}[event.kind] + where
     if event.kind in BEGUN:
-        said += f", {format_bytes(event.nbytes)} at {event.address:#x}" + (f", tag {event.tag!r}" if event.tag else "")
+        said += f", {format_bytes(event.nbytes)} at {event.address:#x}"
+        said += f", tag {shown(event.tag)}" if event.tag else ""
     said += f", {format_duration(max(now - event.time_ns, 0))} ago"
     frame = event.place
-    return said + (f": {frame} in {frame.function}" if frame else "")
+    return said + (printable(f": {frame} in {frame.function}") if frame else "")
 
 
 def newest_beginnings(history: History) -> dict[int, Event]:

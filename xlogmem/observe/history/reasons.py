@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_duration
 from xlogmem.blocks import BlockId, DeviceBlock, runtime_of
 from xlogmem.observe.history import state
@@ -48,8 +49,10 @@ def why(what: Stream | DeviceBlock | BlockId) -> list[str]:
     if isinstance(what, Stream):
         dropped = history is not None and history.dropped > 0
         waits = of_stream(events, what.ordering.number, what.id, dropped)
-        return [*waits, *(state.of_stream(now, what.id) if now else ())]
-    return [*of_block(events, what.generation), *(state.of_block(now, what.generation) if now else ())]
+        said = [*waits, *(state.of_stream(now, what.id) if now else ())]
+    else:
+        said = [*of_block(events, what.generation), *(state.of_block(now, what.generation) if now else ())]
+    return list(map(printable, said))
 
 
 def of_stream(events: Iterable[Event], runtime: int, stream: int, dropped: bool = False) -> Iterator[str]:

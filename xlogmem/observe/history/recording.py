@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, SupportsIndex
 
 import xlogmem
 from xlogmem._base.log import logger
+from xlogmem._base.texts import printable
 from xlogmem._driver import ProcessLock
 from xlogmem._order import thread_number
 from xlogmem.blocks import record_history as switch_history
@@ -298,7 +299,7 @@ def _ring_file(path: str, max_events: int) -> int:
 
 def _warn(path: str | None) -> None:
     logger().warning("%s cannot be mapped: the history is written there when the recording stops, and not if the "
-                     "process is killed", path)
+                     "process is killed", printable(str(path)))
 
 
 def _function_for_stacks() -> int:

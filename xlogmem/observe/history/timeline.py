@@ -11,7 +11,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from xlogmem._base.tags import encodable
+from xlogmem._base.texts import encodable
 from xlogmem.check.frames import Frame, place_in
 from xlogmem.observe.history.events import ACCESSES, KINDS, NEEDS
 from xlogmem.observe.history.files import History

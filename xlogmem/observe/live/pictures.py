@@ -5,7 +5,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from xlogmem._base.tags import shown
+from xlogmem._base.texts import printable, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.observe.live.figures import COUNTED, ProcessFigures, RuntimeFigures
 
@@ -31,11 +31,6 @@ def rates(now: RuntimeFigures, before: RuntimeFigures | None, seconds: float) ->
     if before is None or seconds <= 0:
         return {}
     return {name: (now.counters[name] - before.counters[name]) / seconds for name in COUNTED}
-
-
-def printable(text: str) -> str:
-    """Without what a terminal would take for a command."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _runtime(runtime: RuntimeFigures, per_second: dict[str, float]) -> list[RenderableType]:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from xlogmem._base.log import logger
+from xlogmem._base.texts import printable
 from xlogmem._driver import ProcessLock
 from xlogmem.observe.live.figures import figures_of_process
 from xlogmem.observe.live.sockets import folders, own_folder, peer_of, socket_of
@@ -47,14 +48,14 @@ class Publisher:
                 connection, _ = self._listener.accept()
             except OSError as error:
                 if not self._closing.is_set():
-                    logger().warning("xlogmem top cannot connect to this process: %s", error)
+                    logger().warning("xlogmem top cannot connect to this process: %s", printable(str(error)))
                     self._closing.wait(PAUSE)
                 continue
             with connection:
                 try:
                     answer(connection)
                 except OSError as error:                # the reader has left
-                    logger().debug("xlogmem top was not answered: %s", error)
+                    logger().debug("xlogmem top was not answered: %s", printable(str(error)))
                 except Exception:                       # the program goes on, and so does this
                     logger().warning("xlogmem top was not answered", exc_info=True)
 
@@ -126,7 +127,7 @@ def publish_or_warn() -> None:
     try:
         publish()
     except Exception as error:
-        logger().warning("XLOGMEM_PUBLISH: xlogmem top cannot see this process: %s", error)
+        logger().warning("XLOGMEM_PUBLISH: xlogmem top cannot see this process: %s", printable(str(error)))
 
 
 def _close() -> None:

@@ -1,7 +1,6 @@
 """Watching processes: one that runs, or a program and its children."""
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from xlogmem._base.texts import json_line, printable
 from xlogmem.observe.live.figures import ProcessFigures
 from xlogmem.observe.live.pictures import NOTHING, picture
 from xlogmem.observe.live.reading import EndedError, LiveError, UnpublishedError, published_under, read
@@ -35,7 +35,7 @@ class JsonLines:
     """One object a line, on standard output."""
 
     def show(self, processes: list[ProcessFigures]) -> None:
-        print(json.dumps({"processes": [process.to_dict() for process in processes]}), flush=True)
+        print(json_line({"processes": [process.to_dict() for process in processes]}), flush=True)
 
 
 class Texts:
@@ -165,4 +165,4 @@ def read_all(pid: int, problems: set[str]) -> Iterable[ProcessFigures]:
         except LiveError as error:
             if str(error) not in problems:
                 problems.add(str(error))
-                click.echo(f"xlogmem top: {error}", err=True)
+                click.echo(printable(f"xlogmem top: {error}"), err=True)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID, TextColumn
 from rich.table import Table
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem_bench.programs import Programs
 from xlogmem_bench.recorded import recorded
@@ -29,7 +30,7 @@ def run(logs: Sequence[str], resources: Sequence[str], least: bool) -> list[Row]
                   console=Console(stderr=True)) as bar:
         task = bar.add_task("replaying", total=len(logs) * of_log, now="")
         for number, log in enumerate(logs):
-            bar.update(task, completed=number * of_log, now=escape(f"reading {log}"))
+            bar.update(task, completed=number * of_log, now=escape(printable(f"reading {log}")))
             programs = Programs(recorded(log))
             for place, name in enumerate(resources):
                 bar.update(task, completed=number * of_log + 1 + TURNS * place)
@@ -48,7 +49,7 @@ def show(rows: Iterable[Row]) -> None:
                     "refused"):
         table.add_column(heading, justify="left" if heading in ("log", "resource") else "right")
     for row in rows:
-        table.add_row(escape(os.path.basename(row.log)), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
+        table.add_row(escape(printable(os.path.basename(row.log))), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
                       "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
                       in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}")
     Console(width=None if sys.stdout.isatty() else 160).print(table)

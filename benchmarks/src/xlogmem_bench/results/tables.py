@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from xlogmem._base.texts import printable
 from xlogmem_bench.allocators import CPP, FLOOR, OURS, PYTHON
 from xlogmem_bench.cases import FAMILIES
 from xlogmem_bench.results.figures import Document, Row, in_words, ordered, times
@@ -80,10 +81,10 @@ def print_circumstances(document: Document, console: Console) -> None:
             **facts, versions=versions), markup=False, highlight=False)
     console.print(time_spent(document), markup=False, highlight=False)
     for name, reason in machine.get("missing", {}).items():
-        console.print(f"without {name}: {reason}", markup=False, highlight=False)
+        console.print(printable(f"without {name}: {reason}"), markup=False, highlight=False)
     for failure in document["failures"]:
-        console.print(f"failed: {failure['candidate']} in {failure['case']}: {failure['text']}", markup=False,
-                      highlight=False, style="red")
+        console.print(printable(f"failed: {failure['candidate']} in {failure['case']}: {failure['text']}"),
+                      markup=False, highlight=False, style="red")
     if machine.get("simulated"):
         console.print("SIMULATED DRIVER: no GPU is involved. These times mean nothing; the run shows only that every "
                       "case works.", style="bold red", markup=False)

@@ -1,0 +1,39 @@
+"""Texts of programs and of files, for people and for other programs.
+
+A tag, a name of a file, a function or a kernel, a line of source: programs and files choose these.  Terminals obey
+what is in a text (escape sequences), and so do CI services (`##[error]`, `::error`, at the beginning of a line or
+anywhere in it).  So every line with such a text that xlogmem prints or logs passes `printable`.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["encodable", "json_line", "printable", "shown"]
+
+
+def printable(text: str) -> str:
+    """One line, in which nothing is a command to a terminal or to a CI service: what is not printable, line breaks too,
+    is an escape sequence of Python's, and so is the one character that makes a command of a text."""
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    if "##" in text:
+        text = re.sub(r"##(?=[^\s\[]*\[)", r"#\\x23", text)         # ##[error], ##vso[…], ##teamcity[…
+    return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", text)                # ::error::
+
+
+def shown(tag: str | None) -> str:
+    """The text of a tag in messages and tables; None: there is no tag."""
+    return printable(repr(tag)) if tag is not None else "without a tag"
+
+
+def encodable(text: str) -> str:
+    """The text of a tag or a file name; characters that UTF-8 cannot encode are replaced."""
+    return text.encode(errors="replace").decode()
+
+
+def json_line(value: Any) -> str:
+    """A value as JSON on a line that may be printed: it has ASCII alone, and no command of a CI service."""
+    import json
+
+    return json.dumps(value).replace("##", "#\\u0023")
