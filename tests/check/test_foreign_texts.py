@@ -61,7 +61,7 @@ def is_shown(text: str) -> bool:
     return "forged" in text
 
 
-def test_what_is_escaped():
+def test_what_is_changed():
     assert printable("cuMemcpyAsync (read) on stream 3 ## µ… a::b") == "cuMemcpyAsync (read) on stream 3 ## µ… a::b"
     assert printable("a\nb\x1b[2J\ud800") == r"a\nb\x1b[2J\ud800"
     assert printable("a ##[error]b ##vso[c") == r"a #\x23[error]b #\x23vso[c"

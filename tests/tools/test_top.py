@@ -229,7 +229,7 @@ def test_tags_and_arguments_do_not_command_the_terminal():
     text = as_text(ProcessFigures(1, "a\x1b[31m\n[b]", 0.0, (figures,)))
     assert "\x1b" not in text
     assert "'[red]\\x1b[31m'" in text
-    assert "process 1  a?[31m?[b]" in text
+    assert r"process 1  a\x1b[31m\n[b]" in text
     assert rows(text)["2 more tags"] == ["64", "B", "2"]
     del kept
 
@@ -254,3 +254,35 @@ def test_on_a_terminal_lines_of_the_program_are_above_the_picture():
     assert seen.count(b"ready") == 1
     assert b"terminals False False" in seen             # the program's lines come by way of the picture's owner
     assert b"\x1b[2K" in seen                           # a picture was replaced
+
+
+# ---------------------------------------------------------------------------------------------- every way out waits
+def test_a_folder_that_is_no_folder_is_said_once(folder):
+    folder.write_text("")
+    program = "import time; time.sleep(1); raise SystemExit(7)"
+    run = top("--json", "--interval", "0.05", "--", sys.executable, "-c", program)
+    assert run.returncode == 7
+    assert run.stderr == f"xlogmem top: {folder} is not a folder: remove it\n"
+
+
+class Broken:
+    """Pictures that cannot be shown."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def show(self, processes: list[ProcessFigures]) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError("nobody reads"), RuntimeError("a defect")])
+def test_every_way_out_waits_for_the_program(tmp_path, error):
+    ended = tmp_path / "ended"
+    program = f"import pathlib, time; time.sleep(0.5); pathlib.Path({str(ended)!r}).touch(); raise SystemExit(7)"
+    command = [sys.executable, "-c", program]
+    if isinstance(error, RuntimeError):
+        with pytest.raises(RuntimeError):
+            watching.run(command, Broken(error), 0.05, False, None)
+    else:
+        assert watching.run(command, Broken(error), 0.05, False, None) == 7
+    assert ended.exists()

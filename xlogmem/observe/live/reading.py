@@ -135,14 +135,22 @@ def parsed(line: bytes, pid: int) -> ProcessFigures:
 
 
 def published_under(pid: int) -> Iterator[int]:
-    """The numbers of the processes that publish, among this one and those that it has started."""
+    """The numbers of the processes that publish, among this one and those that it has started.
+
+    Raises
+    ------
+    LiveError
+        A folder of sockets is not this user's own.
+    """
     for folder in folders():
         try:
             names = sorted(own_folder(folder).glob("*.sock"))
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise LiveError(str(error)) from error
         for name in names:
-            if name.stem.isdecimal() and descends(int(name.stem), pid):
+            if name.stem.isdecimal() and len(name.stem) < 20 and descends(int(name.stem), pid):
                 yield int(name.stem)
 
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import IO, Any, Protocol
 
 import click
@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from xlogmem._base.texts import json_line, printable
+from xlogmem.check.command import waited_for
 from xlogmem.observe.live.figures import ProcessFigures
 from xlogmem.observe.live.pictures import NOTHING, picture
 from xlogmem.observe.live.reading import EndedError, LiveError, UnpublishedError, published_under, read
@@ -112,42 +113,54 @@ def run(command: list[str], shown: Shown, interval: float, once: bool, above: Co
     OSError
         It cannot be started.
     """
-    with ExitStack() as stack:
+    problems: set[str] = set()
+    wanted = True
+    with ExitStack() as stack:                          # whatever happens, it waits for the program
         program = start(command, above, stack)
-        problems: set[str] = set()
-        wanted = True
-        while True:
-            try:
-                status = program.wait(interval)
+        while program.poll() is None:
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):    # the program gets the latter, too
+                program.wait(interval)
                 break
-            except subprocess.TimeoutExpired:
-                pass
-            except KeyboardInterrupt:                   # is meant for the program, which gets it too
-                continue
-            if wanted:
-                processes = list(read_all(program.pid, problems))
-                if not once or any(process.runtimes for process in processes):
+            try:
+                processes = list(read_all(program.pid, problems)) if wanted else []
+                if wanted and (not once or any(process.runtimes for process in processes)):
                     shown.show(processes)
                     wanted = not once
+            except KeyboardInterrupt:
+                continue
+            except OSError as error:                    # who read the pictures has left
+                wanted = once = False
+                say(f"nothing more is shown: {error}", problems)
         if once and wanted:
-            click.echo("xlogmem top: the program ended before it had a runtime to show", err=True)
+            say("the program ended before it had a runtime to show", problems)
+    status = program.returncode
     return status if status >= 0 else 128 - status
 
 
 def start(command: list[str], above: Console | None, stack: ExitStack) -> subprocess.Popen[bytes]:
     variables = os.environ | {"XLOGMEM_PUBLISH": "1"}
     if above is None:
-        return subprocess.Popen(command, env=variables, stdout=sys.stderr.fileno())
+        program = subprocess.Popen(command, env=variables, stdout=sys.stderr.fileno())
+        stack.callback(waited_for, program)
+        return program
     # Output of the program would end up in the middle of the picture.
     stdout, stderr = (subprocess.PIPE if stream.isatty() else None for stream in (sys.stdout, sys.stderr))
     if stdout is not None:
         variables.setdefault("PYTHONUNBUFFERED", "1")   # as on the terminal
+    threads: list[threading.Thread] = []
+    stack.callback(drain, threads)                      # after the program has ended
     program = subprocess.Popen(command, env=variables, stdout=stdout, stderr=stderr)
+    stack.callback(waited_for, program)
     for pipe in filter(None, (program.stdout, program.stderr)):
         thread = threading.Thread(target=copy_lines, args=(pipe, above), daemon=True)
         thread.start()
-        stack.callback(thread.join, DRAIN)
+        threads.append(thread)
     return program
+
+
+def drain(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(DRAIN)
 
 
 def copy_lines(pipe: IO[Any], console: Console) -> None:
@@ -157,12 +170,22 @@ def copy_lines(pipe: IO[Any], console: Console) -> None:
 
 def read_all(pid: int, problems: set[str]) -> Iterable[ProcessFigures]:
     """The figures of a program and those that it has started, where they can be read; each problem is printed once."""
-    for one in published_under(pid):
-        try:
-            yield read(one)
-        except (EndedError, UnpublishedError):
-            continue                                    # meanwhile
-        except LiveError as error:
-            if str(error) not in problems:
-                problems.add(str(error))
-                click.echo(printable(f"xlogmem top: {error}"), err=True)
+    try:
+        for one in published_under(pid):
+            try:
+                yield read(one)
+            except (EndedError, UnpublishedError):
+                continue                                # meanwhile
+            except LiveError as error:
+                say(str(error), problems)
+    except LiveError as error:                          # a folder
+        say(str(error), problems)
+
+
+def say(text: str, said: set[str]) -> None:
+    """Print a line on standard error, once; where nobody reads that any more, the program is waited for all the
+    same."""
+    if text not in said:
+        said.add(text)
+        with suppress(OSError):
+            click.echo(printable(f"xlogmem top: {text}"), err=True)
