@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["encodable", "json_line", "printable", "shown"]
+__all__ = ["encodable", "json_line", "parsed_json", "printable", "shown"]
 
 
 def printable(text: str) -> str:
@@ -37,3 +37,26 @@ def json_line(value: Any) -> str:
     import json
 
     return json.dumps(value).replace("##", "#\\u0023")
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of a JSON text that anybody may have written.
+
+    Raises
+    ------
+    ValueError
+        It is none, is nested too deeply, or has a number that is not finite.
+    """
+    import json
+
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise ValueError(f"{text} is not a finite number")
+    return number

@@ -41,7 +41,10 @@ def is_of_program(file: str) -> bool:
     """True if a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
     if file.startswith("<"):
         return not file.startswith("<frozen ")          # else the text of a cell or of exec()
-    path = Path(file).resolve()
+    try:
+        path = Path(file).resolve()
+    except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
+        return True
     return "site-packages" not in path.parts and not any(path.is_relative_to(one) for one in (*_library, _package))
 
 
@@ -49,5 +52,5 @@ def shortened(file: str) -> str:
     """Return the path relative to the working directory, if that is shorter."""
     try:
         return str(Path(file).resolve().relative_to(Path.cwd()))
-    except ValueError:
+    except (OSError, ValueError, RuntimeError):
         return file

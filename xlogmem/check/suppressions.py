@@ -84,7 +84,7 @@ def loaded(file: str) -> list[Suppression]:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: TOML is UTF-8, and byte {error.start} of it is not: {error.reason}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from error
     entries = document.pop("suppress", [])
     if document or not isinstance(entries, list):

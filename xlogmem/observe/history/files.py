@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, BinaryIO
 
+from xlogmem._base.texts import encodable, parsed_json
 from xlogmem.check.frames import Frame
 from xlogmem.observe.history.events import ACCESSES, BEGINNINGS, KINDS, NEEDING, NEEDS, Event
 
@@ -162,14 +163,18 @@ def read(path: str | os.PathLike[str]) -> History:
         if version != VERSION:
             raise HistoryError(f"{os.fspath(path)} has version {version} of the format, and this is xlogmem for "
                                f"versions {VERSION} and {RING_VERSION}: read it with the xlogmem that wrote it")
-        try:
-            facts = json.loads(file.read(min(size, LARGEST_FACTS)))
-        except ValueError:
-            facts = None
+        facts = None
+        if size <= min(_size_of(file), LARGEST_FACTS):
+            with suppress(ValueError):
+                facts = parsed_json(file.read(size))
         packed = file.read()
     if not _are_facts(facts) or len(packed) != facts["kept"] or not _have_meanings(packed, len(facts["tags"])):
         raise HistoryError(f"{os.fspath(path)} is damaged, or was cut off")
     return History(facts, packed)
+
+
+def _size_of(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _read_ring(file: BinaryIO, name: str) -> History:
@@ -179,8 +184,9 @@ def _read_ring(file: BinaryIO, name: str) -> History:
     if len(header) == HEADER:
         _, _, begin, room, most = RING_START.unpack_from(header)
         count, = COUNT.unpack_from(header)
-        slots = file.read(room * EVENT.size) if room <= MOST_SLOTS else b""
-        lines = file.read().splitlines()
+        fits = room <= MOST_SLOTS and HEADER + room * EVENT.size <= _size_of(file)
+        slots = file.read(room * EVENT.size) if fits else b""
+        lines = file.read().splitlines() if fits else []
         file.seek(HEADER)
         if begin == HEADER and room and not room & room - 1 and len(slots) == room * EVENT.size:
             packed = _in_order(slots, file.read(len(slots)), count, min(room, most))
@@ -211,13 +217,13 @@ def _facts_of_records(lines: list[bytes]) -> dict[str, Any]:
     latest: list[int] = []
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
-            record = json.loads(line)
+            record = parsed_json(line)
             if "tag" in record:
-                facts["tags"][int(record["tag"])] = record["text"]
+                facts["tags"][int(record["tag"])] = encodable(record["text"])
             elif "stack" in record:
                 facts["stacks"][str(record["stack"])] = record["frames"]
             else:
-                facts |= record
+                facts |= {name: record[name] for name in ("xlogmem", "pid", "clock", "wanted")}
             latest = record["clock"] if "wanted" not in record else latest
     with suppress(KeyError, TypeError, IndexError):     # the longer the time, the better is known how long a tick is
         facts["clock"][1] = max(facts["clock"][1], latest)
@@ -239,9 +245,11 @@ def _with_facts(packed: bytes, facts: dict[str, Any]) -> tuple[dict[str, Any], b
 def _are_facts(facts: Any) -> bool:
     """True if the facts have all that events refer to, as it was written."""
     try:
-        return (facts["wanted"] in WANTED and facts["kept"] % EVENT.size == 0
-                and facts["count"] >= facts["kept"] // EVENT.size and _are(str, facts["tags"])
+        return (facts["wanted"] in WANTED and _are(int, [facts["kept"], facts["count"]])
+                and facts["kept"] % EVENT.size == 0 and facts["kept"] // EVENT.size <= facts["count"] < 1 << 64
+                and _are(str, facts["tags"])
                 and [len(reading) for reading in facts["clock"] if _are(int, reading)] == [3, 3]
+                and all(abs(number) < 1 << 64 for reading in facts["clock"] for number in reading)
                 and all(number.isdecimal() and all(map(_is_frame, frames))
                         for number, frames in facts["stacks"].items()))
     except (KeyError, TypeError, AttributeError):
@@ -253,7 +261,7 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def _is_frame(frame: Any) -> bool:
-    return [type(part) for part in frame] == [str, int, str]
+    return [type(part) for part in frame] == [str, int, str] and abs(frame[1]) < 1 << 31
 
 
 def _have_meanings(packed: bytes, tags: int) -> bool:

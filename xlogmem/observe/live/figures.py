@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xlogmem._base.texts import parsed_json
 from xlogmem.observe.snapshots import take
 from xlogmem.runtime import DeviceRuntime, existing_runtimes
 
@@ -129,29 +130,36 @@ class ProcessFigures:
         ValueError
             The text is something else.
         """
-        fields = json.loads(text)
+        fields = parsed_json(text)
         if not isinstance(fields, dict) or fields.get("format") != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}: the process has another release of xlogmem")
         try:
             runtimes = tuple(_runtime(one) for one in fields["runtimes"])
-            return cls(int(fields["pid"]), str(fields["program"]), float(fields["clock"]), runtimes)
-        except (KeyError, TypeError, AttributeError) as error:
+            return cls(_number(fields["pid"]), str(fields["program"]), float(fields["clock"]), runtimes)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a field is missing or wrong: {error!r}") from error
 
 
 def _runtime(fields: dict[str, Any]) -> RuntimeFigures:
-    numbers = {name: int(fields[name]) for name in (
+    numbers = {name: _number(fields[name]) for name in (
         "number", "device", "live_bytes", "live_blocks", "pending_bytes", "peak_bytes", "further_tags")}
     return RuntimeFigures(
         **numbers, resource=str(fields["resource"]),
         tags=tuple(_tag(tag) for tag in fields["tags"]), further=_tag(fields["further"]),
-        pools=tuple(Pool(**{name: int(value) for name, value in pool.items()}) for pool in fields["pools"]),
-        counters={name: int(fields["counters"][name]) for name in COUNTED})
+        pools=tuple(Pool(**{name: _number(value) for name, value in pool.items()}) for pool in fields["pools"]),
+        counters={name: _number(fields["counters"][name]) for name in COUNTED})
 
 
 def _tag(fields: dict[str, Any]) -> Tag:
     name = fields["name"]
-    return Tag(None if name is None else str(name), int(fields["nbytes"]), int(fields["blocks"]))
+    return Tag(None if name is None else str(name), _number(fields["nbytes"]), _number(fields["blocks"]))
+
+
+def _number(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < 1 << 64:
+        raise ValueError("a number is not from 0 to 2**64 - 1")
+    return number
 
 
 def figures_of(runtime: DeviceRuntime, tags: int = TAGS) -> RuntimeFigures:
