@@ -226,6 +226,44 @@ def test_a_child_of_a_started_driver_is_refused(published):
     assert outcomes({"publish": xlogmem.publish}) == {"publish": "refused"}
 
 
+@pytest.mark.parametrize("size", [100, 4 << 20])
+def test_readers_that_are_silent_keep_nobody_waiting(published, monkeypatch, size):
+    """... whether their answers fit into the buffers of their sockets or not."""
+    taken = []
+
+    def figures() -> ProcessFigures:
+        taken.append(1)
+        return ProcessFigures(os.getpid(), "x" * size, 0.0, ())
+
+    monkeypatch.setattr(publishing, "figures_of_process", figures)
+    silent = []
+    for _ in range(100):
+        silent.append(socket.socket(socket.AF_UNIX))
+        silent[-1].connect(str(published))
+    monkeypatch.setattr(publishing, "PATIENCE", 3600)
+    assert len(read(os.getpid()).program) == size
+    for connection in silent:
+        connection.close()
+    assert len(taken) < 50, "those that have connected by then get the same figures"
+
+
+def test_a_reader_that_is_too_slow_is_dropped(published, monkeypatch):
+    monkeypatch.setattr(publishing, "PATIENCE", 0.05)
+    monkeypatch.setattr(publishing, "figures_of_process", lambda: ProcessFigures(1, "x" * (4 << 20), 0.0, ()))
+    with socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as watch:
+        slow.connect(str(published))
+        watch.settimeout(60)
+        assert slow.recv(1) == b"{"
+        while publishing._publisher._thread.is_alive():
+            try:
+                slow.setblocking(False)
+                slow.send(b"x")                         # nobody reads that; once it is dropped this fails
+            except BrokenPipeError:
+                break
+            except BlockingIOError:
+                continue
+
+
 # ---------------------------------------------------------------------------------------------- what cannot be read
 def test_a_process_that_is_not_there():
     with subprocess.Popen(["true"]) as process:

@@ -2,8 +2,12 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from xlogmem._base.log import logger
@@ -16,6 +20,7 @@ from xlogmem.resources.endings import at_end
 __all__ = ["publish", "publish_or_warn"]
 
 PATIENCE = 5.0                              # seconds for a reader that does not read
+MOST = 64                                   # readers that are kept waiting; connections that get the same figures
 PAUSE = 1.0                                 # seconds, where a connection cannot be accepted: no file descriptor is left
 
 _lock = ProcessLock()
@@ -36,6 +41,7 @@ class Publisher:
             path.unlink(missing_ok=True)                # of a process that had this number before
             self._listener.bind(str(path))
             self._listener.listen()
+            self._listener.setblocking(False)
             self._thread = threading.Thread(target=self._serve, name="xlogmem-publish", daemon=True)
             self._thread.start()
         except BaseException:
@@ -43,21 +49,37 @@ class Publisher:
             raise
 
     def _serve(self) -> None:
-        while not self._closing.is_set():
+        readers = Readers()
+        with closing(readers):
+            while not self._closing.is_set():
+                if readers.wait(self._listener):
+                    self._answer(readers)
+
+    def _answer(self, readers: Readers) -> None:
+        """Give all that have connected by now the same figures."""
+        answer = b""
+        for connection in self._accepted():
             try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
-                if not self._closing.is_set():
-                    logger().warning("xlogmem top cannot connect to this process: %s", printable(str(error)))
-                    self._closing.wait(PAUSE)
-                continue
-            with connection:
-                try:
-                    answer(connection)
-                except OSError as error:                # the reader has left
-                    logger().debug("xlogmem top was not answered: %s", printable(str(error)))
-                except Exception:                       # the program goes on, and so does this
-                    logger().warning("xlogmem top was not answered", exc_info=True)
+                if is_same_user(connection):
+                    answer = answer or figures_of_process().to_json().encode() + b"\n"
+                    readers.add(connection, answer)
+                    continue
+            except OSError as error:                    # the reader has left
+                logger().debug("xlogmem top was not answered: %s", printable(str(error)))
+            except Exception:                           # the program goes on, and so does this
+                logger().warning("xlogmem top was not answered", exc_info=True)
+            connection.close()
+
+    def _accepted(self) -> Iterator[socket.socket]:
+        try:
+            for _ in range(MOST):
+                yield self._listener.accept()[0]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if not self._closing.is_set():
+                logger().warning("xlogmem top cannot connect to this process: %s", printable(str(error)))
+                self._closing.wait(PAUSE)
 
     def close(self) -> None:
         """Remove the socket and end the thread; a second call does nothing."""
@@ -75,15 +97,65 @@ class Publisher:
         self._listener.close()
 
 
-def answer(connection: socket.socket) -> None:
-    """Write one line to a process of the same user, and nothing to others."""
-    connection.settimeout(PATIENCE)
+class Readers:
+    """Connections that have not read all of their answer yet.  None of them keeps the others waiting."""
+
+    def __init__(self) -> None:
+        self._left: dict[socket.socket, tuple[memoryview, float]] = {}      # what is unread, and until when it may be
+
+    def wait(self, listener: socket.socket) -> bool:
+        """Wait until somebody connects, and return True, or until a reader has read or was too slow."""
+        until = min((end for _, end in self._left.values()), default=None)
+        timeout = None if until is None else max(until - time.monotonic(), 0)
+        with selectors.PollSelector() as selector:      # no descriptor, which a forked child would inherit
+            selector.register(listener, selectors.EVENT_READ)
+            for connection in self._left:
+                selector.register(connection, selectors.EVENT_WRITE)
+            ready = [key.fileobj for key, _ in selector.select(timeout)]
+        for connection in list(self._left):
+            if connection in ready:
+                self._write(connection)
+            elif self._left[connection][1] <= time.monotonic():
+                self._drop(connection)
+        return listener in ready
+
+    def add(self, connection: socket.socket, answer: bytes) -> None:
+        """Write this to a connection, which is closed at the end."""
+        if len(self._left) >= MOST:
+            self._drop(next(iter(self._left)))          # the oldest
+        connection.setblocking(False)
+        self._left[connection] = memoryview(answer), time.monotonic() + PATIENCE
+        self._write(connection)
+
+    def close(self) -> None:
+        """Drop all of them."""
+        for connection in list(self._left):
+            self._drop(connection)
+
+    def _write(self, connection: socket.socket) -> None:
+        unread, until = self._left[connection]
+        try:
+            unread = unread[connection.send(unread):]
+        except BlockingIOError:
+            pass
+        except OSError:                                 # the reader has left
+            unread = unread[:0]
+        self._left[connection] = unread, until
+        if not unread:
+            self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        del self._left[connection]
+        connection.close()
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """True if a process of this user has connected; the log has those of others."""
     peer = peer_of(connection)
     if peer.uid != os.geteuid():
         logger().warning("process %d of user %d wanted the figures of this process, and did not get them", peer.pid,
                          peer.uid)
-        return
-    connection.sendall(figures_of_process().to_json().encode() + b"\n")
+    return peer.uid == os.geteuid()
 
 
 def publish() -> str:
