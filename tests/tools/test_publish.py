@@ -257,7 +257,7 @@ def test_a_reader_that_is_too_slow_is_dropped(published, monkeypatch):
         while publishing._publisher._thread.is_alive():
             try:
                 slow.setblocking(False)
-                slow.send(b"x")                         # nobody reads that; once it is dropped this fails
+                slow.send(b"x")                         # once it is dropped this fails
             except BrokenPipeError:
                 break
             except BlockingIOError:

@@ -40,7 +40,7 @@ def json_line(value: Any) -> str:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value of a JSON text that anybody may have written.
+    """The value of a JSON text of unknown origin.
 
     Raises
     ------

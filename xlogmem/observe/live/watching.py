@@ -183,7 +183,7 @@ def read_all(pid: int, problems: set[str]) -> Iterable[ProcessFigures]:
 
 
 def say(text: str, said: set[str]) -> None:
-    """Print a line on standard error, once; where nobody reads that any more, the program is waited for all the
+    """Print a line on standard error, once; where its reader has left, the program is waited for all the
     same."""
     if text not in said:
         said.add(text)
