@@ -429,3 +429,28 @@ def test_why_of_a_stream_without_a_runtime(no_history):
 def test_why_refuses_what_it_cannot_explain():
     with pytest.raises(TypeError, match="not int"):
         xlogmem.why(1)
+
+
+# ---------------------------------------------------------------------------------------------- names that others lay
+def test_no_link_is_followed(tmp_path):
+    """... at the file's name, and at the name that the file has while it is written, which can be guessed."""
+    victim, path = tmp_path / "victim", tmp_path / "run.xlog"
+    victim.write_bytes(b"precious")
+    recorded = xlogmem.record_history(path)
+    (tmp_path / f"run.xlog.{os.getpid()}.part").symlink_to(victim)
+    recorded.stop()
+    assert victim.read_bytes() == b"precious"
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert len(xlogmem.observe.history.read(path)) == len(recorded.history())
+    path.unlink()
+    for target in (victim, tmp_path / "nothing"):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        xlogmem.record_history(path).stop()
+        assert not path.is_symlink()
+    path.unlink()
+    path.symlink_to(victim)
+    recorded.history().save(path)
+    assert victim.read_bytes() == b"precious"
+    assert not (tmp_path / "nothing").exists()

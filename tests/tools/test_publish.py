@@ -227,7 +227,7 @@ def test_a_child_of_a_started_driver_is_refused(published):
 
 
 @pytest.mark.parametrize("size", [100, 4 << 20])
-def test_readers_that_are_silent_keep_nobody_waiting(published, monkeypatch, size):
+def test_readers_that_are_silent_keep_no_other_waiting(published, monkeypatch, size):
     """... whether their answers fit into the buffers of their sockets or not."""
     taken = []
 

@@ -275,7 +275,7 @@ class Broken:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError("the reader has left"), RuntimeError("a defect")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError("it has left"), RuntimeError("a defect")])
 def test_every_way_out_waits_for_the_program(tmp_path, error):
     ended = tmp_path / "ended"
     program = f"import pathlib, time; time.sleep(0.5); pathlib.Path({str(ended)!r}).touch(); raise SystemExit(7)"

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Frame", "place_in"]
+__all__ = ["Frame", "is_of_program", "place_in"]
 
 _library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
             if (path := sysconfig.get_path(name))}
@@ -30,11 +31,16 @@ class Frame:
 
 
 def place_in(stack: tuple[Frame, ...]) -> Frame | None:
-    """Return the innermost line that belongs to the program itself, and to no library; else the innermost line."""
+    """Return the innermost line that belongs to the program itself, and to no library; else the innermost line that is
+    not xlogmem's own, if there is one."""
     for frame in stack:
         if is_of_program(frame.file):
             return frame
-    return stack[0] if stack else None
+    return next((frame for frame in stack if not is_of_xlogmem(frame.file)), None)
+
+
+def is_of_xlogmem(file: str) -> bool:
+    return file.startswith((_package + os.sep, str(Path(__file__).parents[1]) + os.sep))
 
 
 def is_of_program(file: str) -> bool:

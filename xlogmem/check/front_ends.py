@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,6 +65,9 @@ class Simulated:
     def report(self) -> Report:
         launches, _ = self._simulator.unknown_kernels()
         notes = [f"{launches} launches of kernels computed nothing"] if launches else []
+        if launches and isinstance(getattr(sys, "last_value", None), AssertionError):
+            notes.append("an assertion failed: without a GPU kernels compute nothing, so the program cannot verify its "
+                         "results; python -O leaves its assertions out")
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Finding
-from xlogmem.check.frames import Frame, place_in
+from xlogmem.check.frames import Frame, is_of_program, place_in
 
 __all__ = ["as_sarif", "as_text", "repair_of", "summary"]
 
@@ -34,7 +34,7 @@ def repair_of(finding: Finding) -> str | None:
     """Advice on a finding, as text: for most races, the wait to add and the line before which to add it."""
     first, second = finding.first, finding.second
     place = second.place
-    where = f"before {place}" if place else f"before {second.name}"
+    where = f"before {place}" if place and is_of_program(place.file) else f"before {second.name}{memory_of(finding)}"
     if finding.kind == "use-after-free":
         return "free the memory after its last use, or do not use it any more"
     if finding.kind == "stale-graph":
@@ -50,6 +50,12 @@ def repair_of(finding: Finding) -> str | None:
         return f"{where}, nothing can wait for the host: make the host's call earlier"
     return (f"{where}, make {second.stream.name} wait for an event recorded on {first.stream.name} "
             f"after {first.place or first.name}")
+
+
+def memory_of(finding: Finding) -> str:
+    """Words about the memory, for an operation that is in no line of the program: the interpreter makes such frees."""
+    allocated = place_in(finding.allocated)
+    return f" of the memory that was allocated at {allocated}" if allocated else ""
 
 
 def line_of(title: str, frame: Frame | None, what: str) -> list[str]:

@@ -6,10 +6,13 @@ was allocated, and is freed on this stream.
 """
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from types import ModuleType
 
+from xlogmem._base.private import private_folder
 from xlogmem.check.neighbours import cupy_allocator, pieces
 
 __all__ = ["before", "prepare"]
@@ -20,7 +23,21 @@ def before() -> None:
     which bring a runtime of their own."""
     os.environ.setdefault("CUPY_COMPILE_WITH_PTX", "1")
     os.environ.setdefault("CUPY_ACCELERATORS", "")
-    os.environ.setdefault("CUPY_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xlogmem-check-cupy-{os.getuid()}"))
+    if "CUPY_CACHE_DIR" not in os.environ:
+        os.environ["CUPY_CACHE_DIR"] = cache()
+
+
+def cache() -> str:
+    """A folder that is this user's alone: CuPy runs the kernels and imports the modules that it finds there."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    path = os.path.join(home, "xlogmem-check-cupy")
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        private_folder(path, make=True).close()
+    except OSError:                                     # no home, or another user's
+        path = tempfile.mkdtemp(prefix="xlogmem-check-cupy-")
+        atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def prepare(module: ModuleType) -> None:

@@ -16,12 +16,21 @@ def use(cupy: ModuleType, allocator: Allocator) -> None:
     """Let CuPy allocate with this from here on, until the program sets another allocator, which the report notes."""
     set_allocator = cupy.cuda.set_allocator
 
-    def set_other(allocator: Allocator | None = None) -> None:
-        # RMM's pools are the driver's own while a program is checked.
-        if not (getattr(allocator, "__module__", None) or "").startswith("rmm"):
+    def set_other(other: Allocator | None = None) -> None:
+        owner = getattr(other, "__self__", None)
+        if isinstance(owner, cupy.cuda.MemoryPool):     # CuPy's own, as the one that was there
+            other = allocator
+        elif not (other is None or isinstance(owner, cupy.cuda.MemoryAsyncPool) or is_seen(other)):
             note("the program has set an allocator of its own for CuPy: what that hands out again, without a call of "
                  "the driver, is not seen")
-        set_allocator(allocator)
+        set_allocator(other)
 
     set_allocator(allocator)
     cupy.cuda.set_allocator = set_other
+
+
+def is_seen(allocator: Allocator) -> bool:
+    """True if the check sees what an allocator hands out: xlogmem reports its blocks, RMM's pools are the driver's own
+    while a program is checked, and CuPy's functions call the driver each time."""
+    module = getattr(allocator, "__module__", None) or ""
+    return module.split(".")[0] in ("cupy", "rmm", "xlogmem")

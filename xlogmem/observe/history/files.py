@@ -10,12 +10,13 @@ import os
 import struct
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, BinaryIO
 
-from xlogmem._base.texts import encodable, parsed_json
+from xlogmem._base.private import Folder
+from xlogmem._base.texts import parsed_json
 from xlogmem.check.frames import Frame
 from xlogmem.observe.history.events import ACCESSES, BEGINNINGS, KINDS, NEEDING, NEEDS, Event
 
@@ -94,12 +95,24 @@ class History:
         return int(epoch + round((ticks - first) * self._rate))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file."""
+        """Write the file, which takes the place of what has this name: a link is not followed."""
         text = json.dumps(self.facts).encode()
-        with open(path, "wb") as file:
+        with _replacing(os.fspath(path)) as file:
             file.write(START.pack(MAGIC, VERSION, len(text)))
             file.write(text)
             file.write(self.packed)
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    """A new file in the place of the one that has this name; a device or a pipe is written to."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    folder, name = os.path.split(path)
+    with Folder(folder or ".") as opened, opened.replacing(name, 0o666) as file:
+        yield file
 
 
 def make_ring_file(path: str, max_events: int) -> int:
@@ -219,7 +232,7 @@ def _facts_of_records(lines: list[bytes]) -> dict[str, Any]:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             record = parsed_json(line)
             if "tag" in record:
-                facts["tags"][int(record["tag"])] = encodable(record["text"])
+                facts["tags"][int(record["tag"])] = record["text"] + ""
             elif "stack" in record:
                 facts["stacks"][str(record["stack"])] = record["frames"]
             else:

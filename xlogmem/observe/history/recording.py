@@ -44,7 +44,7 @@ class Recording:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, max_events: int, stacks: str, timing: bool) -> None:
-        self.path = None if path is None else os.path.realpath(os.fspath(path))  # wherever the program is at the end
+        self.path = None if path is None else os.path.abspath(os.fspath(path))  # wherever the program is at the end
         self._max_events = max_events
         self._wanted = stacks
         self._process = os.getpid()
@@ -113,14 +113,10 @@ class Recording:
         with _lock:
             if self._history is not None:
                 return
-            was_ring = self._file >= 0
             history = self._end()
             atexit.unregister(self.stop)
-            if self.path is not None and was_ring:
-                history.save(part := _part_of(self.path))
-                os.replace(part, self.path)             # until then there is the ring
-            elif self.path is not None:
-                history.save(self.path)
+            if self.path is not None:
+                history.save(self.path)                 # until then there is the ring
 
     def end_in_child(self) -> bool:
         """True if this is a forked child: the recording ends here, where another may begin; the parent's goes on."""
@@ -272,17 +268,13 @@ def latest() -> Recording | None:
     return _latest
 
 
-def _part_of(path: str) -> str:
-    """The name under which a file is made that takes the place of another one at once."""
-    return f"{path}.{os.getpid()}.part"
-
-
 def _ring_file(path: str, max_events: int) -> int:
     """A descriptor of a new file for the ring, at this path; -1 where none can be made.  Never the file that is there:
     another process may have its ring in that."""
-    open(path, "ab").close()                            # what cannot be written is an error now
-    part = _part_of(path)
-    if os.path.isfile(path):
+    if os.path.exists(path):
+        open(path, "ab").close()                        # what cannot be written is an error now
+    part = f"{path}.{os.getpid()}.part"                 # which takes the place of another file at once
+    if os.path.isfile(path) or not os.path.exists(path):
         with suppress(FileNotFoundError):               # of a process that was killed, with the same number
             os.unlink(part)
         try:

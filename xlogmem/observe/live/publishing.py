@@ -104,10 +104,10 @@ class Readers:
         self._left: dict[socket.socket, tuple[memoryview, float]] = {}      # what is unread, and until when it may be
 
     def wait(self, listener: socket.socket) -> bool:
-        """Wait until somebody connects, and return True, or until a reader has read or was too slow."""
+        """Wait for a connection, and return True, or until a reader has read or was too slow."""
         until = min((end for _, end in self._left.values()), default=None)
         timeout = None if until is None else max(until - time.monotonic(), 0)
-        with selectors.PollSelector() as selector:      # no descriptor, which a forked child would inherit
+        with selectors.PollSelector() as selector:      # no descriptor, of which a forked child has a copy
             selector.register(listener, selectors.EVENT_READ)
             for connection in self._left:
                 selector.register(connection, selectors.EVENT_WRITE)
