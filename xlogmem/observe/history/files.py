@@ -176,7 +176,7 @@ def read(path: str | os.PathLike[str]) -> History:
         if version != VERSION:
             raise HistoryError(f"{os.fspath(path)} has version {version} of the format, and this is xlogmem for "
                                f"versions {VERSION} and {RING_VERSION}: read it with the xlogmem that wrote it")
-        facts = None
+        facts: Any = None
         if size <= min(_size_of(file), LARGEST_FACTS):
             with suppress(ValueError):
                 facts = parsed_json(file.read(size))

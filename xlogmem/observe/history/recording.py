@@ -44,7 +44,7 @@ class Recording:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, max_events: int, stacks: str, timing: bool) -> None:
-        self.path = None if path is None else os.path.abspath(os.fspath(path))  # wherever the program is at the end
+        self.path = None if path is None else os.path.realpath(os.fspath(path))  # wherever the program is at the end
         self._max_events = max_events
         self._wanted = stacks
         self._process = os.getpid()
