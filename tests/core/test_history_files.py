@@ -448,3 +448,27 @@ def test_no_link_is_followed(tmp_path):
     recorded.history().save(path)
     assert victim.read_bytes() == b"precious"
     assert not path.is_symlink()
+
+
+class Array:
+    def __init__(self, block):
+        self.__cuda_array_interface__ = {"shape": (block.nbytes,), "typestr": "|u1", "data": (block.ptr, False),
+                                         "version": 3}
+
+
+class OfLibrary:
+    def __init__(self, stream):
+        self.handle = stream.handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def test_why_takes_what_use_takes(x):
+    block = x.runtime.allocate(64, x.S, tag="mine")
+    assert xlogmem.why(Array(block)) == xlogmem.why(block) != []
+    assert xlogmem.why(OfLibrary(x.S)) == xlogmem.why(x.S)
+    for other in ("text", object(), 1.5):
+        with pytest.raises(TypeError, match="a stream or memory of a runtime is needed, not"):
+            xlogmem.why(other)
+    block.free()

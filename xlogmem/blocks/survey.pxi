@@ -5,7 +5,7 @@ import enum
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.texts import printable, shown
-from xlogmem.errors import UseAfterFreeError
+from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem.resources.layers import find_layer
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.labels cimport object_of, release
@@ -97,6 +97,19 @@ def runtime_of(what not None):
     stream = what if isinstance(what, Stream) else (
         (<DeviceBlock>what).stream if isinstance(what, DeviceBlock) else (<BlockId?>what).alloc_stream)
     return core_of(stream) if stream is not None and (<Stream>stream).ordering.core is not None else None
+
+
+def handle_in(Core core not None, what):
+    """Return the block, or the stream's handle, that an argument of `use` means in this runtime; None if it has none.  A
+    stream is registered, as `use` does."""
+    try:
+        found = core.find_block(what)
+    except TypeError:                                   # no memory
+        try:
+            return core.stream_of(what)
+        except (TypeError, StreamMisuseError):
+            return None
+    return found if isinstance(found, BlockId) else None
 
 
 # ---------------------------------------------------------------------------------------------- for messages

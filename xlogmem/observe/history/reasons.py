@@ -6,23 +6,25 @@ from collections.abc import Iterable, Iterator
 
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_duration
-from xlogmem.blocks import BlockId, DeviceBlock, runtime_of
+from xlogmem.blocks import BlockId, DeviceBlock, handle_in, runtime_of
 from xlogmem.observe.history import state
 from xlogmem.observe.history.events import NEEDING, Event, name_of_block, name_of_stream
 from xlogmem.observe.history.recording import latest
 from xlogmem.observe.snapshots import take
+from xlogmem.runtime import existing_runtimes
 from xlogmem.streams import Stream
 
 __all__ = ["of_block", "of_stream", "why"]
 
 
-def why(what: Stream | DeviceBlock | BlockId) -> list[str]:
+def why(what: object) -> list[str]:
     """Why a stream waited and what is pending behind it, or what became of a block and what keeps it, as sentences.
 
     Parameters
     ----------
-    what : Stream, DeviceBlock or BlockId
-        A block may have been freed.
+    what : object
+        A stream or memory, as `use` takes them: a `Stream`, `DeviceBlock` or `BlockId`, or a stream or an array of
+        another library.  A block may have been freed.
 
     Returns
     -------
@@ -40,7 +42,10 @@ def why(what: Stream | DeviceBlock | BlockId) -> list[str]:
     Thread-safe.  What is so now is read as by `DeviceRuntime.snapshot`, and makes no driver call.
     """
     if not isinstance(what, (Stream, DeviceBlock, BlockId)):
-        raise TypeError(f"a stream of a runtime or a block is needed, not {type(what).__name__}")
+        handles = [found for runtime in existing_runtimes() if (found := handle_in(runtime, what)) is not None]
+        if not handles and not is_memory(what):
+            raise TypeError(f"a stream or memory of a runtime is needed, not {type(what).__name__}")
+        return [said for handle in handles for said in why(handle)]
     recording = latest()
     history = recording.history() if recording is not None else None
     events: Iterable[Event] = history or ()
@@ -53,6 +58,10 @@ def why(what: Stream | DeviceBlock | BlockId) -> list[str]:
     else:
         said = [*of_block(events, what.generation), *(state.of_block(now, what.generation) if now else ())]
     return list(map(printable, said))
+
+
+def is_memory(what: object) -> bool:
+    return any(hasattr(what, name) for name in ("__cuda_array_interface__", "__dlpack__"))
 
 
 def of_stream(events: Iterable[Event], runtime: int, stream: int, dropped: bool = False) -> Iterator[str]:
