@@ -1,6 +1,8 @@
 // The rules of stream capture: refusals, and those of them that invalidate the capture.
 #include "capture.hpp"
 
+#include "memory.hpp"
+
 #include <algorithm>
 
 namespace sim {
@@ -71,6 +73,7 @@ CUresult end_capture(Lock& lock, Stream* stream, Graph** graph) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     bool joined = d.engine.is_joined(*stream->order);
     close(*capture);
+    for (u64 address : capture->frees) free_ordered(lock, address, stream);
     if (joined && !capture->invalidated) {
         *graph = capture->graph;
         return CUDA_SUCCESS;

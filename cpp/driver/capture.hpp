@@ -42,6 +42,7 @@ struct Capture {
     u64 thread = 0;  // that began it
     std::vector<Stream*> streams;  // on the first of which it was begun; the others have joined
     Graph* graph = nullptr;
+    std::vector<u64> frees;  // of memory of a library's pool, put off to the end of the capture
     std::unordered_map<const Stream*, Nodes> newest;  // of each stream: what its next node depends on
 
     bool has_stream_of(const Context* context) const;

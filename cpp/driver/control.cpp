@@ -65,6 +65,28 @@ EXPORT int xsim_is_simulator() { return 1; }
 
 EXPORT int xsim_is_lost() { return driver().forked; }
 
+// A stream's number, which no other stream has, and whether it is there: a library's pool has memory of streams that
+// ended, and frees memory during captures.
+EXPORT u64 xsim_stream_number(u64 handle) {
+    Lock lock(driver().mutex);
+    Stream* stream = nullptr;
+    return find_stream(reinterpret_cast<CUstream>(handle), &stream) ? 0 : stream->id;
+}
+
+enum : int { kStreamEnded, kStreamIsThere, kStreamCaptures };
+EXPORT int xsim_stream_state(u64 number) {
+    Lock lock(driver().mutex);
+    for (Stream* stream : driver().streams)
+        if (stream->id == number && !stream->dead) return stream->capture ? kStreamCaptures : kStreamIsThere;
+    return kStreamEnded;
+}
+
+EXPORT void xsim_free_after_capture(u64 address, u64 number) {
+    Lock lock(driver().mutex);
+    for (Stream* stream : driver().streams)
+        if (stream->id == number && stream->capture) stream->capture->frees.push_back(address);
+}
+
 EXPORT int xsim_is_quiet() { return driver().config.quiet; }
 
 // Lines about settings that cannot be read; cuInit says the same where there is no Python.

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -85,3 +87,56 @@ def test_a_repair_names_the_memory_where_a_free_is_in_no_line_of_the_program():
     free = replace(finding.second, name="cudaFreeAsync", role="free", stack=(OURS,))
     said = repair_of(replace(finding, second=free, allocated=(place,)))
     assert said.startswith("before cudaFreeAsync of the memory that was allocated at /home/me/program.py:6, ")
+
+
+ENDED = """
+import cupy
+from cuda.bindings import driver as cuda
+cupy.zeros(1)
+stream = cuda.cuStreamCreate(1)[1]
+cupy.cuda.ExternalStream(int(stream)).use()
+array = cupy.zeros(4)
+cuda.cuStreamSynchronize(stream)
+cuda.cuStreamDestroy(stream)
+cupy.cuda.Stream.null.use()
+if later:
+    del array
+"""
+DROPPED = """
+import cupy
+stream = cupy.cuda.Stream(non_blocking=True)
+with stream:
+    array, out = cupy.ones(1 << 20, cupy.float32), cupy.empty(1 << 20, cupy.float32)
+    stream.begin_capture()
+    cupy.multiply(array, 2, out=out)
+    if dropped:
+        del array
+    graph = stream.end_capture()
+    graph.launch(stream)
+stream.synchronize()
+"""
+
+
+def checked(program: str, clean_environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("cupy")
+    return subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--", sys.executable, "-c", program],
+                          capture_output=True, text=True, env=clean_environment, timeout=120)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("later", [True, False])
+def test_an_array_outlives_a_stream_of_another_library(clean_environment, later):
+    run = checked(f"later = {later}{ENDED}", clean_environment)
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "0 certain, 0 possible" in run.stderr
+
+
+@pytest.mark.simulator
+def test_an_array_that_is_dropped_in_a_capture_is_freed_after_it(clean_environment):
+    run = checked(f"dropped = True{DROPPED}", clean_environment)
+    assert run.returncode == 1, run.stderr
+    assert "CERTAIN stale-graph" in run.stderr or "CERTAIN use-after-free" in run.stderr
+    assert "Traceback" not in run.stderr
+    right = checked(f"dropped = False{DROPPED}", clean_environment)
+    assert right.returncode == 0, right.stderr

@@ -72,6 +72,9 @@ class Simulator:
             "clear_races": (None, []),
             "is_lost": (ctypes.c_int, []),
             "is_quiet": (ctypes.c_int, []),
+            "stream_number": (u64, [u64]),
+            "stream_state": (ctypes.c_int, [u64]),
+            "free_after_capture": (None, [u64, u64]),
             "wrong_settings": (u64, [text, u64]),
             "findings": (u64, [text, u64]),
             "hooks": (u64, []),
@@ -113,6 +116,18 @@ class Simulator:
         self._failures: list[BaseException] = []
 
     # An exception of a hook cannot pass through the driver: it is kept, and raised by the next method called.
+    def stream_number(self, handle: int) -> int:
+        """The number of a stream, which no other stream has."""
+        return self._call("stream_number", handle)
+
+    def stream_state(self, number: int) -> str:
+        """``"ended"``, ``"there"`` or ``"capturing"``: of the stream with this number."""
+        return ("ended", "there", "capturing")[self._call("stream_state", number)]
+
+    def free_after_capture(self, address: int, number: int) -> None:
+        """Free memory on the stream with this number when the capture that it takes part in ends."""
+        self._call("free_after_capture", address, number)
+
     def _call(self, name: str, *arguments: object) -> int:
         if self._failures:
             failure = self._failures.pop(0)

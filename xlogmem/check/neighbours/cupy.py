@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from types import ModuleType
 
+from xlogmem import sim
 from xlogmem._base.private import private_folder
 from xlogmem.check.neighbours import cupy_allocator, pieces
 
@@ -52,10 +53,12 @@ def prepare(module: ModuleType) -> None:
             self.size = size
             self.device_id = runtime.getDevice()
             self.stream = stream.get_current_stream()   # kept: a stream outlives what is to be freed on it
+            self.driver = sim.simulator()
             self.runtime = runtime                      # at the end of the interpreter its name may be gone
             if size:
                 with pieces.in_place_of_a_pool():
                     self.ptr = runtime.mallocAsync(size, self.stream.ptr)
+                self.number = self.driver.stream_number(self.stream.ptr)
 
         def __del__(self) -> None:
             if not self.ptr:
@@ -63,7 +66,11 @@ def prepare(module: ModuleType) -> None:
             current = self.runtime.getDevice()
             self.runtime.setDevice(self.device_id)      # each device has a null stream of its own
             try:
-                self.runtime.freeAsync(self.ptr, self.stream.ptr)
+                state = self.driver.stream_state(self.number)
+                if state == "capturing":                # a pool takes memory back at any time
+                    self.driver.free_after_capture(self.ptr, self.number)
+                elif state == "there":                  # else it is in a pool that has no stream any more, for ever
+                    self.runtime.freeAsync(self.ptr, self.stream.ptr)
             finally:
                 self.runtime.setDevice(current)
 
